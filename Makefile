@@ -35,7 +35,7 @@ $(READY): requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
-	$(BIN)/python -m examples.flights.demo
+	$(BIN)/python -m broadsheet.examples.flights.demo
 
 test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes
 	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup
@@ -56,7 +56,7 @@ fmt: setup ## format
 
 test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=consumer, SEED=n to replay one
 	status=0; for simulator in $(SIMULATORS); do \
-		$(BIN)/python -m $$simulator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
+		$(BIN)/python -m broadsheet.$$simulator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
 	done; exit $$status
 
 chaos: setup ## kill, freeze, drain and restart everything for DURATION=600 seconds; SEED=n to repeat, HOSTS=processes without Spark
@@ -88,6 +88,10 @@ proto: setup ## generate stubs from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto -I . --python_out=. --mypy_out=. --grpc_python_out=. \
 		--mypy_grpc_out=. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(EXAMPLE_PROTOS)
+	# protoc names modules after .proto files, whose names are names of the wire: the modules are in `broadsheet`.
+	find allocator consumer examples -name '*_pb2*.py*' ! -name '*.pyc' -exec sed -i -E \
+		-e 's/^from (allocator|consumer|spark_bridge|examples)\./from broadsheet.\1./' \
+		-e "s/^(_builder\.BuildTopDescriptorsAndMessages\(DESCRIPTOR, ')(allocator|consumer|examples)\./\1broadsheet.\2./" {} +
 
 proto-check: proto ## lint proto/, refuse breaking changes, refuse stale stubs
 	$(BIN)/buf lint

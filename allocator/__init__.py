@@ -1,24 +1,25 @@
 """The allocator's door: what places items on members, and the parts that judge a placement.
 
-The simulator's door is `allocator.simulation`. What neither names is internal, and may change in any release.
+The simulator's door is `broadsheet.allocator.simulation`. What neither names is internal, and may change in any
+release.
 """
 
 from typing import TYPE_CHECKING
 
-from allocator.runtime.door import lazy_names
+from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from allocator.config import AllocationConfig
-    from allocator.errors import AllocatorError, ExtraMissingError, ValidationError
-    from allocator.etcd.client import EtcdClient
-    from allocator.etcd.config import EtcdConfig
-    from allocator.key_space import KeySpace
-    from allocator.keys import Keys
-    from allocator.model import ItemId, MemberId
-    from allocator.placement.certificate import Certificate, certify, verify
-    from allocator.placement.choose import best_solver
-    from allocator.placement.problem import Problem, ProblemItem, ProblemMember
-    from allocator.policy import (
+    from broadsheet.allocator.config import AllocationConfig
+    from broadsheet.allocator.errors import AllocatorError, ExtraMissingError, ValidationError
+    from broadsheet.allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.config import EtcdConfig
+    from broadsheet.allocator.key_space import KeySpace
+    from broadsheet.allocator.keys import Keys
+    from broadsheet.allocator.model import ItemId, MemberId
+    from broadsheet.allocator.placement.certificate import Certificate, certify, verify
+    from broadsheet.allocator.placement.choose import best_solver
+    from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+    from broadsheet.allocator.policy import (
         AllocationPolicy,
         Balance,
         LedgerPolicy,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
         PrimaryPolicy,
         TransitionPolicy,
     )
-    from allocator.runtime.task_group import TaskGroup
-    from allocator.session import Session, SessionConfig
+    from broadsheet.allocator.runtime.task_group import TaskGroup
+    from broadsheet.allocator.session import Session, SessionConfig
 
 __all__ = [
     "AllocationConfig",
@@ -64,32 +65,32 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "AllocationConfig": "allocator.config",
-            "AllocationPolicy": "allocator.policy",
-            "AllocatorError": "allocator.errors",
-            "Balance": "allocator.policy",
-            "Certificate": "allocator.placement.certificate",
-            "EtcdClient": "allocator.etcd.client",
-            "EtcdConfig": "allocator.etcd.config",
-            "ExtraMissingError": "allocator.errors",
-            "ItemId": "allocator.model",
-            "KeySpace": "allocator.key_space",
-            "Keys": "allocator.keys",
-            "LedgerPolicy": "allocator.policy",
-            "LoadPolicy": "allocator.policy",
-            "MemberId": "allocator.model",
-            "Objective": "allocator.policy",
-            "PrimaryPolicy": "allocator.policy",
-            "Problem": "allocator.placement.problem",
-            "ProblemItem": "allocator.placement.problem",
-            "ProblemMember": "allocator.placement.problem",
-            "Session": "allocator.session",
-            "SessionConfig": "allocator.session",
-            "TaskGroup": "allocator.runtime.task_group",
-            "TransitionPolicy": "allocator.policy",
-            "ValidationError": "allocator.errors",
-            "best_solver": "allocator.placement.choose",
-            "certify": "allocator.placement.certificate",
-            "verify": "allocator.placement.certificate",
+            "AllocationConfig": "broadsheet.allocator.config",
+            "AllocationPolicy": "broadsheet.allocator.policy",
+            "AllocatorError": "broadsheet.allocator.errors",
+            "Balance": "broadsheet.allocator.policy",
+            "Certificate": "broadsheet.allocator.placement.certificate",
+            "EtcdClient": "broadsheet.allocator.etcd.client",
+            "EtcdConfig": "broadsheet.allocator.etcd.config",
+            "ExtraMissingError": "broadsheet.allocator.errors",
+            "ItemId": "broadsheet.allocator.model",
+            "KeySpace": "broadsheet.allocator.key_space",
+            "Keys": "broadsheet.allocator.keys",
+            "LedgerPolicy": "broadsheet.allocator.policy",
+            "LoadPolicy": "broadsheet.allocator.policy",
+            "MemberId": "broadsheet.allocator.model",
+            "Objective": "broadsheet.allocator.policy",
+            "PrimaryPolicy": "broadsheet.allocator.policy",
+            "Problem": "broadsheet.allocator.placement.problem",
+            "ProblemItem": "broadsheet.allocator.placement.problem",
+            "ProblemMember": "broadsheet.allocator.placement.problem",
+            "Session": "broadsheet.allocator.session",
+            "SessionConfig": "broadsheet.allocator.session",
+            "TaskGroup": "broadsheet.allocator.runtime.task_group",
+            "TransitionPolicy": "broadsheet.allocator.policy",
+            "ValidationError": "broadsheet.allocator.errors",
+            "best_solver": "broadsheet.allocator.placement.choose",
+            "certify": "broadsheet.allocator.placement.certificate",
+            "verify": "broadsheet.allocator.placement.certificate",
         },
     )

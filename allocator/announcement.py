@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
     KeyDecodeError,
@@ -21,11 +21,11 @@ from allocator.errors import (
     LeaseNotFoundError,
     MemberKeyLostError,
 )
-from allocator.etcd.api import Etcd
-from allocator.keys import Keys, MemberKey
-from allocator.model import MemberId
-from allocator.ops import Compare, Get, KeyValue, LeaseId, Put, prefix_range_end
-from allocator.runtime.backoff import Backoff
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import Keys, MemberKey
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import Compare, Get, KeyValue, LeaseId, Put, prefix_range_end
+from broadsheet.allocator.runtime.backoff import Backoff
 
 CONFLICT_POLL_SECONDS_MAX = 1.0
 """Longest pause between two looks at a key that is held: what a restart waits beyond its predecessor's lease."""

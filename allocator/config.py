@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from allocator.policy import AllocationPolicy
+from broadsheet.allocator.policy import AllocationPolicy
 
 T = TypeVar("T")
 

@@ -24,13 +24,13 @@ from contextlib import aclosing
 import structlog
 from sortedcontainers import SortedDict
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     ClusterMismatchError,
     EtcdUnavailableError,
     KeySpaceError,
     RevisionCompactedError,
 )
-from allocator.etcd.api import (
+from broadsheet.allocator.etcd.api import (
     Etcd,
     Header,
     KeyDeleted,
@@ -39,13 +39,13 @@ from allocator.etcd.api import (
     WatchBatch,
     mod_revision_of,
 )
-from allocator.keys import Keys
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.ops import KeyValue, prefix_range_end
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.task_group import TaskGroup
-from allocator.state.mirror import Changes, Mirror
-from allocator.state.mirror import Decoder as Decoder
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import KeyValue, prefix_range_end
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.state.mirror import Changes, Mirror
+from broadsheet.allocator.state.mirror import Decoder as Decoder
 
 APPLY_DELAY_SECONDS = 0.03
 """Source: gazette/core, flag `watch-delay`."""

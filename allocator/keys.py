@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from allocator.errors import KeyDecodeError, ValidationError
-from allocator.model import ItemId, MemberId
+from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.model import ItemId, MemberId
 
 SEPARATOR = "#"
 AUXILIARY_ROOT = "/broadsheet.v1"

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
-from allocator.model import MemberId
-from allocator.placement.primaries import primary_spread
-from allocator.state.alloc_state import AllocState
-from allocator.transition.converge import Convergence, ReplicaCounts
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.primaries import primary_spread
+from broadsheet.allocator.state.alloc_state import AllocState
+from broadsheet.allocator.transition.converge import Convergence, ReplicaCounts
 
 
 class AllocatorMetrics:

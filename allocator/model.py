@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, NewType, Protocol
 
-from allocator.ops import KeyValue
+from broadsheet.allocator.ops import KeyValue
 
 ItemId = NewType("ItemId", str)
 """What is assigned: for a consumer, the id of a shard."""

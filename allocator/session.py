@@ -25,29 +25,33 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from allocator.announcement import Announced, announce, revoke_predecessors, update
-from allocator.config import AllocationConfig, Offload
-from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnConflictError
-from allocator.etcd.api import Etcd
-from allocator.etcd.lease import LeaseKeeper
-from allocator.key_space import KeySpace
-from allocator.keys import AuxiliaryKeys
-from allocator.leader.election import LeadershipConfig
-from allocator.leader.leadership import Leadership
-from allocator.leader.load_feed import DecodeReport, LoadFeed
-from allocator.leader.loop import AllocationLoop, Rounds
-from allocator.leader.move_log import MoveLog
-from allocator.leader.plan_store import PlanStore
-from allocator.leader.state import Observation
-from allocator.metrics import AllocatorMetrics
-from allocator.model import Assignment, MemberId
-from allocator.ops import LeaseId
-from allocator.placement.choose import best_solver
-from allocator.placement.problem import Solver
-from allocator.placement.weighted import WeightedSolver
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from allocator.state.alloc_state import Consistency
+from broadsheet.allocator.announcement import Announced, announce, revoke_predecessors, update
+from broadsheet.allocator.config import AllocationConfig, Offload
+from broadsheet.allocator.errors import (
+    EtcdUnavailableError,
+    RevisionCompactedError,
+    TxnConflictError,
+)
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.lease import LeaseKeeper
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.leader.election import LeadershipConfig
+from broadsheet.allocator.leader.leadership import Leadership
+from broadsheet.allocator.leader.load_feed import DecodeReport, LoadFeed
+from broadsheet.allocator.leader.loop import AllocationLoop, Rounds
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.leader.plan_store import PlanStore
+from broadsheet.allocator.leader.state import Observation
+from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.model import Assignment, MemberId
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.allocator.placement.choose import best_solver
+from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.placement.weighted import WeightedSolver
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.state.alloc_state import Consistency
 
 RENEWAL_AGE_SECONDS_MAX = 1.0
 """Age of the lease's last renewal at which a plan is begun: nearly all of the TTL is left for it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
-from consumer.protocol.journal_pb2 import NONE, ApplyRequest, JournalSpec
-from consumer.protocol.labels import CONTENT_TYPE, label_set
+from broadsheet.consumer.protocol.journal_pb2 import NONE, ApplyRequest, JournalSpec
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
 
 
 def journal_change(name: str, content_type: str = "application/x-ndjson") -> ApplyRequest.Change:

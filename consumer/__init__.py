@@ -1,16 +1,17 @@
 """The consumer framework's door: what applications are made of, what runs them, and the clients that ask them.
 
 Stores, sources, leases, messages byte by byte, servers to try things with, and the simulator have doors of their own:
-`consumer.stores`, `consumer.sources`, `consumer.leasing`, `consumer.message`, `consumer.embedded`,
-`consumer.simulation`. What no door names is internal, and may change in any release.
+`broadsheet.consumer.stores`, `broadsheet.consumer.sources`, `broadsheet.consumer.leasing`,
+`broadsheet.consumer.message`, `broadsheet.consumer.embedded`, `broadsheet.consumer.simulation`. What no door names is
+internal, and may change in any release.
 """
 
 from typing import TYPE_CHECKING
 
-from allocator.runtime.door import lazy_names
+from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from consumer.application import (
+    from broadsheet.consumer.application import (
         Application,
         BatchConsumer,
         BeginFinisher,
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
         Shard,
         Store,
     )
-    from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, CONSUMER_ADDRESS_DEFAULT
-    from consumer.client.allocation_client import AllocationClient
-    from consumer.client.recovery_client import RecoveryClient
-    from consumer.client.shard_client import ShardClient
-    from consumer.client.state_client import StateClient
-    from consumer.client.sync_client import SyncShardClient
-    from consumer.config import MemberConfig
-    from consumer.errors import (
+    from broadsheet.consumer.cli.connection import BROKER_ADDRESS_DEFAULT, CONSUMER_ADDRESS_DEFAULT
+    from broadsheet.consumer.client.allocation_client import AllocationClient
+    from broadsheet.consumer.client.recovery_client import RecoveryClient
+    from broadsheet.consumer.client.shard_client import ShardClient
+    from broadsheet.consumer.client.state_client import StateClient
+    from broadsheet.consumer.client.sync_client import SyncShardClient
+    from broadsheet.consumer.config import MemberConfig
+    from broadsheet.consumer.errors import (
         BoundExceededError,
         ClaimsMissingError,
         ConsumerError,
@@ -40,20 +41,20 @@ if TYPE_CHECKING:
         ShardError,
         UnauthenticatedError,
     )
-    from consumer.journal.append_service import AppendService
-    from consumer.journal.channels import parse_endpoint
-    from consumer.journal.client import JournalClient
-    from consumer.member.service import run_member
-    from consumer.message.batch import Envelope, MessageBatch, MessageType
-    from consumer.message.mapping import (
+    from broadsheet.consumer.journal.append_service import AppendService
+    from broadsheet.consumer.journal.channels import parse_endpoint
+    from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.consumer.member.service import run_member
+    from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
+    from broadsheet.consumer.message.mapping import (
         MappedJournal,
         modulo_mapping,
         random_mapping,
         rendezvous_mapping,
     )
-    from consumer.message.publisher import Publisher
-    from consumer.message.reader import read_committed
-    from consumer.message.types import (
+    from broadsheet.consumer.message.publisher import Publisher
+    from broadsheet.consumer.message.reader import read_committed
+    from broadsheet.consumer.message.types import (
         ArrowType,
         CsvType,
         JsonStructType,
@@ -61,13 +62,13 @@ if TYPE_CHECKING:
         Meta,
         ProtobufType,
     )
-    from consumer.message.uuid import Flags
-    from consumer.op_future import OpFuture
-    from consumer.protocol.auth import Capability, Claims, KeyedAuth
-    from consumer.protocol.journal_pb2 import JournalSpec, LabelSelector
-    from consumer.protocol.shard_pb2 import Checkpoint, ConsumerSpec, ShardSpec, Status
-    from consumer.rpc.call_context import claims_of
-    from consumer.rpc.shard_call import serving_shard
+    from broadsheet.consumer.message.uuid import Flags
+    from broadsheet.consumer.op_future import OpFuture
+    from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
+    from broadsheet.consumer.protocol.journal_pb2 import JournalSpec, LabelSelector
+    from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ConsumerSpec, ShardSpec, Status
+    from broadsheet.consumer.rpc.call_context import claims_of
+    from broadsheet.consumer.rpc.shard_call import serving_shard
 
 __all__ = [
     "BROKER_ADDRESS_DEFAULT",
@@ -135,64 +136,64 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "AllocationClient": "consumer.client.allocation_client",
-            "AppendService": "consumer.journal.append_service",
-            "Application": "consumer.application",
-            "ArrowType": "consumer.message.types",
-            "BROKER_ADDRESS_DEFAULT": "consumer.cli.connection",
-            "BatchConsumer": "consumer.application",
-            "BeginFinisher": "consumer.application",
-            "BoundExceededError": "consumer.errors",
-            "CONSUMER_ADDRESS_DEFAULT": "consumer.cli.connection",
-            "Capability": "consumer.protocol.auth",
-            "Checkpoint": "consumer.protocol.shard_pb2",
-            "Claims": "consumer.protocol.auth",
-            "ClaimsMissingError": "consumer.errors",
-            "ConsumerError": "consumer.errors",
-            "ConsumerSpec": "consumer.protocol.shard_pb2",
-            "CsvType": "consumer.message.types",
-            "DeferToNextTxnError": "consumer.application",
-            "EndpointError": "consumer.errors",
-            "Envelope": "consumer.message.batch",
-            "Flags": "consumer.message.uuid",
-            "JournalClient": "consumer.journal.client",
-            "JournalError": "consumer.errors",
-            "JournalSpec": "consumer.protocol.journal_pb2",
-            "JsonStructType": "consumer.message.types",
-            "JsonType": "consumer.message.types",
-            "KeyedAuth": "consumer.protocol.auth",
-            "LabelSelector": "consumer.protocol.journal_pb2",
-            "MappedJournal": "consumer.message.mapping",
-            "MemberConfig": "consumer.config",
-            "MessageBatch": "consumer.message.batch",
-            "MessageProducer": "consumer.application",
-            "MessageType": "consumer.message.batch",
-            "Meta": "consumer.message.types",
-            "NotAuthorizedError": "consumer.errors",
-            "OpFuture": "consumer.op_future",
-            "ProtobufType": "consumer.message.types",
-            "Publisher": "consumer.message.publisher",
-            "RecoveryClient": "consumer.client.recovery_client",
-            "Resolution": "consumer.application",
-            "Resolver": "consumer.application",
-            "RpcFailedError": "consumer.errors",
-            "ServiceRegistrar": "consumer.application",
-            "Shard": "consumer.application",
-            "ShardClient": "consumer.client.shard_client",
-            "ShardError": "consumer.errors",
-            "ShardSpec": "consumer.protocol.shard_pb2",
-            "StateClient": "consumer.client.state_client",
-            "Status": "consumer.protocol.shard_pb2",
-            "Store": "consumer.application",
-            "SyncShardClient": "consumer.client.sync_client",
-            "UnauthenticatedError": "consumer.errors",
-            "claims_of": "consumer.rpc.call_context",
-            "modulo_mapping": "consumer.message.mapping",
-            "parse_endpoint": "consumer.journal.channels",
-            "random_mapping": "consumer.message.mapping",
-            "read_committed": "consumer.message.reader",
-            "rendezvous_mapping": "consumer.message.mapping",
-            "run_member": "consumer.member.service",
-            "serving_shard": "consumer.rpc.shard_call",
+            "AllocationClient": "broadsheet.consumer.client.allocation_client",
+            "AppendService": "broadsheet.consumer.journal.append_service",
+            "Application": "broadsheet.consumer.application",
+            "ArrowType": "broadsheet.consumer.message.types",
+            "BROKER_ADDRESS_DEFAULT": "broadsheet.consumer.cli.connection",
+            "BatchConsumer": "broadsheet.consumer.application",
+            "BeginFinisher": "broadsheet.consumer.application",
+            "BoundExceededError": "broadsheet.consumer.errors",
+            "CONSUMER_ADDRESS_DEFAULT": "broadsheet.consumer.cli.connection",
+            "Capability": "broadsheet.consumer.protocol.auth",
+            "Checkpoint": "broadsheet.consumer.protocol.shard_pb2",
+            "Claims": "broadsheet.consumer.protocol.auth",
+            "ClaimsMissingError": "broadsheet.consumer.errors",
+            "ConsumerError": "broadsheet.consumer.errors",
+            "ConsumerSpec": "broadsheet.consumer.protocol.shard_pb2",
+            "CsvType": "broadsheet.consumer.message.types",
+            "DeferToNextTxnError": "broadsheet.consumer.application",
+            "EndpointError": "broadsheet.consumer.errors",
+            "Envelope": "broadsheet.consumer.message.batch",
+            "Flags": "broadsheet.consumer.message.uuid",
+            "JournalClient": "broadsheet.consumer.journal.client",
+            "JournalError": "broadsheet.consumer.errors",
+            "JournalSpec": "broadsheet.consumer.protocol.journal_pb2",
+            "JsonStructType": "broadsheet.consumer.message.types",
+            "JsonType": "broadsheet.consumer.message.types",
+            "KeyedAuth": "broadsheet.consumer.protocol.auth",
+            "LabelSelector": "broadsheet.consumer.protocol.journal_pb2",
+            "MappedJournal": "broadsheet.consumer.message.mapping",
+            "MemberConfig": "broadsheet.consumer.config",
+            "MessageBatch": "broadsheet.consumer.message.batch",
+            "MessageProducer": "broadsheet.consumer.application",
+            "MessageType": "broadsheet.consumer.message.batch",
+            "Meta": "broadsheet.consumer.message.types",
+            "NotAuthorizedError": "broadsheet.consumer.errors",
+            "OpFuture": "broadsheet.consumer.op_future",
+            "ProtobufType": "broadsheet.consumer.message.types",
+            "Publisher": "broadsheet.consumer.message.publisher",
+            "RecoveryClient": "broadsheet.consumer.client.recovery_client",
+            "Resolution": "broadsheet.consumer.application",
+            "Resolver": "broadsheet.consumer.application",
+            "RpcFailedError": "broadsheet.consumer.errors",
+            "ServiceRegistrar": "broadsheet.consumer.application",
+            "Shard": "broadsheet.consumer.application",
+            "ShardClient": "broadsheet.consumer.client.shard_client",
+            "ShardError": "broadsheet.consumer.errors",
+            "ShardSpec": "broadsheet.consumer.protocol.shard_pb2",
+            "StateClient": "broadsheet.consumer.client.state_client",
+            "Status": "broadsheet.consumer.protocol.shard_pb2",
+            "Store": "broadsheet.consumer.application",
+            "SyncShardClient": "broadsheet.consumer.client.sync_client",
+            "UnauthenticatedError": "broadsheet.consumer.errors",
+            "claims_of": "broadsheet.consumer.rpc.call_context",
+            "modulo_mapping": "broadsheet.consumer.message.mapping",
+            "parse_endpoint": "broadsheet.consumer.journal.channels",
+            "random_mapping": "broadsheet.consumer.message.mapping",
+            "read_committed": "broadsheet.consumer.message.reader",
+            "rendezvous_mapping": "broadsheet.consumer.message.mapping",
+            "run_member": "broadsheet.consumer.member.service",
+            "serving_shard": "broadsheet.consumer.rpc.shard_call",
         },
     )

@@ -21,13 +21,13 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import grpc
 
-from consumer.journal.client import JournalClient
-from consumer.local_state import LocalState
-from consumer.message.batch import Envelope, MessageBatch, MessageType
-from consumer.message.publisher import Publisher
-from consumer.op_future import OpFuture
-from consumer.protocol import journal_pb2, shard_pb2
-from consumer.protocol.auth import Claims
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.consumer.protocol.auth import Claims
 
 
 class DeferToNextTxnError(Exception):
@@ -110,10 +110,10 @@ class Store(Protocol):
 class SegmentKeeper(Protocol):
     """Optional, of a store: keeps the segments of checkpoints apart, so that silent producers cost a commit nothing.
 
-    `start_commit` is then given checkpoints that name some producers in segments (`consumer.message.producer_segment`):
-    it commits what `taken_out` returns, checkpoint and new contents together, and may drop contents that
-    `segments_named` does not name. `restore_checkpoint` returns what `put_together` does. A store that is none is
-    given whole checkpoints, which grow with the number of producers.
+    `start_commit` is then given checkpoints that name some producers in segments
+    (`broadsheet.consumer.message.producer_segment`): it commits what `taken_out` returns, checkpoint and new contents
+    together, and may drop contents that `segments_named` does not name. `restore_checkpoint` returns what
+    `put_together` does. A store that is none is given whole checkpoints, which grow with the number of producers.
     """
 
     @property
@@ -133,8 +133,8 @@ class Application(Protocol[StoreT]):
     def new_store(self, shard: Shard) -> StoreT:
         """Return the shard's store; called once each time this process becomes the shard's primary.
 
-        Also for a copy that a standby shows to those who scan it (`consumer.state_tables.CopyReader`), on any thread:
-        do nothing here that concerns others.
+        Also for a copy that a standby shows to those who scan it (`broadsheet.consumer.state_tables.CopyReader`), on
+        any thread: do nothing here that concerns others.
         """
         ...
 
@@ -265,7 +265,8 @@ class Resolver(Protocol):
 
         Args:
             shard_id: The shard sought.
-            claims: Of the caller (`consumer.rpc.call_context.claims_of`), also where the work has left its call;
+            claims: Of the caller (`broadsheet.consumer.rpc.call_context.claims_of`), also where the work has left its
+                call;
                 `Claims.process()` in what the process does for itself. A shard that they do not select is
                 answered like one that does not exist.
             may_proxy: Answer OK without a shard if another process is the primary, so that the caller forwards.

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
 
-from consumer.errors import StoreError
-from consumer.message.producer_segment import put_together
-from consumer.protocol.identity_pb2 import JournalEpoch
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.message.producer_segment import put_together
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 
 def build_checkpoint(

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
-from allocator.errors import ValidationError
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import check_root
-from allocator.model import MemberId
-from allocator.policy import AllocationPolicy
-from consumer.journal.channels import is_loopback, parse_endpoints
-from consumer.load_report import CAPACITY_MAX
-from consumer.member.silence_watch import SUSPICION_PHI
-from consumer.protocol.alphabet import validate_token
-from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
-from consumer.rpc.call_limits import CallBounds
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import check_root
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.consumer.journal.channels import is_loopback, parse_endpoints
+from broadsheet.consumer.load_report import CAPACITY_MAX
+from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
+from broadsheet.consumer.protocol.alphabet import validate_token
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
+from broadsheet.consumer.rpc.call_limits import CallBounds
+from broadsheet.consumer.shard.environment import ShardConfig
 
 SHARD_LIMIT_MAX = 1 << 17
 """Gazette's bound of replicas a process."""

@@ -47,7 +47,7 @@ ConsumerError
 │   ├── SequenceIdNotFoundError             also a LookupError: no checkpoint
 │   ├── ShardNotAssignedError               also a LookupError: no owner
 │   ├── InvalidPositionError                also a ValueError
-│   └── RecordConflictError(key, current)   a compare-and-swap that lost (consumer.leasing.record)
+│   └── RecordConflictError(key, current)   a compare-and-swap that lost (broadsheet.consumer.leasing.record)
 ├── SourceError(source, detail)             a stream or topic cannot be read as it was asked for
 │   ├── SourceUnavailableError              also a ConnectionError: try again
 │   └── SourceDataLossError                 what should follow the checkpoint is gone
@@ -76,8 +76,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from allocator.errors import ValidationError
-from consumer.protocol import journal_pb2
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol import journal_pb2
 
 
 class ConsumerError(Exception):

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from allocator.errors import EtcdError
-from consumer.errors import (
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
     AssignmentLostError,
     BrokerDataError,

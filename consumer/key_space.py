@@ -17,13 +17,13 @@ from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from allocator.errors import KeyDecodeError
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.ops import KeyValue
-from consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
-from consumer.protocol.labels import ID, matches, weight_thousandths
-from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
-from consumer.protocol.validation_shard import (
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
+from broadsheet.consumer.protocol.labels import ID, matches, weight_thousandths
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.consumer.protocol.validation_shard import (
     validate_consumer_spec,
     validate_replica_status,
     validate_shard_spec,
@@ -167,7 +167,7 @@ def is_failed(assignment: Assignment) -> bool:
 
 
 class ShardKeySpace(Protocol):
-    """What the consumer reads of the local mirror of etcd; `allocator.key_space.KeySpace` has it."""
+    """What the consumer reads of the local mirror of etcd; `broadsheet.allocator.key_space.KeySpace` has it."""
 
     @property
     def items(self) -> Mapping[ItemId, Item]:

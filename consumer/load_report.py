@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
-from allocator.errors import ValidationError
-from allocator.model import ItemId
-from allocator.state.load import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.state.load import (
     Bucket,
     Lag,
     MemberReport,
@@ -23,7 +23,7 @@ from allocator.state.load import (
     held_bucket,
     value_of,
 )
-from consumer.protocol.load_pb2 import MemberLoad
+from broadsheet.consumer.protocol.load_pb2 import MemberLoad
 
 STEP_RATIO = 1.25
 """Between what is told and what could be told next."""

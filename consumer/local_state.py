@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from consumer.errors import UnsupportedSpecError
-from consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.errors import UnsupportedSpecError
+from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LocalState:
 
 
 class HasLocalState(Protocol):
-    """The part of `consumer.application.Shard` that an embedded store asks for."""
+    """The part of `broadsheet.consumer.application.Shard` that an embedded store asks for."""
 
     @property
     def id(self) -> str:

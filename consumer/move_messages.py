@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allocator.leader.move_records import MoveKind, decoded_or_none
-from allocator.ops import KeyValue
-from consumer.protocol.allocation_pb2 import MoveKind as WireKind
-from consumer.protocol.allocation_pb2 import ShardMove
+from broadsheet.allocator.leader.move_records import MoveKind, decoded_or_none
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.consumer.protocol.allocation_pb2 import MoveKind as WireKind
+from broadsheet.consumer.protocol.allocation_pb2 import ShardMove
 
 UNASSIGNED = "unassigned"
 """Reason of what an Unassign does."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from consumer.errors import BoundExceededError
+from broadsheet.consumer.errors import BoundExceededError
 
 
 class Places:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from allocator.errors import ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 PRIVATE_UMASK = 0o077

@@ -12,12 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allocator.errors import ValidationError
-from allocator.keys import Keys
-from allocator.model import Assignment, Item, ItemId
-from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put, TxnCheckpoint
-from consumer.errors import BoundExceededError, NotAuthorizedError
-from consumer.key_space import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment, Item, ItemId
+from broadsheet.allocator.ops import (
+    TXN_OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Operation,
+    Put,
+    TxnCheckpoint,
+)
+from broadsheet.consumer.errors import BoundExceededError, NotAuthorizedError
+from broadsheet.consumer.key_space import (
     PRIMARY_SLOT,
     ShardKeySpace,
     is_failed,
@@ -26,11 +33,11 @@ from consumer.key_space import (
     standbys_refused_of,
     status_of,
 )
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
-from consumer.recoverylog.hints import primary_hints_key
-from consumer.resolver.decision import build_route, replicas_of
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
+from broadsheet.consumer.recoverylog.hints import primary_hints_key
+from broadsheet.consumer.resolver.decision import build_route, replicas_of
 
 UNCONDITIONAL = -1
 """`expect_mod_revision` of a change that overwrites whatever is there."""

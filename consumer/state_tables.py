@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from allocator.errors import ValidationError
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from consumer.journal.appender import CHUNK_BYTES
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import KeyedAuth
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.options import Access
+from broadsheet.consumer.journal.appender import CHUNK_BYTES
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.options import Access
 
 
 def open_client(

@@ -98,7 +98,7 @@ class SparkConfError(SparkBridgeError):
     def __init__(self, name: str, *, value: str, needed: str, why: str) -> None:
         super().__init__(
             f"{name} is {value}, members need {needed}: {why}. "
-            "Start the session with spark_bridge.recommended_conf()"
+            "Start the session with broadsheet.spark_bridge.recommended_conf()"
         )
         self.name = name
         self.value = value
@@ -145,7 +145,7 @@ class TokenIgnoredError(SparkBridgeError):
     def __init__(self, shard_id: str, method: str) -> None:
         super().__init__(
             f"{method} of shard {shard_id} did not say that it honoured the token: serve it with "
-            "consumer.serving_shard, or give its request a field `read_through`"
+            "broadsheet.consumer.serving_shard, or give its request a field `read_through`"
         )
         self.shard_id = shard_id
         self.method = method

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from spark_bridge.errors import SparkBridgeError
+from broadsheet.spark_bridge.errors import SparkBridgeError
 
 _FLAGS = {"true": True, "false": False}
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_bridge.shard_tables.moves_format import ShardMovesFormat
-from spark_bridge.shard_tables.shards_format import ShardsFormat
-from spark_bridge.shard_tables.state_format import ShardStateFormat
+from broadsheet.spark_bridge.shard_tables.moves_format import ShardMovesFormat
+from broadsheet.spark_bridge.shard_tables.shards_format import ShardsFormat
+from broadsheet.spark_bridge.shard_tables.state_format import ShardStateFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class JournalFormat(DataSource):
-    """Reads committed messages (`spark_bridge.journal_source`) and publishes rows (`spark_bridge.journal_sink`)."""
+    """Reads committed messages (`broadsheet.spark_bridge.journal_source`) and publishes rows
+    (`broadsheet.spark_bridge.journal_sink`).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -39,25 +41,25 @@ class JournalFormat(DataSource):
 
     def schema(self) -> StructType | str:
         """Return the columns of the messages that the options select, if the caller names none."""
-        from spark_bridge.journal_source.schema_inference import infer_schema
+        from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
 
         return infer_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a DataFrame once."""
-        from spark_bridge.journal_source.readers import batch_reader
+        from broadsheet.spark_bridge.journal_source.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a stream of micro-batches."""
-        from spark_bridge.journal_source.readers import stream_reader
+        from broadsheet.spark_bridge.journal_source.readers import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes a DataFrame once."""
-        from spark_bridge.journal_sink import batch_writer
+        from broadsheet.spark_bridge.journal_sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
@@ -65,7 +67,7 @@ class JournalFormat(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return what publishes a stream of micro-batches."""
-        from spark_bridge.journal_sink import stream_writer
+        from broadsheet.spark_bridge.journal_sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 

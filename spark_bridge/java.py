@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_bridge.errors import JavaNotFoundError
+from broadsheet.spark_bridge.errors import JavaNotFoundError
 
 JAVA_VERSION_MIN = 17
 """Spark 4's floor."""

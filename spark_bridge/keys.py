@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from allocator.keys import check_root
+from broadsheet.allocator.keys import check_root
 
 
 def cluster_prefix(root: str, cluster: str) -> bytes:

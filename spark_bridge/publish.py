@@ -1,8 +1,8 @@
 """Publishes a DataFrame into journals, each journal in order, and waits until readers can see it.
 
-The exactly-once part is the journal sink's (`spark_bridge.journal_sink`): tasks write uncommitted, the driver makes
-their acknowledgements a fact in etcd, then appends them. What this adds is order: one task writes one journal, its rows
-sorted, which no data source can ask of Spark.
+The exactly-once part is the journal sink's (`broadsheet.spark_bridge.journal_sink`): tasks write uncommitted, the
+driver makes their acknowledgements a fact in etcd, then appends them. What this adds is order: one task writes one
+journal, its rows sorted, which no data source can ask of Spark.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 
-from allocator.etcd.config import EtcdConfig
-from consumer.client.loop_thread import LoopThread
-from consumer.message.framing import NDJSON, LineFraming
-from consumer.message.types import JsonType
-from consumer.message.uuid import format_uuid
-from spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order
-from spark_bridge.content.json import JsonLines
-from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
-from spark_bridge.journal_sink.commit import CommitTarget, commit_publication, committed_publication
-from spark_bridge.journal_sink.commit_store import CommitAttempt, Publication, publication_of
-from spark_bridge.journal_sink.key_mapping import IndexColumn
-from spark_bridge.journal_sink.stamps import Stamper
-from spark_bridge.journal_sink.texts import Indices
-from spark_bridge.journal_source.options import Access
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.message.framing import NDJSON, LineFraming
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import format_uuid
+from broadsheet.spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order
+from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.journal_sink.attempt import WritePlan, write_attempt
+from broadsheet.spark_bridge.journal_sink.commit import (
+    CommitTarget,
+    commit_publication,
+    committed_publication,
+)
+from broadsheet.spark_bridge.journal_sink.commit_store import (
+    CommitAttempt,
+    Publication,
+    publication_of,
+)
+from broadsheet.spark_bridge.journal_sink.key_mapping import IndexColumn
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
+from broadsheet.spark_bridge.journal_sink.texts import Indices
+from broadsheet.spark_bridge.journal_source.options import Access
 
 __all__ = ["Publication", "PublishTarget", "RowFunction", "journal_index", "publish_dataframe"]
 _INDEX_COLUMN = "__journal_index"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 
-from spark_bridge.errors import ConnectNotSupportedError, SparkConfError
-from spark_bridge.java import find_java
-from spark_bridge.standalone import spark_home_of_pip
+from broadsheet.spark_bridge.errors import ConnectNotSupportedError, SparkConfError
+from broadsheet.spark_bridge.java import find_java
+from broadsheet.spark_bridge.standalone import spark_home_of_pip
 
 # What Spark must be told so that members live long on it.
 #
@@ -58,7 +58,7 @@ def check_session(spark: SparkSession) -> None:
         raise ConnectNotSupportedError(
             "ShardCluster",
             instead="start the members from a driver of its own "
-            "(spark_bridge.start_session); data sources work from here",
+            "(broadsheet.spark_bridge.start_session); data sources work from here",
         )
     check_conf(dict(spark.sparkContext.getConf().getAll()))
 

@@ -19,9 +19,9 @@ from typing import Self
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from consumer.embedded.child_process import ChildProcess
-from spark_bridge.errors import ClusterStartError
-from spark_bridge.java import Java, find_java
+from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.spark_bridge.errors import ClusterStartError
+from broadsheet.spark_bridge.java import Java, find_java
 
 _HOST = "127.0.0.1"
 _MASTER_CLASS = "org.apache.spark.deploy.master.Master"

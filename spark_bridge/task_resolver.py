@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
-from allocator.errors import ValidationError
-from consumer.protocol.call_metadata import Token, check_token, merge_tokens
-from consumer.protocol.journal_pb2 import LabelSelector
-from spark_bridge.routing.attempts import CallTarget
-from spark_bridge.routing.channels import this_worker
-from spark_bridge.routing.heads import token_of_heads
-from spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
-from spark_bridge.routing.lookup import CAPABILITY_READ, survey
-from spark_bridge.routing.plan import ResolverPlan
-from spark_bridge.routing.routed_channel import RoutedChannel
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.call_metadata import Token, check_token, merge_tokens
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.spark_bridge.routing.attempts import CallTarget
+from broadsheet.spark_bridge.routing.channels import this_worker
+from broadsheet.spark_bridge.routing.heads import token_of_heads
+from broadsheet.spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
+from broadsheet.spark_bridge.routing.lookup import CAPABILITY_READ, survey
+from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.spark_bridge.routing.routed_channel import RoutedChannel
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -109,7 +109,8 @@ class TaskResolver:
             members: A `ShardCluster`, or addresses of members of any cluster, `http://host:port`.
             shards: Those that tasks will ask; None: all.
             mapping: How keys map to journals, as publishers map them: `modulo`, `rendezvous`, or a function like those
-                of `consumer.modulo_mapping`'s kind. With it stubs are asked for by key, without it by a shard's id.
+                of `broadsheet.consumer.modulo_mapping`'s kind. With it stubs are asked for by key, without it by a
+                shard's id.
             journals: Those that publishers choose among, in their order; None: all that the shards read, by name.
             deadline_seconds: Of each call, retries included, unless the call has a `timeout`.
             token: What every answer must have read through, bytes by journal.

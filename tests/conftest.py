@@ -15,10 +15,10 @@ import pytest
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
-    from allocator.etcd.client import EtcdClient
-    from consumer.embedded.broker import EmbeddedBroker
-    from consumer.embedded.etcd import EmbeddedEtcdProcess
-    from consumer.journal.client import JournalClient
+    from broadsheet.allocator.etcd.client import EtcdClient
+    from broadsheet.consumer.embedded.broker import EmbeddedBroker
+    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.consumer.journal.client import JournalClient
     from tests.support.grouped_tests import GroupedTests
 
 
@@ -78,7 +78,7 @@ def _default_logging() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcdProcess]:
     """A real etcd for the whole run; tests keep to their own `etcd_root`."""
-    from consumer.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 
     with EmbeddedEtcdProcess(data_dir=tmp_path_factory.mktemp("etcd")) as server:
         yield server
@@ -88,7 +88,7 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEt
 @pytest.fixture
 async def etcd(etcd_server: EmbeddedEtcdProcess) -> AsyncIterator[EtcdClient]:
     """A client of the session's etcd."""
-    from allocator.etcd.client import EtcdClient, EtcdConfig
+    from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 
     async with EtcdClient(EtcdConfig(endpoints=(etcd_server.endpoint,))) as client:
         yield client
@@ -103,7 +103,7 @@ def etcd_root() -> str:
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
     """An embedded broker on this loop, with its data in the test's own directory."""
-    from consumer.embedded.broker import EmbeddedBroker
+    from broadsheet.consumer.embedded.broker import EmbeddedBroker
 
     async with EmbeddedBroker(tmp_path / "broker") as running:
         yield running
@@ -112,7 +112,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 @pytest.fixture
 async def journals(broker: EmbeddedBroker) -> AsyncIterator[JournalClient]:
     """A journal client of the test's broker."""
-    from consumer.journal.client import JournalClient
+    from broadsheet.consumer.journal.client import JournalClient
 
     async with JournalClient(broker.address) as client:
         yield client

@@ -1,7 +1,7 @@
 """The port to etcd: what the rest of the program asks of it.
 
-`allocator.etcd.client.EtcdClient` implements it over gRPC. Every method raises `EtcdUnavailableError` when no endpoint
-answers in time and `EtcdLimitError` when the server refuses a request for its size.
+`broadsheet.allocator.etcd.client.EtcdClient` implements it over gRPC. Every method raises `EtcdUnavailableError` when
+no endpoint answers in time and `EtcdLimitError` when the server refuses a request for its size.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from allocator.ops import Compare, KeyValue, LeaseId, Operation
+from broadsheet.allocator.ops import Compare, KeyValue, LeaseId, Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,12 @@ import grpc.aio
 import tenacity
 from google.protobuf.message import Message
 
-from allocator.errors import AllocatorError, ClusterMismatchError, EtcdUnavailableError
-from allocator.etcd import rpc_pb2
-from allocator.etcd.channel import ChannelPool, EndpointChannel
-from allocator.etcd.config import EtcdConfig
-from allocator.etcd.status import EtcdFailure, outcome_of, translated
-from allocator.runtime.clock import Clock
+from broadsheet.allocator.errors import AllocatorError, ClusterMismatchError, EtcdUnavailableError
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.channel import ChannelPool, EndpointChannel
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.etcd.status import EtcdFailure, outcome_of, translated
+from broadsheet.allocator.runtime.clock import Clock
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)

@@ -1,4 +1,4 @@
-"""The asyncio client of etcd: implements `allocator.etcd.api.Etcd` over gRPC.
+"""The asyncio client of etcd: implements `broadsheet.allocator.etcd.api.Etcd` over gRPC.
 
 It calls etcd's methods by path with messages of our own package, so it needs no other etcd library and collides with
 none. One client belongs to one event loop.
@@ -14,17 +14,17 @@ from typing import Final, Self
 
 import grpc.aio
 
-from allocator.errors import EtcdRequestError, LeaseNotFoundError
-from allocator.etcd import rpc_pb2
-from allocator.etcd.api import Header, LeaseLife, RangeResult, TxnResult, WatchBatch
-from allocator.etcd.calls import Caller, Metadata, Method, NoAnswerError
-from allocator.etcd.channel import ChannelPool
-from allocator.etcd.config import EtcdConfig as EtcdConfig
-from allocator.etcd.convert import header_from, put_to, txn_result_from, txn_to
-from allocator.etcd.reads import RANGE, read_range, read_ranges
-from allocator.etcd.watch import watch_prefix
-from allocator.ops import Compare, Get, LeaseId, Operation, Put, prefix_range_end
-from allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.errors import EtcdRequestError, LeaseNotFoundError
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.api import Header, LeaseLife, RangeResult, TxnResult, WatchBatch
+from broadsheet.allocator.etcd.calls import Caller, Metadata, Method, NoAnswerError
+from broadsheet.allocator.etcd.channel import ChannelPool
+from broadsheet.allocator.etcd.config import EtcdConfig as EtcdConfig
+from broadsheet.allocator.etcd.convert import header_from, put_to, txn_result_from, txn_to
+from broadsheet.allocator.etcd.reads import RANGE, read_range, read_ranges
+from broadsheet.allocator.etcd.watch import watch_prefix
+from broadsheet.allocator.ops import Compare, Get, LeaseId, Operation, Put, prefix_range_end
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
 
 LEASE_KEEP_ALIVE_PATH = "/etcdserverpb.Lease/LeaseKeepAlive"
 

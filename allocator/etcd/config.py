@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allocator.errors import ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 ENDPOINTS_MAX = 32
 

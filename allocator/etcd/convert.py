@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from allocator.etcd import rpc_pb2
-from allocator.etcd.api import Header, KeyDeleted, KeyPut, TxnResult, WatchEvent
-from allocator.ops import (
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.api import Header, KeyDeleted, KeyPut, TxnResult, WatchEvent
+from broadsheet.allocator.ops import (
     Compare,
     CompareResult,
     CompareTarget,
@@ -111,7 +111,8 @@ def operation_to(operation: Operation) -> rpc_pb2.RequestOp:
 def txn_to(
     compares: tuple[Compare, ...], success: tuple[Operation, ...], failure: tuple[Operation, ...]
 ) -> rpc_pb2.TxnRequest:
-    """Return etcd's message for a transaction: never one that etcd could end at (see `allocator.etcd.reads`).
+    """Return etcd's message for a transaction: never one that etcd could end at (see
+    `broadsheet.allocator.etcd.reads`).
 
     One that compares and otherwise only reads gets an empty transaction as one more operation: etcd then takes it for
     one that may write, which it performs for itself, whatever becomes of the call.

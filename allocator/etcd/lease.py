@@ -20,11 +20,11 @@ import math
 
 import structlog
 
-from allocator.errors import EtcdError, EtcdUnavailableError, LeaseLostError
-from allocator.etcd.api import Etcd
-from allocator.ops import LeaseId
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock
+from broadsheet.allocator.errors import EtcdError, EtcdUnavailableError, LeaseLostError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
 
 RENEWALS_PER_TTL = 3
 RENEWAL_SECONDS_MAX = 1.0

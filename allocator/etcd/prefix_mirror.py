@@ -12,10 +12,10 @@ from contextlib import aclosing
 
 import structlog
 
-from allocator.errors import EtcdUnavailableError, RevisionCompactedError
-from allocator.etcd.api import Etcd, KeyDeleted, KeyPut, WatchBatch
-from allocator.ops import KeyValue, prefix_range_end
-from allocator.runtime.backoff import Backoff
+from broadsheet.allocator.errors import EtcdUnavailableError, RevisionCompactedError
+from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, WatchBatch
+from broadsheet.allocator.ops import KeyValue, prefix_range_end
+from broadsheet.allocator.runtime.backoff import Backoff
 
 _log = structlog.get_logger()
 

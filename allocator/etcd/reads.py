@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from allocator.errors import RevisionCompactedError
-from allocator.etcd import rpc_pb2
-from allocator.etcd.api import RangeResult, TxnResult
-from allocator.etcd.calls import Caller, Method
-from allocator.etcd.convert import header_from, key_value_from
-from allocator.ops import Get, KeyValue
-from allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.errors import RevisionCompactedError
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.api import RangeResult, TxnResult
+from broadsheet.allocator.etcd.calls import Caller, Method
+from broadsheet.allocator.etcd.convert import header_from, key_value_from
+from broadsheet.allocator.ops import Get, KeyValue
+from broadsheet.allocator.runtime.task_group import TaskGroup
 
 PAGE_KEYS = 1_000
 """Keys asked for at a time; Gazette's mirror uses the same."""

@@ -28,7 +28,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61llocator/e
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'allocator.etcd.rpc_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.allocator.etcd.rpc_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESPONSEHEADER']._serialized_start=45

@@ -11,7 +11,7 @@ from enum import Enum
 
 import grpc
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     AllocatorError,
     EtcdAuthenticationError,
     EtcdLimitError,

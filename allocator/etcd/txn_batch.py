@@ -19,14 +19,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     EtcdError,
     EtcdLimitError,
     EtcdRequestError,
     TxnConflictError,
 )
-from allocator.etcd.api import Etcd, TxnResult
-from allocator.ops import (
+from broadsheet.allocator.etcd.api import Etcd, TxnResult
+from broadsheet.allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
     CompareResult,
@@ -37,7 +37,7 @@ from allocator.ops import (
     Put,
     TxnCheckpoint,
 )
-from allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.runtime.task_group import TaskGroup
 
 PIPELINED_TXNS_MAX = 4
 """Transactions in flight. Etcd gains a third from four over one (two cores, one node), and nothing from more."""

@@ -18,20 +18,20 @@ import grpc
 import grpc.aio
 import structlog
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     AllocatorError,
     EtcdLimitError,
     EtcdUnavailableError,
     RevisionCompactedError,
 )
-from allocator.etcd import rpc_pb2
-from allocator.etcd.api import WatchBatch, WatchEvent, mod_revision_of
-from allocator.etcd.calls import Caller, Metadata
-from allocator.etcd.channel import EndpointChannel
-from allocator.etcd.convert import events_from, header_from
-from allocator.etcd.status import EtcdFailure, error_for, outcome_of, translated
-from allocator.ops import prefix_range_end
-from allocator.runtime.backoff import Backoff
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.api import WatchBatch, WatchEvent, mod_revision_of
+from broadsheet.allocator.etcd.calls import Caller, Metadata
+from broadsheet.allocator.etcd.channel import EndpointChannel
+from broadsheet.allocator.etcd.convert import events_from, header_from
+from broadsheet.allocator.etcd.status import EtcdFailure, error_for, outcome_of, translated
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.allocator.runtime.backoff import Backoff
 
 WATCH_PATH = "/etcdserverpb.Watch/Watch"
 REQUIRE_LEADER: Metadata = (("hasleader", "true"),)

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from allocator.keys import Keys
-from allocator.leader.stored_plan import StoredPlan, digest, pack, plan_to_store
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import verify
-from allocator.placement.plan import Plan, PlanRefused, plan_for
-from allocator.placement.primaries import HandOver, wanted_hand_overs
-from allocator.placement.problem import Solver
-from allocator.policy import AllocationPolicy
-from allocator.state.alloc_state import AllocState, Consistency
-from allocator.state.snapshot import Snapshot
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from allocator.transition.converge import Convergence, converge
-from allocator.transition.replicas import is_settled
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.stored_plan import StoredPlan, digest, pack, plan_to_store
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
+from broadsheet.allocator.placement.primaries import HandOver, wanted_hand_overs
+from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.state.alloc_state import AllocState, Consistency
+from broadsheet.allocator.state.snapshot import Snapshot
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.transition.converge import Convergence, converge
+from broadsheet.allocator.transition.replicas import is_settled
 
 WAITS_FOR_OTHERS = frozenset(WaitReason) - {
     WaitReason.STANDBY_NOT_CAUGHT_UP,

@@ -27,10 +27,10 @@ from typing import TypeVar
 
 import msgspec
 
-from allocator.documents import DocumentError, decode_json
-from allocator.keys import AuxiliaryKeys
-from allocator.model import Member, MemberId
-from allocator.ops import KeyValue
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import Member, MemberId
+from broadsheet.allocator.ops import KeyValue
 
 # What the keys of an election say, as JSON.
 #

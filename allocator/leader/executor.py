@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from allocator.etcd.api import Etcd
-from allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
-from allocator.key_space import KeySpace
-from allocator.leader.leadership import Fence
-from allocator.leader.move_log import MoveLog
-from allocator.leader.move_records import Cause
-from allocator.metrics import AllocatorMetrics
-from allocator.ops import Put, TxnCheckpoint
-from allocator.runtime.clock import Clock
-from allocator.transition.converge import ReplicaCounts, Step
-from allocator.transition.quarantine import ItemQuarantine
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.leader.leadership import Fence
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.leader.move_records import Cause
+from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.ops import Put, TxnCheckpoint
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.transition.converge import ReplicaCounts, Step
+from broadsheet.allocator.transition.quarantine import ItemQuarantine
 
 _log = structlog.get_logger()
 

@@ -22,12 +22,12 @@ from random import Random
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.etcd.api import Etcd
-from allocator.etcd.prefix_mirror import PrefixMirror
-from allocator.key_space import KeySpace
-from allocator.keys import AuxiliaryKeys
-from allocator.leader.election import (
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.prefix_mirror import PrefixMirror
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.leader.election import (
     CandidateRecord,
     Election,
     ElectionAction,
@@ -38,11 +38,11 @@ from allocator.leader.election import (
     encoded,
     name_of,
 )
-from allocator.model import MemberId
-from allocator.ops import Compare, Delete, KeyValue, Put
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
 
 RESIGN_SECONDS_MAX = 0.5
 """A member that leaves does not wait longer for etcd: its lease says the same a little later."""

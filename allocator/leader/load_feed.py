@@ -16,18 +16,18 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from allocator.config import Offload
-from allocator.errors import EtcdError, KeyDecodeError, ValidationError
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.keys import AuxiliaryKeys, member_id_below
-from allocator.model import ItemId, MemberId
-from allocator.ops import KeyValue, prefix_range_end
-from allocator.policy import LoadPolicy
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock
-from allocator.state.derived_state import DerivedState
-from allocator.state.load import MeasuredLoads, MemberReport
+from broadsheet.allocator.config import Offload
+from broadsheet.allocator.errors import EtcdError, KeyDecodeError, ValidationError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys, member_id_below
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue, prefix_range_end
+from broadsheet.allocator.policy import LoadPolicy
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.load import MeasuredLoads, MemberReport
 
 LOOK_SECONDS = 15.0
 """Time between two reads of the reports."""

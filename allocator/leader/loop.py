@@ -20,19 +20,19 @@ from random import Random
 
 import structlog
 
-from allocator.config import AllocationConfig, Offload
-from allocator.errors import EtcdError
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.leader.decision import Decision, DecisionBasis, decide
-from allocator.leader.executor import Executor
-from allocator.leader.leadership import Fence, Leadership
-from allocator.leader.load_feed import LoadFeed
-from allocator.leader.move_log import MoveLog
-from allocator.leader.move_records import Cause
-from allocator.leader.plan_store import PlanStore
-from allocator.leader.round_plan import (
+from broadsheet.allocator.config import AllocationConfig, Offload
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.decision import Decision, DecisionBasis, decide
+from broadsheet.allocator.leader.executor import Executor
+from broadsheet.allocator.leader.leadership import Fence, Leadership
+from broadsheet.allocator.leader.load_feed import LoadFeed
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.leader.move_records import Cause
+from broadsheet.allocator.leader.plan_store import PlanStore
+from broadsheet.allocator.leader.round_plan import (
     Ending,
     RoundFacts,
     RoundPlan,
@@ -41,20 +41,20 @@ from allocator.leader.round_plan import (
     ending_of,
     plan_round,
 )
-from allocator.leader.state import LeaderState, Observation, PacingPolicy
-from allocator.metrics import AllocatorMetrics
-from allocator.placement.plan import Plan, PlanRefused
-from allocator.placement.problem import Solver
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock
-from allocator.state.alloc_state import Consistency
-from allocator.whatif.leader_snapshot import Basis, LeaderSnapshot
+from broadsheet.allocator.leader.state import LeaderState, Observation, PacingPolicy
+from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.placement.plan import Plan, PlanRefused
+from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.state.alloc_state import Consistency
+from broadsheet.allocator.whatif.leader_snapshot import Basis, LeaderSnapshot
 
 CATCH_UP_SECONDS = 5.0
 """How long to wait for what others wrote to show before asking again what the newest is."""
 
 
-# Performs a leader's rounds as `allocator.leader.round_plan` decides them: look, decide off the loop, act,
+# Performs a leader's rounds as `broadsheet.allocator.leader.round_plan` decides them: look, decide off the loop, act,
 # wait.
 #
 #     facts ──► plan_round ──► snapshot ──► decide ──► conclude_round ──► perform steps ──► ending_of ──► seconds to

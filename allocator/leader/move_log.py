@@ -1,4 +1,4 @@
-"""Writes, prunes and reads the ledger of one root (`allocator.leader.move_records`)."""
+"""Writes, prunes and reads the ledger of one root (`broadsheet.allocator.leader.move_records`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.etcd.api import Etcd
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leader.move_records import (
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.move_records import (
     Cause,
     MoveLogEntry,
     encoded,
@@ -18,10 +18,10 @@ from allocator.leader.move_records import (
     keys_to_prune,
     moves_of,
 )
-from allocator.model import MemberId
-from allocator.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
-from allocator.policy import LedgerPolicy
-from allocator.runtime.clock import Clock
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
+from broadsheet.allocator.policy import LedgerPolicy
+from broadsheet.allocator.runtime.clock import Clock
 
 PRUNE_ENTRIES = 256
 """Written between two clean-ups: each reads the whole ledger."""

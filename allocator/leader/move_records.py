@@ -15,12 +15,12 @@ from enum import Enum
 
 import msgspec
 
-from allocator.documents import DocumentError, decode_json
-from allocator.errors import KeyDecodeError
-from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.model import ItemId, MemberId
-from allocator.ops import Delete, KeyValue, Operation, Put
-from allocator.state.alloc_state import PRIMARY_SLOT
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 
 NO_SLOT = -1
 

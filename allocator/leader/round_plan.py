@@ -15,7 +15,7 @@
     NO_PLAN      at the retry                                grows
     UNANSWERED   at the retry, under a new epoch             grows
 
-Pure: time comes in as a number, and `allocator.leader.loop` carries out what is returned.
+Pure: time comes in as a number, and `broadsheet.allocator.leader.loop` carries out what is returned.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 
-from allocator.leader.decision import Decision
-from allocator.model import ItemId
-from allocator.placement.plan import PlanRefused
+from broadsheet.allocator.leader.decision import Decision
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.placement.plan import PlanRefused
 
 REST_PER_WORK = 1.0
 """Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from allocator.errors import KeyDecodeError, MemberKeyLostError
-from allocator.key_space import KeySpace
-from allocator.keys import ItemKey
-from allocator.leader.executor import Executor
-from allocator.leader.leadership import Fence
-from allocator.leader.move_records import Cause
-from allocator.leader.round_plan import RoundResult
-from allocator.leader.stored_plan import StoredPlan
-from allocator.model import Assignment, ItemId, MemberId
-from allocator.placement.plan import Plan
-from allocator.policy import AllocationPolicy
-from allocator.runtime.clock import Clock
-from allocator.state.alloc_state import Consistency
-from allocator.state.derived_state import DerivedState, parts_of
-from allocator.state.failed_replicas import FailedSince
-from allocator.state.snapshot import Snapshot
-from allocator.transition.membership_settling import Settling
+from broadsheet.allocator.errors import KeyDecodeError, MemberKeyLostError
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import ItemKey
+from broadsheet.allocator.leader.executor import Executor
+from broadsheet.allocator.leader.leadership import Fence
+from broadsheet.allocator.leader.move_records import Cause
+from broadsheet.allocator.leader.round_plan import RoundResult
+from broadsheet.allocator.leader.stored_plan import StoredPlan
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.state.alloc_state import Consistency
+from broadsheet.allocator.state.derived_state import DerivedState, parts_of
+from broadsheet.allocator.state.failed_replicas import FailedSince
+from broadsheet.allocator.state.snapshot import Snapshot
+from broadsheet.allocator.transition.membership_settling import Settling
 
 
 # The pace of changes: when the cluster counts as settled, which drains wait, and when a live

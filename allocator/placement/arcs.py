@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 
-from allocator.placement.columns import Bools, Ints
-from allocator.placement.objective_costs import Scale
+from broadsheet.allocator.placement.columns import Bools, Ints
+from broadsheet.allocator.placement.objective_costs import Scale
 
 COST_BITS = 60
 """Bits for a cost times the nodes: 63 less what potentials need beyond it; should they need more, stages are cut."""

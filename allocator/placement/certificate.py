@@ -18,10 +18,10 @@ from itertools import chain, product
 
 import numpy as np
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.columns import Ints, PlacementColumns, columns_of
-from allocator.placement.objective_costs import Weights
-from allocator.placement.problem import (
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.columns import Ints, PlacementColumns, columns_of
+from broadsheet.allocator.placement.objective_costs import Weights
+from broadsheet.allocator.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
@@ -30,9 +30,9 @@ from allocator.placement.problem import (
     usable,
     zones_spanned,
 )
-from allocator.placement.residual import FAR, Inner, Placed, Potentials, Residual
-from allocator.placement.shares import Totals, capacity_of, is_weighted, load_windows
-from allocator.policy import Balance
+from broadsheet.allocator.placement.residual import FAR, Inner, Placed, Potentials, Residual
+from broadsheet.allocator.placement.shares import Totals, capacity_of, is_weighted, load_windows
+from broadsheet.allocator.policy import Balance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

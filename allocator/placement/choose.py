@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Desired, Problem, Solver
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Desired, Problem, Solver
 
 FEW_ITEMS: Final = 64
 """So many take plain Python 10 to 50 ms, dealt at random over 20 members; the import of the other takes 300."""
@@ -27,7 +27,7 @@ def import_best_solver() -> None:
     For members that may lead later: a leader that takes over from a dead one has no time for it.
     """
     if _has_extra():
-        import allocator.placement.ortools_solver  # noqa: F401
+        import broadsheet.allocator.placement.ortools_solver  # noqa: F401
 
 
 def _has_extra() -> bool:
@@ -49,6 +49,6 @@ class ArraySolver:
 
     def solve(self, problem: Problem) -> Desired:
         """Return the cheapest placement."""
-        from allocator.placement.ortools_solver import solution_of
+        from broadsheet.allocator.placement.ortools_solver import solution_of
 
         return solution_of(problem).desired

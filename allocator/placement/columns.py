@@ -14,10 +14,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from allocator.model import MemberId
-from allocator.placement.member_arcs import ArcPiece, outlet
-from allocator.placement.problem import Problem, ProblemMember, kept_zones, usable
-from allocator.placement.shares import Totals, Window, load_windows
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.member_arcs import ArcPiece, outlet
+from broadsheet.allocator.placement.problem import Problem, ProblemMember, kept_zones, usable
+from broadsheet.allocator.placement.shares import Totals, Window, load_windows
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from allocator.model import MemberId
-from allocator.placement.member_arcs import outlet
-from allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
-from allocator.placement.problem import (
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.member_arcs import outlet
+from broadsheet.allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
+from broadsheet.allocator.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
@@ -39,8 +39,8 @@ from allocator.placement.problem import (
     kept_zones,
     usable,
 )
-from allocator.placement.shares import Totals, load_windows
-from allocator.placement.unit_assignment import deal_order, pair_hub_units
+from broadsheet.allocator.placement.shares import Totals, load_windows
+from broadsheet.allocator.placement.unit_assignment import deal_order, pair_hub_units
 
 Likeness: TypeAlias = "tuple[int, tuple[MemberId, ...], MemberId | None, tuple[MemberId, ...]]"
 """What items of a class have in common: attainable replication, current members, primary, avoided."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from allocator.placement.arcs import Arcs
-from allocator.placement.columns import Bools, Ints, PlacementColumns
-from allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Scale
-from allocator.placement.problem import ZONES_WANTED
-from allocator.placement.residual import Placed, Potentials
-from allocator.placement.roles import Roles
+from broadsheet.allocator.placement.arcs import Arcs
+from broadsheet.allocator.placement.columns import Bools, Ints, PlacementColumns
+from broadsheet.allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Scale
+from broadsheet.allocator.placement.problem import ZONES_WANTED
+from broadsheet.allocator.placement.residual import Placed, Potentials
+from broadsheet.allocator.placement.roles import Roles
 
 SOURCE = 0
 SINK = 1

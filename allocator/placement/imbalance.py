@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from allocator.model import MemberId
-from allocator.placement.problem import (
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
@@ -27,7 +27,7 @@ from allocator.placement.problem import (
     usable,
     zones_spanned,
 )
-from allocator.placement.shares import capacity_of
+from broadsheet.allocator.placement.shares import capacity_of
 
 
 def utilisation_max(problem: Problem, desired: Desired) -> Fraction:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from allocator.placement.objective_costs import LEVEL_MAX, OVERLOAD_MAX, Weights
-from allocator.placement.shares import Window
+from broadsheet.allocator.placement.objective_costs import LEVEL_MAX, OVERLOAD_MAX, Weights
+from broadsheet.allocator.placement.shares import Window
 
 LEVELS_PER_SHARE = 8
 """Steps in which the level cost rises until a member holds its fair share."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocator.policy import Objective
+from broadsheet.allocator.policy import Objective
 
 MOVES_OF_A_FAILED_REPLICA = 2
 """Keeping a replica that stays failed costs as much as this many moves: more than moving it."""

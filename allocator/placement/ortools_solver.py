@@ -23,15 +23,15 @@ from itertools import compress
 
 import numpy as np
 
-from allocator.model import ItemId
-from allocator.placement.arcs import FlowUnsolvedError, solve
-from allocator.placement.columns import Ints, PlacementColumns, columns_of
-from allocator.placement.hub_network import HubNetwork, classes_of
-from allocator.placement.objective_costs import Weights, scales_for
-from allocator.placement.problem import Desired, Problem
-from allocator.placement.residual import FAR, Placed, Potentials, Residual
-from allocator.placement.roles import first_roles
-from allocator.placement.unit_assignment import pair_hub_units
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.placement.arcs import FlowUnsolvedError, solve
+from broadsheet.allocator.placement.columns import Ints, PlacementColumns, columns_of
+from broadsheet.allocator.placement.hub_network import HubNetwork, classes_of
+from broadsheet.allocator.placement.objective_costs import Weights, scales_for
+from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.placement.residual import FAR, Placed, Potentials, Residual
+from broadsheet.allocator.placement.roles import first_roles
+from broadsheet.allocator.placement.unit_assignment import pair_hub_units
 
 STUCK_ALONE_MAX = 64
 """Of more items that are stuck, all that are alike get arcs to members: more turns would cost more than the arcs."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import Violation, verify
-from allocator.placement.imbalance import imbalance_gap
-from allocator.placement.primaries import plan_primaries
-from allocator.placement.problem import Desired, Solver
-from allocator.placement.shares import is_weighted
-from allocator.policy import AllocationPolicy, Objective
-from allocator.state.alloc_state import AllocState, Demand
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import Violation, verify
+from broadsheet.allocator.placement.imbalance import imbalance_gap
+from broadsheet.allocator.placement.primaries import plan_primaries
+from broadsheet.allocator.placement.problem import Desired, Solver
+from broadsheet.allocator.placement.shares import is_weighted
+from broadsheet.allocator.policy import AllocationPolicy, Objective
+from broadsheet.allocator.state.alloc_state import AllocState, Demand
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
-from allocator.placement.semi_matching import SemiMatching, UnitClass
-from allocator.placement.shares import capacity_of
-from allocator.policy import PrimaryPolicy
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.placement.semi_matching import SemiMatching, UnitClass
+from broadsheet.allocator.placement.shares import capacity_of
+from broadsheet.allocator.policy import PrimaryPolicy
 
 HAND_OVERS_LISTED_MAX = 32
 """Hand-overs named at a time: few are carried out at once, and what remains is asked for again."""

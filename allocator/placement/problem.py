@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from allocator.model import ItemId, MemberId
-from allocator.policy import Objective
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import Objective
 
 ZONES_WANTED = 2
 """Zones that an item with two or more replicas should span: one may then be lost."""

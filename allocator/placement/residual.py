@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allocator.placement.columns import Bools, Ints, PlacementColumns
-from allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
-from allocator.placement.problem import ZONES_WANTED
+from broadsheet.allocator.placement.columns import Bools, Ints, PlacementColumns
+from broadsheet.allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
+from broadsheet.allocator.placement.problem import ZONES_WANTED
 
 FAR = 2**61
 """No path."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocator.placement.columns import Bools, Ints, PlacementColumns
-from allocator.placement.problem import ZONES_WANTED
+from broadsheet.allocator.placement.columns import Bools, Ints, PlacementColumns
+from broadsheet.allocator.placement.problem import ZONES_WANTED
 
 SPARE = 16
 """Replicas loose on a member beyond a quarter more than it has to give: a choice of what to give."""

@@ -28,9 +28,9 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TypeAlias
 
-from allocator.model import MemberId
-from allocator.placement.problem import ZONES_WANTED, Problem, ProblemMember, usable
-from allocator.policy import Balance, Objective
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.problem import ZONES_WANTED, Problem, ProblemMember, usable
+from broadsheet.allocator.policy import Balance, Objective
 
 ZONES_ENUMERATED_MAX = 8
 """Up to so many zones, each set of them is looked at; beyond, the likely ones only (single zones, and the fullest)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from allocator.model import Member, MemberId
+from broadsheet.allocator.model import Member, MemberId
 
 
 def leadership_order(members: Iterable[Member]) -> list[Member]:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.problem import (
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
@@ -19,7 +19,7 @@ from allocator.placement.problem import (
     kept_zones,
     zones_spanned,
 )
-from allocator.placement.shares import Totals, capacity_of, is_weighted, load_windows
+from broadsheet.allocator.placement.shares import Totals, capacity_of, is_weighted, load_windows
 
 
 class Verdict(Enum):

@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.problem import Desired, Problem, ProblemMember, Solver, usable
-from allocator.placement.shares import Totals, capacity_of, is_weighted, load_windows
-from allocator.policy import Objective
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.problem import Desired, Problem, ProblemMember, Solver, usable
+from broadsheet.allocator.placement.shares import Totals, capacity_of, is_weighted, load_windows
+from broadsheet.allocator.policy import Objective
 
 LEVEL_ENOUGH_RATIO = 0.02
 """A member so little above its level is left alone: loads are rounded more coarsely than that."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from allocator.errors import ExtraMissingError
+from broadsheet.allocator.errors import ExtraMissingError
 
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "aiohttp": ("azure", "aiohttp"),

@@ -1,13 +1,13 @@
 """A deterministic simulator of clusters: the real allocator, an etcd in memory, and one seed for all that happens.
 
-`simulate(seed, Scenario(...))` returns a `Report`; `python -m allocator.simulation` runs many seeds. docs/simulation.md
-shows both.
+`simulate(seed, Scenario(...))` returns a `Report`; `python -m broadsheet.allocator.simulation` runs many seeds.
+docs/simulation.md shows both.
 """
 
-from allocator.simulation.invariants import Invariant, InvariantViolation
-from allocator.simulation.run import simulate
-from allocator.simulation.scenario import Fault, Report, Scenario
-from allocator.simulation.world import Change, World
+from broadsheet.allocator.simulation.invariants import Invariant, InvariantViolation
+from broadsheet.allocator.simulation.run import simulate
+from broadsheet.allocator.simulation.scenario import Fault, Report, Scenario
+from broadsheet.allocator.simulation.world import Change, World
 
 __all__ = [
     "Change",

@@ -1,12 +1,12 @@
-"""`python -m allocator.simulation`: run seeds, and show those that fail."""
+"""`python -m broadsheet.allocator.simulation`: run seeds, and show those that fail."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.simulation.command import simulator_command
-from allocator.simulation.many import Family, clusters
-from allocator.simulation.scenario import Scenario
+from broadsheet.allocator.simulation.command import simulator_command
+from broadsheet.allocator.simulation.many import Family, clusters
+from broadsheet.allocator.simulation.scenario import Scenario
 
 ABOUT = """Simulate clusters of the real allocator under faults, and check that its invariants hold.
 

@@ -8,22 +8,27 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
-from allocator.errors import EtcdRequestError, EtcdUnavailableError
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.model import Assignment, ItemId, MemberId
-from allocator.ops import Compare, Delete, KeyValue, LeaseId, Operation, Put
-from allocator.runtime.task_group import TaskGroup
-from allocator.session import SessionConfig
-from allocator.simulation.etcd import FakeEtcd
-from allocator.simulation.member import SimulatedMember, State, Workload, make_member
-from allocator.simulation.network import FaultyEtcd
-from allocator.simulation.scenario import Scenario
-from allocator.simulation.trace import Trace
-from allocator.simulation.values import CONSISTENT, FAILED, SimulatedItem, SimulatedMemberValue
-from allocator.simulation.virtual_loop import VirtualClock, running_loop
-from allocator.simulation.world import OPERATOR
+from broadsheet.allocator.errors import EtcdRequestError, EtcdUnavailableError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.ops import Compare, Delete, KeyValue, LeaseId, Operation, Put
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.session import SessionConfig
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.member import SimulatedMember, State, Workload, make_member
+from broadsheet.allocator.simulation.network import FaultyEtcd
+from broadsheet.allocator.simulation.scenario import Scenario
+from broadsheet.allocator.simulation.trace import Trace
+from broadsheet.allocator.simulation.values import (
+    CONSISTENT,
+    FAILED,
+    SimulatedItem,
+    SimulatedMemberValue,
+)
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, running_loop
+from broadsheet.allocator.simulation.world import OPERATOR
 
 ROOT = "/simulated"
 

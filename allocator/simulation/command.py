@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from allocator.simulation.many import Family, RunResult, run_seed, run_seeds
+from broadsheet.allocator.simulation.many import Family, RunResult, run_seed, run_seeds
 
 PLAIN_LINE_SECONDS = 5.0
 """Between two lines of progress where there is no terminal."""

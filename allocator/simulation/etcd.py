@@ -1,9 +1,10 @@
-"""An etcd in memory: the port `allocator.etcd.api.Etcd` over a store, with leases on the running loop's time.
+"""An etcd in memory: the port `broadsheet.allocator.etcd.api.Etcd` over a store, with leases on the running loop's
+time.
 
 On a `VirtualLoop` the time of leases is virtual. It passes the same contract suite as a real server.
 
 What it does not do: it has no members of its own, loses nothing, and answers at once; faults are put in front of it by
-`allocator.simulation.network`.
+`broadsheet.allocator.simulation.network`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from dataclasses import dataclass
 
-from allocator.errors import LeaseNotFoundError, RevisionCompactedError
-from allocator.etcd.api import (
+from broadsheet.allocator.errors import LeaseNotFoundError, RevisionCompactedError
+from broadsheet.allocator.etcd.api import (
     Header,
     LeaseLife,
     RangeResult,
@@ -22,8 +23,8 @@ from allocator.etcd.api import (
     WatchBatch,
     mod_revision_of,
 )
-from allocator.ops import Compare, LeaseId, Operation, prefix_range_end
-from allocator.simulation.store import SimulatedStore, StoreCommit, key_of
+from broadsheet.allocator.ops import Compare, LeaseId, Operation, prefix_range_end
+from broadsheet.allocator.simulation.store import SimulatedStore, StoreCommit, key_of
 
 CLUSTER_ID = 0x51
 PROGRESS_SECONDS = 600.0

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from allocator.model import ItemId
-from allocator.simulation.cluster import Cluster
-from allocator.simulation.member import SimulatedMember, State
-from allocator.simulation.scenario import Fault
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.simulation.cluster import Cluster
+from broadsheet.allocator.simulation.member import SimulatedMember, State
+from broadsheet.allocator.simulation.scenario import Fault
 
 LOSS_MAX = 0.4
 LATE_MAX = 0.3

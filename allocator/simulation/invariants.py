@@ -22,14 +22,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import verify
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Desired, Problem, Solver, usable, zones_spanned
-from allocator.policy import AllocationPolicy
-from allocator.simulation.member import Note
-from allocator.simulation.world import Change, Replicas, SimulatedReplica, World
-from allocator.state.alloc_state import PRIMARY_SLOT
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Desired, Problem, Solver, usable, zones_spanned
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.simulation.member import Note
+from broadsheet.allocator.simulation.world import Change, Replicas, SimulatedReplica, World
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 
 OVERCOMMIT_MAX = 1
 """Replicas above their members' limits, over the whole cluster, that breaking a cycle may take."""

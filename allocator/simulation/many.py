@@ -13,8 +13,8 @@ from multiprocessing import get_context
 from types import FrameType
 from typing import Protocol
 
-from allocator.simulation.run import simulate
-from allocator.simulation.scenario import Scenario
+from broadsheet.allocator.simulation.run import simulate
+from broadsheet.allocator.simulation.scenario import Scenario
 
 SEED_SECONDS_MAX = 120
 """Real time that one run may take: it takes a fraction of a second, or for ever."""
@@ -69,7 +69,9 @@ def clusters(scenario: Scenario | None = None, *, arguments: tuple[str, ...] = (
         scenario: What they are drawn from; with more than one job it must be picklable.
         arguments: What makes the command line draw from the same.
     """
-    return Family(partial(simulate, scenario=scenario), "allocator.simulation", arguments)
+    return Family(
+        partial(simulate, scenario=scenario), "broadsheet.allocator.simulation", arguments
+    )
 
 
 def run_seed(

@@ -8,29 +8,29 @@ from enum import Enum
 from random import Random
 from typing import Protocol
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
     LeaseLostError,
     MemberKeyLostError,
     TxnConflictError,
 )
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.placement.problem import Desired, Problem, Solver
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from allocator.session import Session, SessionConfig
-from allocator.simulation.etcd import FakeEtcd
-from allocator.simulation.network import FaultyEtcd, Link
-from allocator.simulation.values import (
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.problem import Desired, Problem, Solver
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.session import Session, SessionConfig
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.network import FaultyEtcd, Link
+from broadsheet.allocator.simulation.values import (
     SimulatedConsistency,
     SimulatedDecoder,
     SimulatedMemberValue,
     is_failed,
 )
-from allocator.simulation.virtual_loop import Process
+from broadsheet.allocator.simulation.virtual_loop import Process
 
 EXPECTED_ENDS = (
     AnnounceConflictError,

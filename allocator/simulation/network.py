@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
-from allocator.errors import AllocatorError, EtcdUnavailableError
-from allocator.etcd.api import LeaseLife, RangeResult, TxnResult, WatchBatch
-from allocator.ops import Compare, LeaseId, Operation
-from allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.errors import AllocatorError, EtcdUnavailableError
+from broadsheet.allocator.etcd.api import LeaseLife, RangeResult, TxnResult, WatchBatch
+from broadsheet.allocator.ops import Compare, LeaseId, Operation
+from broadsheet.allocator.simulation.etcd import FakeEtcd
 
 T = TypeVar("T")
 

@@ -10,16 +10,21 @@ from logging import CRITICAL
 
 import structlog
 
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.cluster import Cluster
-from allocator.simulation.faults import Faults
-from allocator.simulation.invariants import Invariant, InvariantViolation, check_rest, invariants
-from allocator.simulation.member import SimulatedMember
-from allocator.simulation.scenario import HASTE_SECONDS_MAX, Report, Scenario
-from allocator.simulation.store import StoreCommit
-from allocator.simulation.trace import Trace
-from allocator.simulation.virtual_loop import current_process, run_virtual, running_loop
-from allocator.simulation.world import World, describe
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.cluster import Cluster
+from broadsheet.allocator.simulation.faults import Faults
+from broadsheet.allocator.simulation.invariants import (
+    Invariant,
+    InvariantViolation,
+    check_rest,
+    invariants,
+)
+from broadsheet.allocator.simulation.member import SimulatedMember
+from broadsheet.allocator.simulation.scenario import HASTE_SECONDS_MAX, Report, Scenario
+from broadsheet.allocator.simulation.store import StoreCommit
+from broadsheet.allocator.simulation.trace import Trace
+from broadsheet.allocator.simulation.virtual_loop import current_process, run_virtual, running_loop
+from broadsheet.allocator.simulation.world import World, describe
 
 POLL_SECONDS = 1.0
 END_SECONDS_MAX = 600.0

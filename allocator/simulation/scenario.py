@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from allocator.config import AllocationConfig
-from allocator.leader.election import LeadershipConfig
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Solver
-from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.simulation.invariants import Invariant, InvariantViolation
-from allocator.simulation.member import WorkloadFactory
+from broadsheet.allocator.config import AllocationConfig
+from broadsheet.allocator.leader.election import LeadershipConfig
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from broadsheet.allocator.simulation.invariants import Invariant, InvariantViolation
+from broadsheet.allocator.simulation.member import WorkloadFactory
 
 Range = tuple[float, float]
 IntRange = tuple[int, int]

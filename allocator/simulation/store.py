@@ -1,6 +1,6 @@
 """What etcd keeps, in memory: keys with every version that is not compacted, and the changes of each revision.
 
-Pure and synchronous: `allocator.simulation.etcd` adds leases' time, waiting and the port.
+Pure and synchronous: `broadsheet.allocator.simulation.etcd` adds leases' time, waiting and the port.
 
 Source: etcd-io/etcd server/etcdserver/apply (order of checks, what a transaction's revision is) and
 server/etcdserver/api/v3rpc/key.go (limits, writes of one key).
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import grpc
 from sortedcontainers import SortedDict
 
-from allocator.errors import AllocatorError, RevisionCompactedError
-from allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
-from allocator.etcd.status import error_for
-from allocator.etcd.txn_batch import holds
-from allocator.ops import (
+from broadsheet.allocator.errors import AllocatorError, RevisionCompactedError
+from broadsheet.allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
+from broadsheet.allocator.etcd.status import error_for
+from broadsheet.allocator.etcd.txn_batch import holds
+from broadsheet.allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
     Delete,

@@ -11,9 +11,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocator.errors import KeyDecodeError
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.ops import KeyValue
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
 
 CONSISTENT = b"consistent"
 FAILED = b"failed"

@@ -6,20 +6,27 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import KeyPut
-from allocator.keys import AssignmentKey, AuxiliaryKeys, ItemKey, Keys, MemberKey, ParsedKey
-from allocator.leader.election import EpochRecord, decoded_or_none
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.ops import KeyValue
-from allocator.simulation.store import StoreCommit, key_of
-from allocator.simulation.values import (
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import KeyPut
+from broadsheet.allocator.keys import (
+    AssignmentKey,
+    AuxiliaryKeys,
+    ItemKey,
+    Keys,
+    MemberKey,
+    ParsedKey,
+)
+from broadsheet.allocator.leader.election import EpochRecord, decoded_or_none
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.simulation.store import StoreCommit, key_of
+from broadsheet.allocator.simulation.values import (
     CONSISTENT,
     SimulatedDecoder,
     SimulatedItem,
     SimulatedMemberValue,
 )
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 
 OPERATOR = "operator"
 """Author of what is done to a cluster from outside."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.placement.problem import Problem, ProblemItem, ProblemMember
-from allocator.placement.shedding import drain_costs, leadership_order
-from allocator.policy import Objective
-from allocator.state.load import CAUGHT_UP, Lag, Lags
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.placement.shedding import drain_costs, leadership_order
+from broadsheet.allocator.policy import Objective
+from broadsheet.allocator.state.load import CAUGHT_UP, Lag, Lags
 
 PRIMARY_SLOT = 0
 """The slot whose holder serves the item."""

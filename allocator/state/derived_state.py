@@ -18,23 +18,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from allocator.keys import AssignmentKey
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.placement.primaries import primary_spread
-from allocator.placement.shedding import drain_costs
-from allocator.policy import LoadPolicy, Objective
-from allocator.state.alloc_state import PRIMARY_SLOT, Consistency, Loads, problem_members
-from allocator.state.failed_replicas import FailedSince
-from allocator.state.load import ItemWeights, Lags, declared_weight
-from allocator.state.mirror import Changes
-from allocator.state.snapshot import Snapshot
+from broadsheet.allocator.keys import AssignmentKey
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.placement.primaries import primary_spread
+from broadsheet.allocator.placement.shedding import drain_costs
+from broadsheet.allocator.policy import LoadPolicy, Objective
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, Consistency, Loads, problem_members
+from broadsheet.allocator.state.failed_replicas import FailedSince
+from broadsheet.allocator.state.load import ItemWeights, Lags, declared_weight
+from broadsheet.allocator.state.mirror import Changes
+from broadsheet.allocator.state.snapshot import Snapshot
 
 PART_KEYS = 1_024
 """Of one part of everything: some 10 ms."""
 
 
 class Contents(Protocol):
-    """The mirrored keys; `allocator.key_space.KeySpace` and `allocator.state.mirror.Mirror` have them."""
+    """The mirrored keys; `broadsheet.allocator.key_space.KeySpace` and `broadsheet.allocator.state.mirror.Mirror` have
+    them.
+    """
 
     @property
     def items(self) -> Mapping[ItemId, Item]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.state.alloc_state import PRIMARY_SLOT, Avoided, Consistency
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, Avoided, Consistency
 
 _Identity = tuple[bytes, int]
 """Key and create revision: a replica made anew starts anew."""

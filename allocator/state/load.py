@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from math import gcd, log
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from allocator.model import ItemId, MemberId
-from allocator.policy import LoadPolicy
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import LoadPolicy
 
 LOAD_LEAST = 1.0
 """Less than this is idle, and weighs 1."""

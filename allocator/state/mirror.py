@@ -20,9 +20,9 @@ from typing import Protocol, assert_never
 
 from sortedcontainers import SortedDict
 
-from allocator.errors import KeyDecodeError, ValidationError
-from allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
-from allocator.model import (
+from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
+from broadsheet.allocator.model import (
     Assignment,
     Item,
     ItemId,
@@ -31,7 +31,7 @@ from allocator.model import (
     MemberId,
     MemberValue,
 )
-from allocator.ops import KeyValue
+from broadsheet.allocator.ops import KeyValue
 
 
 class Decoder(Protocol):

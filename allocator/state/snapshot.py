@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.policy import Objective
-from allocator.state.alloc_state import AllocState, Avoided, Loads, member_slots
-from allocator.state.load import ItemWeights, Lags
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.policy import Objective
+from broadsheet.allocator.state.alloc_state import AllocState, Avoided, Loads, member_slots
+from broadsheet.allocator.state.load import ItemWeights, Lags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

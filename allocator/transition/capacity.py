@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf
 
-from allocator.model import ItemId, MemberId
-from allocator.policy import TransitionPolicy
-from allocator.state.alloc_state import AllocState
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import TransitionPolicy
+from broadsheet.allocator.state.alloc_state import AllocState
 
 # Why a pending change of an item waits: the vocabulary that decisions, plans and explanations
 # share.

@@ -25,16 +25,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from allocator.keys import Keys
-from allocator.model import Assignment, ItemId, MemberId
-from allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
-from allocator.placement.primaries import HandOver
-from allocator.placement.problem import Desired
-from allocator.policy import TransitionPolicy
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
-from allocator.transition.capacity import Blocked, BlockedChange
-from allocator.transition.item_step import Add, ItemDecision, SlotMove
-from allocator.transition.schedule import Targets, schedule
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
+from broadsheet.allocator.placement.primaries import HandOver
+from broadsheet.allocator.placement.problem import Desired
+from broadsheet.allocator.policy import TransitionPolicy
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange
+from broadsheet.allocator.transition.item_step import Add, ItemDecision, SlotMove
+from broadsheet.allocator.transition.schedule import Targets, schedule
 
 DEAD_PER_CHECKPOINT_MAX = 64
 """Dead assignments deleted at once: half of etcd's limit on operations, which leaves room for fixed comparisons."""

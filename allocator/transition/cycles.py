@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from allocator.model import MemberId
-from allocator.state.alloc_state import AllocState
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from allocator.transition.item_step import ItemDecision, would_free
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.state.alloc_state import AllocState
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.transition.item_step import ItemDecision, would_free
 
 
 @dataclass(frozen=True, slots=True)

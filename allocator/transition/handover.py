@@ -10,11 +10,11 @@ A primary on a member that leaves, and that nobody can replace, needs no turn: t
 
 from __future__ import annotations
 
-from allocator.model import Assignment
-from allocator.placement.primaries import HandOver
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from allocator.transition.item_step import ItemDecision, PendingItem, SlotMove
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.placement.primaries import HandOver
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem, SlotMove
 
 
 def parting_wish(state: AllocState, pending: PendingItem) -> HandOver | None:

@@ -25,12 +25,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 
-from allocator.model import Assignment, Item, MemberId
-from allocator.placement.problem import zones_spanned
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
-from allocator.state.load import Lag
-from allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
-from allocator.transition.replicas import ItemReplicas, Risk
+from broadsheet.allocator.model import Assignment, Item, MemberId
+from broadsheet.allocator.placement.problem import zones_spanned
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from broadsheet.allocator.state.load import Lag
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
+from broadsheet.allocator.transition.replicas import ItemReplicas, Risk
 
 # The slots of an item's replicas. A slot is part of a key, so another slot is another key: two
 # writes.

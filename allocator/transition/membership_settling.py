@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from allocator.model import ItemId, Member, MemberId
-from allocator.placement.problem import Desired
-from allocator.policy import Objective, TransitionPolicy
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.model import ItemId, Member, MemberId
+from broadsheet.allocator.placement.problem import Desired
+from broadsheet.allocator.policy import Objective, TransitionPolicy
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

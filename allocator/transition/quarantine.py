@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from allocator.ops import Compare, CompareResult, TxnCheckpoint
-from allocator.transition.converge import Step
+from broadsheet.allocator.ops import Compare, CompareResult, TxnCheckpoint
+from broadsheet.allocator.transition.converge import Step
 
 DELAY_SECONDS_FIRST = 0.5
 """Longer than a key space takes to show what another member wrote."""

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from allocator.model import Assignment, Item, MemberId
-from allocator.placement.problem import ZONES_WANTED, zones_spanned
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
+from broadsheet.allocator.model import Assignment, Item, MemberId
+from broadsheet.allocator.placement.problem import ZONES_WANTED, zones_spanned
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
 
 
 class Risk(IntEnum):

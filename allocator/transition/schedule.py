@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from allocator.model import Item, ItemId, MemberId
-from allocator.placement.primaries import HandOver
-from allocator.placement.problem import ZONES_WANTED, Desired
-from allocator.policy import TransitionPolicy
-from allocator.state.alloc_state import AllocState, Consistency
-from allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
-from allocator.transition.cycles import find_break
-from allocator.transition.handover import decide_hand_over, parting_wish
-from allocator.transition.item_step import ItemDecision, PendingItem, charge, decide_item
-from allocator.transition.replicas import ItemReplicas, is_settled
+from broadsheet.allocator.model import Item, ItemId, MemberId
+from broadsheet.allocator.placement.primaries import HandOver
+from broadsheet.allocator.placement.problem import ZONES_WANTED, Desired
+from broadsheet.allocator.policy import TransitionPolicy
+from broadsheet.allocator.state.alloc_state import AllocState, Consistency
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
+from broadsheet.allocator.transition.cycles import find_break
+from broadsheet.allocator.transition.handover import decide_hand_over, parting_wish
+from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem, charge, decide_item
+from broadsheet.allocator.transition.replicas import ItemReplicas, is_settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.problem import Desired, Problem
-from allocator.placement.trial import Trial, Verdict
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.placement.trial import Trial, Verdict
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 
 TRIALS_MAX = 100_000
 """Trials for one answer, about half a second: 1,000 changes that wait in a cluster of 100 members."""

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from allocator.keys import AssignmentKey, Keys
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.ops import Delete, KeyValue, Put
-from allocator.placement.plan import Plan
-from allocator.placement.primaries import HandOver, wanted_hand_overs
-from allocator.policy import AllocationPolicy
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency, Loads
-from allocator.transition.capacity import Blocked
-from allocator.transition.converge import Convergence, Step, converge
-from allocator.transition.membership_settling import Settling
-from allocator.transition.replicas import is_settled
+from broadsheet.allocator.keys import AssignmentKey, Keys
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.ops import Delete, KeyValue, Put
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.placement.primaries import HandOver, wanted_hand_overs
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency, Loads
+from broadsheet.allocator.transition.capacity import Blocked
+from broadsheet.allocator.transition.converge import Convergence, Step, converge
+from broadsheet.allocator.transition.membership_settling import Settling
+from broadsheet.allocator.transition.replicas import is_settled
 
 # What a step does to an item's replicas, in the words of plans.
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.placement.plan import Plan, PlanRefused, plan_for
-from allocator.placement.primaries import wanted_hand_overs
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
-from allocator.state.load import Lag
-from allocator.transition.capacity import Blocked, WaitReason
-from allocator.transition.converge import converge
-from allocator.transition.membership_settling import waits_to_settle
-from allocator.transition.replicas import ItemReplicas
-from allocator.whatif.causes import CauseFinder, told
-from allocator.whatif.leader_snapshot import LeaderSnapshot, as_planned
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
+from broadsheet.allocator.placement.primaries import wanted_hand_overs
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from broadsheet.allocator.state.load import Lag
+from broadsheet.allocator.transition.capacity import Blocked, WaitReason
+from broadsheet.allocator.transition.converge import converge
+from broadsheet.allocator.transition.membership_settling import waits_to_settle
+from broadsheet.allocator.transition.replicas import ItemReplicas
+from broadsheet.allocator.whatif.causes import CauseFinder, told
+from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot, as_planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from allocator.keys import Keys
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.placement.plan import Plan
-from allocator.placement.problem import Problem, ProblemItem, Solver
-from allocator.policy import AllocationPolicy
-from allocator.state.alloc_state import AllocState, Consistency
-from allocator.state.load import ItemWeights, declared_weight
-from allocator.state.snapshot import Snapshot
-from allocator.transition.membership_settling import Settling
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, Solver
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.state.alloc_state import AllocState, Consistency
+from broadsheet.allocator.state.load import ItemWeights, declared_weight
+from broadsheet.allocator.state.snapshot import Snapshot
+from broadsheet.allocator.transition.membership_settling import Settling
 
 Basis = tuple[int, int, int]
 """The leadership, and what its tracker counts: equal ones stand for the same items, members and assignments."""

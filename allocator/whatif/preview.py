@@ -6,13 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from allocator.model import MemberId
-from allocator.placement.plan import Plan, PlanRefused, plan_for
-from allocator.state.alloc_state import AllocState
-from allocator.transition.membership_settling import waits_to_settle
-from allocator.whatif.causes import CauseFinder
-from allocator.whatif.dry_run import DryRun, rehearse
-from allocator.whatif.leader_snapshot import Basis, Hypothesis, LeaderSnapshot, as_planned, supposed
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
+from broadsheet.allocator.state.alloc_state import AllocState
+from broadsheet.allocator.transition.membership_settling import waits_to_settle
+from broadsheet.allocator.whatif.causes import CauseFinder
+from broadsheet.allocator.whatif.dry_run import DryRun, rehearse
+from broadsheet.allocator.whatif.leader_snapshot import (
+    Basis,
+    Hypothesis,
+    LeaderSnapshot,
+    as_planned,
+    supposed,
+)
 
 ID_BYTES = 8
 

@@ -11,19 +11,19 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from allocator.config import AllocationConfig
-from allocator.etcd.client import EtcdClient
-from allocator.key_space import KeySpace
-from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.leader.election import CandidateRecord, encoded
-from allocator.model import ItemId, MemberId
-from allocator.ops import LeaseId, Put
-from allocator.policy import AllocationPolicy
-from allocator.runtime.task_group import TaskGroup
-from allocator.session import Session, SessionConfig
-from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed
-from consumer.protocol.journal_pb2 import ProcessSpec
-from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.allocator.config import AllocationConfig
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.election import CandidateRecord, encoded
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import LeaseId, Put
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.session import Session, SessionConfig
+from broadsheet.consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 
 PUTS_PER_TXN = 128
 TTL_SECONDS = 600

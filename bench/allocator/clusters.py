@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
 
 ZONES = 3
 SEED = 1

@@ -15,17 +15,17 @@ from uuid import uuid4
 
 import grpc.aio
 
-from allocator.etcd import rpc_pb2
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.etcd.watch import WATCH_PATH
-from allocator.model import MemberId
-from allocator.ops import Put, prefix_range_end
-from allocator.policy import AllocationPolicy, TransitionPolicy
-from allocator.runtime.task_group import TaskGroup
 from bench.allocator.cluster import Cluster, put_all, replicas_catching_up
 from bench.report import Params, emit
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.interpreter import serve_only
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.etcd.watch import WATCH_PATH
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import Put, prefix_range_end
+from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.interpreter import serve_only
 
 ITEMS = int(os.environ.get("BENCH_LOOP_ITEMS", "10000"))
 REPLICAS = 3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from allocator.placement.certificate import verify
-from allocator.placement.choose import best_solver
 from bench.allocator.clusters import in_one_zone
 from bench.report import emit
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.choose import best_solver
 
 
 def run(bench: str) -> None:

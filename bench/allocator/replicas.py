@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from allocator.errors import EtcdRequestError
-from allocator.etcd.api import KeyPut, WatchBatch
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.keys import Keys
-from allocator.ops import KeyValue, Put
-from allocator.runtime.task_group import TaskGroup
 from bench.allocator.cluster import CAUGHT_UP, PUTS_PER_TXN
+from broadsheet.allocator.errors import EtcdRequestError
+from broadsheet.allocator.etcd.api import KeyPut, WatchBatch
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.ops import KeyValue, Put
+from broadsheet.allocator.runtime.task_group import TaskGroup
 
 LANES = 4
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from allocator.model import MemberId
-from allocator.placement.choose import best_solver
-from allocator.placement.primaries import primary_spread
-from allocator.placement.problem import Solver
-from allocator.policy import TransitionPolicy
 from bench.report import emit
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.choose import best_solver
+from broadsheet.allocator.placement.primaries import primary_spread
+from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.policy import TransitionPolicy
 from tests.support.memory_cluster import MemoryCluster, single_zone_items
 
 BLOCK_SECONDS = 30.0

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 
-from allocator.placement.certificate import verify
-from allocator.placement.choose import ArraySolver
 from bench.allocator.clusters import after_event
 from bench.report import emit
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.choose import ArraySolver
 
 CASES = ((10_000, 100), (100_000, 100), (1_000_000, 1_000))
 EVENTS = ("lose1", "join10")
@@ -51,7 +51,7 @@ def run(bench: str) -> None:
 def measure(items: int, members: int, event: str) -> dict[str, tuple[float, str]]:
     """Return the figures of one case."""
     # Imported here for all that follows: a leader imports them once in its life.
-    from allocator.placement.certificate import certify
+    from broadsheet.allocator.placement.certificate import certify
 
     ArraySolver().solve(after_event(items=20, members=10, event=event))
     problem = after_event(items=items, members=members, event=event)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from consumer.application import Shard
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.batch import Envelope, MessageType
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.stores.sqlite import SqliteStore
 
 SOURCE, OUTPUT = "bench/failover/in", "bench/failover/out"
 SCHEMA = "CREATE TABLE IF NOT EXISTS kept (id INTEGER PRIMARY KEY, content BLOB)"

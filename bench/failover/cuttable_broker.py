@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 
 CHUNK_BYTES = 1 << 18
 

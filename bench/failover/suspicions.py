@@ -18,12 +18,12 @@ from contextlib import contextmanager
 
 import psutil
 
-from allocator.etcd.api import KeyDeleted
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import Keys
-from allocator.runtime.task_group import TaskGroup
 from bench.report import Params, emit
+from broadsheet.allocator.etcd.api import KeyDeleted
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.runtime.task_group import TaskGroup
 
 HOGS_PER_CPU = 2
 FROZEN_SECONDS = (0.5, 1.0)

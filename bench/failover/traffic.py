@@ -9,15 +9,15 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
-from allocator.runtime.task_group import TaskGroup
 from bench.failover.app import OUTPUT, SOURCE
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.reader import read_committed
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.reader import read_committed
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags, MessageClock, new_producer_id
 
 INTERVAL_SECONDS = 0.005
 """Between two messages."""

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import msgspec
 
-from allocator.etcd.client import EtcdClient, EtcdConfig
 from bench.leasing.places import Place, opened
 from bench.leasing.rates import fill
 from bench.leasing.worker_process import WorkerOptions
 from bench.report import Params, emit
-from consumer.embedded.child_process import ChildProcess
-from consumer.errors import LeasingError
-from consumer.leasing.record import Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.errors import LeasingError
+from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.consumer.leasing.store import RecordStore
 
 _ROOT = Path(__file__).parents[2]
 SETTLE_SECONDS_MAX = 120.0

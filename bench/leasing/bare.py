@@ -20,9 +20,9 @@ from typing import Any, Final, TypeAlias
 import grpc.aio
 import sqlalchemy as sa
 
-from allocator.etcd import rpc_pb2
-from allocator.runtime.task_group import TaskGroup
 from bench.leasing.places import Place, dynamodb_client
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.runtime.task_group import TaskGroup
 
 Write: TypeAlias = Callable[[str], Awaitable[object]]
 WriteAll: TypeAlias = Callable[[int], Awaitable[float]]

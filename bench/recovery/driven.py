@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from bench.journal_specs import journal_change
-from consumer.application import Store
-from consumer.journal.append_service import AppendService
-from consumer.journal.appender import BULK_CHUNK_BYTES
-from consumer.journal.client import JournalClient
-from consumer.local_state import LocalState
-from consumer.op_future import OpFuture, completed
-from consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.player import Player
-from consumer.recoverylog.recorder import Recorder
-from consumer.stores.conformance.subject import FixedShard, reading
-from consumer.stores.rocksdb import RocksDbStore
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.application import Store
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.appender import BULK_CHUNK_BYTES
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.op_future import OpFuture, completed
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.player import Player
+from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
+from broadsheet.consumer.stores.rocksdb import RocksDbStore
+from broadsheet.consumer.stores.sqlite import SqliteStore
 
 AUTHOR = 7
 STRIDE = 7919

@@ -15,7 +15,6 @@ import time
 from bisect import bisect_left
 from pathlib import Path
 
-from allocator.runtime.task_group import TaskGroup
 from bench.recovery.driven import (
     STORES,
     DrivenStore,
@@ -25,12 +24,13 @@ from bench.recovery.driven import (
     recording_into,
 )
 from bench.report import emit, keep_logs_apart
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.interpreter import serve_only
-from consumer.op_future import OpFuture
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.playback import PlaybackProgress, PlayingTime
-from consumer.recoverylog.player import Player
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.interpreter import serve_only
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.playback import PlaybackProgress, PlayingTime
+from broadsheet.consumer.recoverylog.player import Player
 
 ROWS = Rows(keys=50_000, per_txn=50, value_bytes=200)
 SECONDS = 10.0

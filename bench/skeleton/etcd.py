@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import grpc.aio
 
-from allocator.etcd import rpc_pb2
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.ops import Compare, CompareTarget, Put
-from allocator.runtime.task_group import TaskGroup
 from bench.report import alternate, emit_pair
-from consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.ops import Compare, CompareTarget, Put
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 
 TXNS = 3_200
 IN_FLIGHT = 32

@@ -10,12 +10,12 @@ from typing import TypeAlias
 import msgspec
 import sqlalchemy as sa
 
-from consumer.application import Shard
-from consumer.message.batch import Envelope, MessageBatch, MessageType
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.protocol import journal_pb2
-from consumer.stores.sql import SqlStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.protocol import journal_pb2
+from broadsheet.consumer.stores.sql import SqlStore
 
 DIRECTORY_VARIABLE = "KEY_SUMS_DIRECTORY"
 

@@ -21,21 +21,21 @@ import msgspec
 import sqlalchemy as sa
 from google.protobuf.duration_pb2 import Duration
 
-from allocator.runtime.task_group import TaskGroup
 from bench.bare_server import bare_server
 from bench.journal_specs import journal_change
 from bench.report import Params, emit, emit_pair
 from bench.skeleton.key_sums import DIRECTORY_VARIABLE, Record, add_sums, fold
-from consumer.client import ShardClient
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.embedded.member import EmbeddedMemberProcess
-from consumer.journal.client import JournalClient
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.message.uuid import MessageClock, new_producer_id
-from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 
 APPLICATION = "bench.skeleton.key_sums:KeySums"
 JOURNAL = "bench/messages"

@@ -1,9 +1,10 @@
 """Look-ups a second from Spark tasks into live shards, beside a bare gRPC echo from the same tasks; and what is left
 of connections after ten thousand short tasks.
 
-Two members of `examples.enrich` run beside Spark, as processes of their own: the session's tasks share Python workers,
-which members cannot. A look-up is a unary call for one account, answered from SQLite; the echo carries as many bytes
-and does nothing. Both sides make one call after the other in each of two tasks, in turns of a few seconds.
+Two members of `broadsheet.examples.enrich` run beside Spark, as processes of their own: the session's tasks share
+Python workers, which members cannot. A look-up is a unary call for one account, answered from SQLite; the echo carries
+as many bytes and does nothing. Both sides make one call after the other in each of two tasks, in turns of a few
+seconds.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ import psutil
 from bench.bare_server import bare_server
 from bench.report import Params, emit
 from bench.spark.machine import CORES, Machine, running
-from consumer.cli.journals import read_journal_changes
-from consumer.cli.shards import read_shard_changes
-from consumer.cli.specs_file import read_text
-from consumer.client import ShardClient
-from consumer.embedded.member import EmbeddedMemberProcess
-from consumer.journal.channels import parse_endpoint
-from consumer.journal.client import JournalClient
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from examples.enrich.enrich_pb2 import LookUpRequest
-from examples.enrich.enrich_pb2_grpc import ProfileServiceStub
-from examples.enrich.look_up import look_up
-from examples.enrich.messages import PAYMENT_JOURNALS, SHARDS
-from examples.enrich.rows import ACCOUNTS, payments_of
-from spark_bridge.publish import PublishTarget, publish_dataframe
-from spark_bridge.task_resolver import TaskResolver, token_of_heads
+from broadsheet.consumer.cli.journals import read_journal_changes
+from broadsheet.consumer.cli.shards import read_shard_changes
+from broadsheet.consumer.cli.specs_file import read_text
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.examples.enrich.enrich_pb2 import LookUpRequest
+from broadsheet.examples.enrich.enrich_pb2_grpc import ProfileServiceStub
+from broadsheet.examples.enrich.look_up import look_up
+from broadsheet.examples.enrich.messages import PAYMENT_JOURNALS, SHARDS
+from broadsheet.examples.enrich.rows import ACCOUNTS, payments_of
+from broadsheet.spark_bridge.publish import PublishTarget, publish_dataframe
+from broadsheet.spark_bridge.task_resolver import TaskResolver, token_of_heads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +218,7 @@ def _members(machine: Machine) -> Iterator[list[EmbeddedMemberProcess]]:
     arguments += ["--broker", machine.services.broker_address, "--port", "0"]
     started = [
         EmbeddedMemberProcess(
-            "examples.enrich.app:create",
+            "broadsheet.examples.enrich.app:create",
             [
                 *arguments,
                 "--drain-alone-seconds",

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_bridge.cluster.shard_cluster import Services, find_or_start
-from spark_bridge.formats import register_formats
-from spark_bridge.session import start_session
+from broadsheet.spark_bridge.cluster.shard_cluster import Services, find_or_start
+from broadsheet.spark_bridge.formats import register_formats
+from broadsheet.spark_bridge.session import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

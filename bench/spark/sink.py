@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from bench.journal_specs import journal_change
 from bench.report import emit
 from bench.spark.machine import CORES, Machine, running
-from consumer.journal.client import JournalClient
-from consumer.message.framing import ARROW_STREAM, CSV, NDJSON
-from consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 from bench.journal_specs import journal_change
 from bench.report import emit
 from bench.spark.machine import CORES, Machine, running
-from consumer.journal.client import JournalClient
-from consumer.message.uuid import Flags, MessageClock, build_uuid, format_uuid, new_producer_id
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.uuid import (
+    Flags,
+    MessageClock,
+    build_uuid,
+    format_uuid,
+    new_producer_id,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

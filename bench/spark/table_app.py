@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from consumer.application import Shard
-from consumer.local_state import LocalState
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags
-from consumer.protocol import journal_pb2
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.message.batch import Envelope, MessageType
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.protocol import journal_pb2
+from broadsheet.consumer.stores.sqlite import SqliteStore
 
 DIRECTORY = "BENCH_TABLES"
 """Environment variable: where the files are."""

@@ -15,16 +15,16 @@ from bench.journal_specs import journal_change
 from bench.report import emit
 from bench.spark.machine import CORES, Machine, running
 from bench.spark.table_app import DIRECTORY
-from consumer.client import SyncShardClient
-from consumer.embedded.member import EmbeddedMemberProcess
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.message.uuid import MessageClock, new_producer_id
-from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from consumer.stores.sqlite.recording import DATABASE
+from broadsheet.consumer.client import SyncShardClient
+from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.consumer.stores.sqlite.recording import DATABASE
 
 if TYPE_CHECKING:
     import pyarrow as pa

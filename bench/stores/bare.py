@@ -12,7 +12,7 @@ import msgspec
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from bench.stores.driven import SCHEMA, UPSERT, VALUE, Side, key_of
-from consumer.stores.conformance.subject import reading
+from broadsheet.consumer.stores.conformance.subject import reading
 
 
 def json_file(directory: Path, recorded: bool) -> Side:

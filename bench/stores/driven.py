@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from consumer.application import Shard, Store
-from consumer.local_state import LocalState
-from consumer.op_future import OpFuture, completed
-from consumer.stores.conformance.subject import FixedShard, reading
-from consumer.stores.json_file import JsonFileStore
-from consumer.stores.rocksdb import RocksDbStore
-from consumer.stores.sql import SqlStore
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.application import Shard, Store
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.op_future import OpFuture, completed
+from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.rocksdb import RocksDbStore
+from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.consumer.stores.sqlite import SqliteStore
 
 Side: TypeAlias = Callable[[int, int], float]
 """(transactions, rows a transaction) -> seconds."""

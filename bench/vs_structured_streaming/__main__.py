@@ -20,7 +20,7 @@ from bench.report import emit, keep_logs_apart
 from bench.vs_structured_streaming import broadsheet, spark
 from bench.vs_structured_streaming.measured import ROWS, Measured
 from bench.vs_structured_streaming.rows import KEYS, Chunk, make_chunks
-from consumer.interpreter import serve_only
+from broadsheet.consumer.interpreter import serve_only
 
 BENCH = "vs_structured_streaming"
 ROUNDS = 2

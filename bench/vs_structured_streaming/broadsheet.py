@@ -21,8 +21,6 @@ from pathlib import Path
 
 import psutil
 
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import Keys
 from bench.disturbances import Disturbances
 from bench.vs_structured_streaming.driver import Driver
 from bench.vs_structured_streaming.feed import Pace, Trickle
@@ -40,14 +38,16 @@ from bench.vs_structured_streaming.measured import (
 from bench.vs_structured_streaming.member_cluster import ClusterPlan
 from bench.vs_structured_streaming.results import Results, check_exact
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, keys_of_part, rows_in
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.errors import ConsumerError
-from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
-from spark_bridge.cluster.membership import Membership
-from spark_bridge.cluster.shards import MemberClient
-from spark_bridge.errors import NoMemberError
-from spark_bridge.standalone import StandaloneCluster
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import Keys
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from broadsheet.spark_bridge.cluster.membership import Membership
+from broadsheet.spark_bridge.cluster.shards import MemberClient
+from broadsheet.spark_bridge.errors import NoMemberError
+from broadsheet.spark_bridge.standalone import StandaloneCluster
 
 SYSTEM = "broadsheet"
 ROOT = "/bench/sums"

@@ -8,22 +8,22 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 
-from allocator.runtime.task_group import TaskGroup
 from bench.journal_specs import journal_change
 from bench.vs_structured_streaming.key_sums import RESULTS, sums_journal
 from bench.vs_structured_streaming.results import Results, Sums
 from bench.vs_structured_streaming.rows import PARTS, Chunk, Row, part_of
-from consumer.client.loop_thread import LoopThread
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import PendingAppend, Publisher
-from consumer.message.reader import read_committed
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags, MessageClock, new_producer_id
-from consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
-from consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import PendingAppend, Publisher
+from broadsheet.consumer.message.reader import read_committed
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 
 
 class Topic:

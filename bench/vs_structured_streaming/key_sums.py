@@ -10,15 +10,15 @@ import os
 
 import msgspec
 
-from consumer.application import Shard
-from consumer.message.batch import Envelope, MessageBatch, MessageType
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonStructType, JsonType, Meta
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonStructType, JsonType, Meta
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.stores.sqlite import SqliteStore
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS sums (k TEXT PRIMARY KEY, n INTEGER, total INTEGER)"
 AT_ONCE_KEYS_MAX = 64

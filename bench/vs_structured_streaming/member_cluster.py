@@ -9,9 +9,9 @@ import sys
 
 import msgspec
 
-from consumer.shard.environment import ShardConfig
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.session import start_session
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.session import start_session
 
 
 class ClusterPlan(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from spark_bridge.java import find_java
-from spark_bridge.standalone import spark_home_of_pip
+from broadsheet.spark_bridge.java import find_java
+from broadsheet.spark_bridge.standalone import spark_home_of_pip
 
 _SCHEMA = "k STRING, v LONG"
 _SUMS = "k STRING, n LONG, total LONG"

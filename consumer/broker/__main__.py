@@ -1,4 +1,4 @@
-"""`python -m consumer.broker`: the broker as a process of its own."""
+"""`python -m broadsheet.consumer.broker`: the broker as a process of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import click
 from prometheus_client import start_http_server
 
-from allocator.errors import AllocatorError
-from allocator.runtime.event_loop import run
-from allocator.runtime.task_group import TaskGroup
-from consumer.broker.config import (
+from broadsheet.allocator.errors import AllocatorError
+from broadsheet.allocator.runtime.event_loop import run
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.config import (
     DIRECT_COMMIT_BYTES_MAX,
     SCRUB_BYTES_PER_SECOND,
     SPARE_BYTES_MAX,
@@ -25,13 +25,18 @@ from consumer.broker.config import (
     bound_options,
     bounds_of,
 )
-from consumer.broker.disk import Disk
-from consumer.broker.quarantine import JournalQuarantine
-from consumer.broker.server import Broker
-from consumer.broker.strangers import ACCEPT_OPTION, locked_quarantine, restore_entry
-from consumer.errors import ConsumerError, EndpointError
-from consumer.interpreter import return_freed_memory, serve_only, share_heaps, tend_memory
-from consumer.private_directory import keep_new_files_private
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.quarantine import JournalQuarantine
+from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.broker.strangers import ACCEPT_OPTION, locked_quarantine, restore_entry
+from broadsheet.consumer.errors import ConsumerError, EndpointError
+from broadsheet.consumer.interpreter import (
+    return_freed_memory,
+    serve_only,
+    share_heaps,
+    tend_memory,
+)
+from broadsheet.consumer.private_directory import keep_new_files_private
 
 TRIM_SECONDS = 10.0
 """Between looks whether memory should be given back."""

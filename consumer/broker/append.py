@@ -15,16 +15,16 @@ from typing import TypeAlias
 
 import grpc
 
-from allocator.runtime.clock import Clock
-from consumer.broker.catalogue import Catalogue
-from consumer.broker.committer import AppendOutcome
-from consumer.broker.config import BrokerConfig
-from consumer.broker.faults import Context, RpcFault, stream_fault
-from consumer.broker.flow_control import MinimumRate, StalledSenderError
-from consumer.broker.fragments import sha1_sum
-from consumer.broker.journal import LiveJournal
-from consumer.broker.limits import BrokerLimits
-from consumer.broker.preconditions import (
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.broker.catalogue import Catalogue
+from broadsheet.consumer.broker.committer import AppendOutcome
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.faults import Context, RpcFault, stream_fault
+from broadsheet.consumer.broker.flow_control import MinimumRate, StalledSenderError
+from broadsheet.consumer.broker.fragments import sha1_sum
+from broadsheet.consumer.broker.journal import LiveJournal
+from broadsheet.consumer.broker.limits import BrokerLimits
+from broadsheet.consumer.broker.preconditions import (
     content_refusal,
     is_proven,
     is_suspended,
@@ -32,14 +32,14 @@ from consumer.broker.preconditions import (
     suspension_level,
     updates_registers,
 )
-from consumer.broker.resolution import JournalResolution, JournalResolver
-from consumer.broker.signal import Signal
-from consumer.broker.staging import StagedContent, StagingArea
-from consumer.journal.append_stream import WholeAppend
-from consumer.journal.wire import append_content, parse_append
-from consumer.protocol.appends_pb2 import AppendStreamRequest
-from consumer.protocol.auth import Capability, Claims
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.broker.resolution import JournalResolution, JournalResolver
+from broadsheet.consumer.broker.signal import Signal
+from broadsheet.consumer.broker.staging import StagedContent, StagingArea
+from broadsheet.consumer.journal.append_stream import WholeAppend
+from broadsheet.consumer.journal.wire import append_content, parse_append
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.consumer.protocol.auth import Capability, Claims
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
     ApplyRequest,
@@ -48,7 +48,7 @@ from consumer.protocol.journal_pb2 import (
     JournalSpec,
     Status,
 )
-from consumer.protocol.validation_journal import validate_append_request
+from broadsheet.consumer.protocol.validation_journal import validate_append_request
 
 # Which appends have succeeded, for those that were sent to come after them.
 #

@@ -18,14 +18,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 import grpc
 import structlog
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.broker.append import AppendHandler
-from consumer.broker.catalogue import Catalogue
-from consumer.broker.faults import Context, RpcFault, fault_of
-from consumer.broker.journals import Journals
-from consumer.broker.limits import STALLED_SECONDS, BrokerLimits, Level, stalled
-from consumer.journal.append_stream import WholeAppend
-from consumer.protocol.appends_pb2 import AppendStreamResponse
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.append import AppendHandler
+from broadsheet.consumer.broker.catalogue import Catalogue
+from broadsheet.consumer.broker.faults import Context, RpcFault, fault_of
+from broadsheet.consumer.broker.journals import Journals
+from broadsheet.consumer.broker.limits import STALLED_SECONDS, BrokerLimits, Level, stalled
+from broadsheet.consumer.journal.append_stream import WholeAppend
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamResponse
 
 logger = structlog.get_logger()
 

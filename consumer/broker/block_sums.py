@@ -17,7 +17,7 @@ from typing import Final
 
 from xxhash import xxh3_64, xxh3_64_digest
 
-from consumer.broker.disk import Buffer
+from broadsheet.consumer.broker.disk import Buffer
 
 BLOCK_BYTES: Final = 16 * 1024
 SUM_BYTES: Final = 8

@@ -16,9 +16,9 @@ import structlog
 from google.protobuf.message import DecodeError
 from sortedcontainers import SortedDict
 
-from allocator.documents import DocumentError, decode_msgpack
-from allocator.runtime.task_group import TaskGroup
-from consumer.broker.commit_log import (
+from broadsheet.allocator.documents import DocumentError, decode_msgpack
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.commit_log import (
     LogWriter,
     Scan,
     Tail,
@@ -26,9 +26,9 @@ from consumer.broker.commit_log import (
     generations,
     scan_file,
 )
-from consumer.broker.disk import Disk, is_out_of_space
-from consumer.broker.signal import Signal
-from consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
+from broadsheet.consumer.broker.disk import Disk, is_out_of_space
+from broadsheet.consumer.broker.signal import Signal
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
 
 LOG_STEM = "catalogue"
 LOG_BYTES_MAX = 16 << 20

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from consumer.broker.disk import Buffer, Disk, close_quietly
+from broadsheet.consumer.broker.disk import Buffer, Disk, close_quietly
 
 FILE_MAGIC = b"BSLOG\x00\x01\n"
 ID_BYTES = 8
@@ -311,7 +311,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     incarnation: bytes = b""
     """Of the journal; empty in logs that are older than incarnations."""
     epochs: tuple[tuple[int, int, int], ...] = ()
-    """Number, nonce and first byte of each opening, ascending (`consumer.broker.lineage`)."""
+    """Number, nonce and first byte of each opening, ascending (`broadsheet.consumer.broker.lineage`)."""
     ends: bool = True
     """The record's last byte is never zero, which tells a whole one from one cut off before zeros."""
 

@@ -16,9 +16,9 @@ from functools import partial
 import grpc
 import structlog
 
-from consumer.broker.faults import RpcFault
-from consumer.broker.journal import LiveJournal, Site
-from consumer.broker.preconditions import (
+from broadsheet.consumer.broker.faults import RpcFault
+from broadsheet.consumer.broker.journal import LiveJournal, Site
+from broadsheet.consumer.broker.preconditions import (
     REGISTERS_BYTES_MAX,
     JournalEnd,
     confirms_loss,
@@ -26,9 +26,9 @@ from consumer.broker.preconditions import (
     refusal,
     registers_after,
 )
-from consumer.broker.staging import Batch, StagedContent
-from consumer.broker.store import JournalStore, JournalStoreError
-from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
+from broadsheet.consumer.broker.staging import Batch, StagedContent
+from broadsheet.consumer.broker.store import JournalStore, JournalStoreError
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 
 BATCH_BYTES_MAX = 32 << 20
 """Longer batches only delay the first of their appends."""

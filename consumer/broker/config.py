@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from allocator.errors import ValidationError
-from consumer.journal.channels import is_loopback
-from consumer.places import option_of
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.journal.channels import is_loopback
+from broadsheet.consumer.places import option_of
 
 # What clients together may take of a broker: each bound is an option of the process and a metric.
 #

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Self
 
-from consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError, Sums
-from consumer.broker.disk import close_quietly
+from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError, Sums
+from broadsheet.consumer.broker.disk import close_quietly
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 """Linux has it."""

@@ -27,11 +27,11 @@ from typing import TypeVar
 
 import msgspec
 
-from allocator.documents import DocumentError, decode_json
-from consumer.broker.catalogue import initialize_catalogue
-from consumer.broker.disk import Disk, close_quietly, is_out_of_space
-from consumer.errors import BrokerDataError
-from consumer.private_directory import make_private
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.consumer.broker.catalogue import initialize_catalogue
+from broadsheet.consumer.broker.disk import Disk, close_quietly, is_out_of_space
+from broadsheet.consumer.errors import BrokerDataError
+from broadsheet.consumer.private_directory import make_private
 
 FORMAT_VERSION = "1"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 
-from allocator.errors import ValidationError
-from consumer.broker.disk import is_out_of_space
-from consumer.errors import BoundExceededError, NotAuthorizedError, UnauthenticatedError
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.disk import is_out_of_space
+from broadsheet.consumer.errors import BoundExceededError, NotAuthorizedError, UnauthenticatedError
 
 logger = structlog.get_logger()
 

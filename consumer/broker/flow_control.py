@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from allocator.runtime.clock import Clock
-from consumer.broker.config import BrokerBounds
-from consumer.broker.limits import Refusals
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.broker.config import BrokerBounds
+from broadsheet.consumer.broker.limits import Refusals
 
 BURST_SECONDS = 1.0
 """An append may be silent this long; a throttle starts with this much to spend."""

@@ -11,11 +11,11 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from consumer.broker.block_sums import BlockSpan, DamagedContentError, StoredSums
-from consumer.broker.content_file import ContentFile
-from consumer.broker.disk import Disk
-from consumer.broker.fragment_sums import Verification, load_sums
-from consumer.broker.fragments import SealedFragment
+from broadsheet.consumer.broker.block_sums import BlockSpan, DamagedContentError, StoredSums
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragment_sums import Verification, load_sums
+from broadsheet.consumer.broker.fragments import SealedFragment
 
 Pace = Callable[[int], Awaitable[None]]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from consumer.broker.block_sums import (
+from broadsheet.consumer.broker.block_sums import (
     BLOCK_BYTES,
     BlockSpan,
     BlockSums,
@@ -23,9 +23,9 @@ from consumer.broker.block_sums import (
     encode_sums,
     sums_path,
 )
-from consumer.broker.content_file import ContentFile
-from consumer.broker.disk import Disk
-from consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
 
 SLICE_BYTES = 64 * BLOCK_BYTES
 """Read at once while a whole fragment is verified."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sortedcontainers import SortedDict
 
-from consumer.protocol.journal_pb2 import SHA1Sum
+from broadsheet.consumer.protocol.journal_pb2 import SHA1Sum
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})\.raw")
 

@@ -14,23 +14,23 @@ from pathlib import Path
 import grpc
 import structlog
 
-from consumer.broker.block_sums import BlockSpan, sums_path
-from consumer.broker.disk import Disk
-from consumer.broker.faults import Context, RpcFault
-from consumer.broker.fragment_checks import FragmentChecks
-from consumer.broker.fragment_sums import copy_sound_pieces, files_of, place_pieces
-from consumer.broker.fragments import FragmentIndex, SealedFragment, sha1_sum
-from consumer.broker.journal import LiveJournal, ReadableSpan, Site, span_of
-from consumer.broker.journals import Served
-from consumer.broker.preconditions import may_read
-from consumer.broker.quarantine import JournalQuarantine, Quarantined
-from consumer.broker.read import fragment_message
-from consumer.broker.resolution import JournalResolver, may_see
-from consumer.broker.store import JournalStoreError
-from consumer.errors import UnauthenticatedError
-from consumer.protocol.alphabet import validate_journal
-from consumer.protocol.auth import Capability, Claims
-from consumer.protocol.fragments_pb2 import (
+from broadsheet.consumer.broker.block_sums import BlockSpan, sums_path
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.faults import Context, RpcFault
+from broadsheet.consumer.broker.fragment_checks import FragmentChecks
+from broadsheet.consumer.broker.fragment_sums import copy_sound_pieces, files_of, place_pieces
+from broadsheet.consumer.broker.fragments import FragmentIndex, SealedFragment, sha1_sum
+from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan, Site, span_of
+from broadsheet.consumer.broker.journals import Served
+from broadsheet.consumer.broker.preconditions import may_read
+from broadsheet.consumer.broker.quarantine import JournalQuarantine, Quarantined
+from broadsheet.consumer.broker.read import fragment_message
+from broadsheet.consumer.broker.resolution import JournalResolver, may_see
+from broadsheet.consumer.broker.store import JournalStoreError
+from broadsheet.consumer.errors import UnauthenticatedError
+from broadsheet.consumer.protocol.alphabet import validate_journal
+from broadsheet.consumer.protocol.auth import Capability, Claims
+from broadsheet.consumer.protocol.fragments_pb2 import (
     ByteSpan,
     DeleteFragmentsRequest,
     DeleteFragmentsResponse,
@@ -42,7 +42,7 @@ from consumer.protocol.fragments_pb2 import (
     VerifyJournalRequest,
     VerifyJournalResponse,
 )
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.protocol.journal_pb2 import (
     Fragment,
     FragmentsRequest,
     FragmentsResponse,
@@ -52,7 +52,7 @@ from consumer.protocol.journal_pb2 import (
     LabelSet,
     Status,
 )
-from consumer.protocol.validation_journal import (
+from broadsheet.consumer.protocol.validation_journal import (
     validate_delete_fragments_request,
     validate_fragments_request,
     validate_store_health_request,
@@ -328,7 +328,7 @@ async def _yield(length: int) -> None:
 # The ListQuarantine and PurgeQuarantine RPCs: what an operator does about data that was moved
 # aside.
 #
-# To restore an entry, the broker must be stopped: `python -m consumer.broker --restore`.
+# To restore an entry, the broker must be stopped: `python -m broadsheet.consumer.broker --restore`.
 
 
 class QuarantineHandler:

@@ -14,29 +14,29 @@ from pathlib import Path
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.broker.catalogue import CatalogueEntry
-from consumer.broker.config import BrokerConfig, SyncMode
-from consumer.broker.content_file import ContentFile
-from consumer.broker.disk import Disk, is_out_of_space
-from consumer.broker.flow_control import Receivers, Throttle
-from consumer.broker.fragments import FragmentIndex, SealedFragment
-from consumer.broker.limits import BrokerLimits
-from consumer.broker.lineage import UNKNOWN, Lineage
-from consumer.broker.preconditions import JournalEnd
-from consumer.broker.quarantine import JournalQuarantine
-from consumer.broker.recovery import (
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.catalogue import CatalogueEntry
+from broadsheet.consumer.broker.config import BrokerConfig, SyncMode
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.disk import Disk, is_out_of_space
+from broadsheet.consumer.broker.flow_control import Receivers, Throttle
+from broadsheet.consumer.broker.fragments import FragmentIndex, SealedFragment
+from broadsheet.consumer.broker.limits import BrokerLimits
+from broadsheet.consumer.broker.lineage import UNKNOWN, Lineage
+from broadsheet.consumer.broker.preconditions import JournalEnd
+from broadsheet.consumer.broker.quarantine import JournalQuarantine
+from broadsheet.consumer.broker.recovery import (
     SPACE_TO_OPEN_BYTES,
     Opening,
     RecoveredJournal,
     open_journal,
     open_read_only,
 )
-from consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
-from consumer.broker.signal import Signal
-from consumer.broker.store import JournalStore, JournalStoreError, Rolled
-from consumer.protocol.journal_pb2 import LabelSet
+from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
+from broadsheet.consumer.broker.signal import Signal
+from broadsheet.consumer.broker.store import JournalStore, JournalStoreError, Rolled
+from broadsheet.consumer.protocol.journal_pb2 import LabelSet
 
 REOPEN_SECONDS = 1.0
 """Between attempts to recover a journal whose disk failed."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from consumer.broker.catalogue import CatalogueEntry, CatalogueUpdate
-from consumer.broker.committer import Committer
-from consumer.broker.data_root import DataRoot
-from consumer.broker.journal import LiveJournal, Site
+from broadsheet.consumer.broker.catalogue import CatalogueEntry, CatalogueUpdate
+from broadsheet.consumer.broker.committer import Committer
+from broadsheet.consumer.broker.data_root import DataRoot
+from broadsheet.consumer.broker.journal import LiveJournal, Site
 
 logger = structlog.get_logger()
 

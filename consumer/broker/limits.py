@@ -12,11 +12,11 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from allocator.errors import ValidationError
-from allocator.runtime.clock import Clock
-from consumer.broker.config import BrokerBounds
-from consumer.broker.signal import Signal
-from consumer.places import Places, option_of
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.broker.config import BrokerBounds
+from broadsheet.consumer.broker.signal import Signal
+from broadsheet.consumer.places import Places, option_of
 
 CHUNK_BYTES_LEAST = 16 << 10
 """Content of one message to a reader while readers hold all that they may."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from consumer.protocol.identity_pb2 import JournalIdentity
+from broadsheet.consumer.protocol.identity_pb2 import JournalIdentity
 
 INCARNATION_BYTES = 16
 NONCE_BITS = 64

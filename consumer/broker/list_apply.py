@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import grpc
 
-from consumer.broker.catalogue import Catalogue, CatalogueEntry
-from consumer.broker.faults import Context, RpcFault
-from consumer.broker.journals import Journals
-from consumer.broker.read import seconds_left
-from consumer.broker.resolution import Identity, JournalResolver, may_see
-from consumer.errors import UnauthenticatedError
-from consumer.protocol.auth import Claims
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.broker.catalogue import Catalogue, CatalogueEntry
+from broadsheet.consumer.broker.faults import Context, RpcFault
+from broadsheet.consumer.broker.journals import Journals
+from broadsheet.consumer.broker.read import seconds_left
+from broadsheet.consumer.broker.resolution import Identity, JournalResolver, may_see
+from broadsheet.consumer.errors import UnauthenticatedError
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyRequest,
     ApplyResponse,
     LabelSelector,
@@ -26,8 +26,11 @@ from consumer.protocol.journal_pb2 import (
     ListResponse,
     Status,
 )
-from consumer.protocol.labels import expand_prefix, matches
-from consumer.protocol.validation_journal import validate_apply_request, validate_list_request
+from broadsheet.consumer.protocol.labels import expand_prefix, matches
+from broadsheet.consumer.protocol.validation_journal import (
+    validate_apply_request,
+    validate_list_request,
+)
 
 PAGE_JOURNALS = 25
 """Journals of one message."""

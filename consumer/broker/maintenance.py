@@ -13,15 +13,15 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from allocator.runtime.clock import Clock
-from consumer.broker.config import BrokerConfig, SyncMode
-from consumer.broker.disk import Disk
-from consumer.broker.fragment_checks import FragmentChecks, Pace
-from consumer.broker.fragment_sums import files_of
-from consumer.broker.fragments import SealedFragment, parse_fragment
-from consumer.broker.journal import LiveJournal, Site
-from consumer.broker.journals import Journals, Served
-from consumer.broker.store import JournalStoreError
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.broker.config import BrokerConfig, SyncMode
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragment_checks import FragmentChecks, Pace
+from broadsheet.consumer.broker.fragment_sums import files_of
+from broadsheet.consumer.broker.fragments import SealedFragment, parse_fragment
+from broadsheet.consumer.broker.journal import LiveJournal, Site
+from broadsheet.consumer.broker.journals import Journals, Served
+from broadsheet.consumer.broker.store import JournalStoreError
 
 logger = structlog.get_logger()
 

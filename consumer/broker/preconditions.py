@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
-from consumer.protocol.labels import matches, registers_match, subtract, union
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
+from broadsheet.consumer.protocol.labels import matches, registers_match, subtract, union
 
 REGISTERS_BYTES_MAX = 16 * 1024
 """Registers are for a few fences and locks; they are copied with each batch that changes them."""

@@ -20,10 +20,10 @@ from typing import Final
 import msgspec
 import structlog
 
-from allocator.documents import DocumentError, decode_json
-from allocator.errors import ValidationError
-from consumer.broker.disk import Disk
-from consumer.errors import BrokerDataError
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.errors import BrokerDataError
 
 REASON_FILE: Final = "REASON"
 CONTENT: Final = "content"

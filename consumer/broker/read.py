@@ -13,23 +13,23 @@ from typing import Any, TypedDict
 import grpc
 import structlog
 
-from consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError
-from consumer.broker.config import BrokerConfig
-from consumer.broker.content_file import ContentFile
-from consumer.broker.disk import Disk
-from consumer.broker.faults import Context, RpcFault
-from consumer.broker.fragment_checks import FragmentChecks
-from consumer.broker.fragments import SealedFragment, sha1_sum
-from consumer.broker.journal import LiveJournal, ReadableSpan
-from consumer.broker.journals import Journals
-from consumer.broker.limits import BrokerLimits, CountedReader, ReaderBytes
-from consumer.broker.preconditions import may_read
-from consumer.broker.resolution import JournalResolution, JournalResolver
-from consumer.journal.wire import encode_read_chunk
-from consumer.protocol.auth import Claims
-from consumer.protocol.call_metadata import linger_seconds_of, takes_brief_tail
-from consumer.protocol.identity_pb2 import JournalIdentity
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.faults import Context, RpcFault
+from broadsheet.consumer.broker.fragment_checks import FragmentChecks
+from broadsheet.consumer.broker.fragments import SealedFragment, sha1_sum
+from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan
+from broadsheet.consumer.broker.journals import Journals
+from broadsheet.consumer.broker.limits import BrokerLimits, CountedReader, ReaderBytes
+from broadsheet.consumer.broker.preconditions import may_read
+from broadsheet.consumer.broker.resolution import JournalResolution, JournalResolver
+from broadsheet.consumer.journal.wire import encode_read_chunk
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.call_metadata import linger_seconds_of, takes_brief_tail
+from broadsheet.consumer.protocol.identity_pb2 import JournalIdentity
+from broadsheet.consumer.protocol.journal_pb2 import (
     CompressionCodec,
     Fragment,
     Header,
@@ -38,7 +38,7 @@ from consumer.protocol.journal_pb2 import (
     ReadResponse,
     Status,
 )
-from consumer.protocol.validation_journal import validate_read_request
+from broadsheet.consumer.protocol.validation_journal import validate_read_request
 
 WRITE_HEAD = -1
 INLINE_BYTES_MAX = 32 << 10

@@ -20,16 +20,21 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from consumer.broker.block_sums import BlockSums
-from consumer.broker.commit_log import Checkpoint, generation_path, generations
-from consumer.broker.content_file import ContentFile
-from consumer.broker.disk import Disk
-from consumer.broker.fragment_sums import write_sums
-from consumer.broker.fragments import FragmentIndex, SealedFragment, fragment_name, parse_fragment
-from consumer.broker.lineage import UNKNOWN, Lineage
-from consumer.broker.open_fragment import open_path
-from consumer.broker.quarantine import NAME_FILE, JournalQuarantine
-from consumer.broker.replay import (
+from broadsheet.consumer.broker.block_sums import BlockSums
+from broadsheet.consumer.broker.commit_log import Checkpoint, generation_path, generations
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragment_sums import write_sums
+from broadsheet.consumer.broker.fragments import (
+    FragmentIndex,
+    SealedFragment,
+    fragment_name,
+    parse_fragment,
+)
+from broadsheet.consumer.broker.lineage import UNKNOWN, Lineage
+from broadsheet.consumer.broker.open_fragment import open_path
+from broadsheet.consumer.broker.quarantine import NAME_FILE, JournalQuarantine
+from broadsheet.consumer.broker.replay import (
     READ_BYTES,
     FragmentReplay,
     Log,
@@ -39,7 +44,7 @@ from consumer.broker.replay import (
     replay,
     salvage_log,
 )
-from consumer.broker.store import LOG_STEM, JournalStore
+from broadsheet.consumer.broker.store import LOG_STEM, JournalStore
 
 _TORN = "the journal's log ends within a record: what follows was not acknowledged, unless the log was cut"
 logger = structlog.get_logger()

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import msgspec
 from xxhash import xxh3_128
 
-from consumer.broker.commit_log import (
+from broadsheet.consumer.broker.commit_log import (
     Checkpoint,
     Commit,
     Record,
@@ -27,8 +27,8 @@ from consumer.broker.commit_log import (
     decode_record,
     scan_file,
 )
-from consumer.broker.content_file import ContentFile
-from consumer.broker.disk import Disk
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.disk import Disk
 
 Span = tuple[int, int]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import grpc
 
-from consumer.broker.catalogue import Catalogue, CatalogueEntry
-from consumer.broker.faults import RpcFault
-from consumer.broker.journals import Journals, Served
-from consumer.protocol.alphabet import split_journal
-from consumer.protocol.auth import Capability, Claims, Metadata, TokenVerifier
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.broker.catalogue import Catalogue, CatalogueEntry
+from broadsheet.consumer.broker.faults import RpcFault
+from broadsheet.consumer.broker.journals import Journals, Served
+from broadsheet.consumer.protocol.alphabet import split_journal
+from broadsheet.consumer.protocol.auth import Capability, Claims, Metadata, TokenVerifier
+from broadsheet.consumer.protocol.journal_pb2 import (
     Header,
     LabelSelector,
     LabelSet,
@@ -22,7 +22,7 @@ from consumer.protocol.journal_pb2 import (
     Route,
     Status,
 )
-from consumer.protocol.labels import expand_prefix, matches
+from broadsheet.consumer.protocol.labels import expand_prefix, matches
 
 _HEADERS_MAX = 16
 

@@ -21,8 +21,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from allocator.runtime.clock import Clock
-from consumer.broker.disk import Disk, close_quietly
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.broker.disk import Disk, close_quietly
 
 KEPT_BYTES_MIN = 4 << 20
 """A smaller file saves less than it costs."""

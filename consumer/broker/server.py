@@ -11,42 +11,42 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from allocator.errors import ValidationError
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.broker.append import AppendHandler
-from consumer.broker.append_stream import AppendStreamHandler
-from consumer.broker.catalogue import Catalogue, read_catalogue
-from consumer.broker.config import BrokerConfig
-from consumer.broker.data_root import DataRoot, open_data_root
-from consumer.broker.disk import Disk
-from consumer.broker.fragment_checks import FragmentChecks
-from consumer.broker.fragments_api import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.append import AppendHandler
+from broadsheet.consumer.broker.append_stream import AppendStreamHandler
+from broadsheet.consumer.broker.catalogue import Catalogue, read_catalogue
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.data_root import DataRoot, open_data_root
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragment_checks import FragmentChecks
+from broadsheet.consumer.broker.fragments_api import (
     DeletionHandler,
     FragmentsHandler,
     QuarantineHandler,
     VerifyHandler,
 )
-from consumer.broker.journal import InlineCommits, Site
-from consumer.broker.journals import Journals
-from consumer.broker.limits import BoundMetrics, BrokerLimits
-from consumer.broker.list_apply import ApplyHandler, ListHandler
-from consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
-from consumer.broker.quarantine import JournalQuarantine
-from consumer.broker.read import ReadHandler
-from consumer.broker.resolution import Identity, JournalResolver
-from consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
-from consumer.broker.service import (
+from broadsheet.consumer.broker.journal import InlineCommits, Site
+from broadsheet.consumer.broker.journals import Journals
+from broadsheet.consumer.broker.limits import BoundMetrics, BrokerLimits
+from broadsheet.consumer.broker.list_apply import ApplyHandler, ListHandler
+from broadsheet.consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
+from broadsheet.consumer.broker.quarantine import JournalQuarantine
+from broadsheet.consumer.broker.read import ReadHandler
+from broadsheet.consumer.broker.resolution import Identity, JournalResolver
+from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
+from broadsheet.consumer.broker.service import (
     Admission,
     Handlers,
     append_stream_handler,
     fragment_handler,
     generic_handler,
 )
-from consumer.broker.staging import StagingArea
-from consumer.broker.strangers import settle_root
-from consumer.errors import EndpointError
-from consumer.protocol.auth import KeyedAuth, NoAuth
+from broadsheet.consumer.broker.staging import StagingArea
+from broadsheet.consumer.broker.strangers import settle_root
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
 
 PING_INTERVAL_MIN_MS = 5_000
 """Clients that ping more often are cut off; gRPC's own bound is five minutes."""

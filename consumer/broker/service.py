@@ -12,30 +12,30 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from allocator.errors import ValidationError
-from consumer.broker.append import AppendHandler
-from consumer.broker.append_stream import AppendStreamHandler
-from consumer.broker.faults import Context, answered
-from consumer.broker.fragments_api import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.append import AppendHandler
+from broadsheet.consumer.broker.append_stream import AppendStreamHandler
+from broadsheet.consumer.broker.faults import Context, answered
+from broadsheet.consumer.broker.fragments_api import (
     DeletionHandler,
     FragmentsHandler,
     QuarantineHandler,
     VerifyHandler,
 )
-from consumer.broker.limits import BrokerLimits
-from consumer.broker.list_apply import ApplyHandler, ListHandler
-from consumer.broker.read import ReadHandler
-from consumer.broker.resolution import JournalResolver
-from consumer.journal.append_stream import decode_appends
-from consumer.journal.wire import APPEND_SERVICE, serialize
-from consumer.protocol.auth import Capability, Claims
-from consumer.protocol.fragments_pb2 import (
+from broadsheet.consumer.broker.limits import BrokerLimits
+from broadsheet.consumer.broker.list_apply import ApplyHandler, ListHandler
+from broadsheet.consumer.broker.read import ReadHandler
+from broadsheet.consumer.broker.resolution import JournalResolver
+from broadsheet.consumer.journal.append_stream import decode_appends
+from broadsheet.consumer.journal.wire import APPEND_SERVICE, serialize
+from broadsheet.consumer.protocol.auth import Capability, Claims
+from broadsheet.consumer.protocol.fragments_pb2 import (
     DeleteFragmentsRequest,
     ListQuarantineRequest,
     PurgeQuarantineRequest,
     VerifyJournalRequest,
 )
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyRequest,
     FragmentsRequest,
     FragmentStoreHealthRequest,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from consumer.broker.commit_log import (
+from broadsheet.consumer.broker.commit_log import (
     Checkpoint,
     Commit,
     LogWriter,
@@ -30,12 +30,12 @@ from consumer.broker.commit_log import (
     encode_record,
     generation_path,
 )
-from consumer.broker.content_file import ContentFile
-from consumer.broker.disk import Disk
-from consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
-from consumer.broker.open_fragment import OpenFragment
-from consumer.broker.segment_recycler import SegmentRecycler
-from consumer.broker.staging import Batch, extend_sums, joined
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
+from broadsheet.consumer.broker.open_fragment import OpenFragment
+from broadsheet.consumer.broker.segment_recycler import SegmentRecycler
+from broadsheet.consumer.broker.staging import Batch, extend_sums, joined
 
 LOG_STEM = "commit"
 INLINE_HASH_BYTES_MAX = 64 * 1024

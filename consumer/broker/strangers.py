@@ -17,11 +17,11 @@ from pathlib import Path
 
 import structlog
 
-from consumer.broker.catalogue import StoredCatalogue, read_catalogue
-from consumer.broker.data_root import DataRoot, incarnation_name, lock_root
-from consumer.broker.disk import Disk, close_quietly, is_out_of_space
-from consumer.broker.quarantine import NAME_FILE, JournalQuarantine
-from consumer.errors import BrokerDataError
+from broadsheet.consumer.broker.catalogue import StoredCatalogue, read_catalogue
+from broadsheet.consumer.broker.data_root import DataRoot, incarnation_name, lock_root
+from broadsheet.consumer.broker.disk import Disk, close_quietly, is_out_of_space
+from broadsheet.consumer.broker.quarantine import NAME_FILE, JournalQuarantine
+from broadsheet.consumer.errors import BrokerDataError
 
 ACCEPT_OPTION = "--accept-catalogue-loss"
 _INCARNATION = re.compile(r"([0-9]{1,19})-[0-9a-f]{16}")

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from allocator.errors import ValidationError
-from consumer.application import Application, Store
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.application import Application, Store
 
 REQUIRED_METHODS = ("new_store", "message_type", "finalize_txn")
 CONSUMING_METHODS = ("consume_message", "consume_batch")

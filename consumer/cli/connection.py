@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
-from allocator.errors import AllocatorError
-from consumer.cli.output import say
-from consumer.client import AllocationClient, RecoveryClient, ShardClient
-from consumer.errors import ConsumerError, EndpointError, RpcFailedError
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import ClientAuth, KeyedAuth
+from broadsheet.allocator.errors import AllocatorError
+from broadsheet.consumer.cli.output import say
+from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
+from broadsheet.consumer.errors import ConsumerError, EndpointError, RpcFailedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import ClientAuth, KeyedAuth
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

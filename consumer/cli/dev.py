@@ -16,21 +16,21 @@ from types import FrameType
 
 import click
 
-from allocator.errors import ValidationError
-from consumer.cli.application_name import load_application
-from consumer.cli.connection import errors_in_one_line
-from consumer.cli.journals import read_journal_changes
-from consumer.cli.output import say
-from consumer.cli.serve import default_root
-from consumer.cli.shards import places_of, read_shard_changes
-from consumer.cli.specs_file import errors_name_places, read_text
-from consumer.client import ShardClient
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.embedded.member import EmbeddedMemberProcess
-from consumer.errors import EmbeddedServerError
-from consumer.journal.client import JournalClient
-from consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.application_name import load_application
+from broadsheet.consumer.cli.connection import errors_in_one_line
+from broadsheet.consumer.cli.journals import read_journal_changes
+from broadsheet.consumer.cli.output import say
+from broadsheet.consumer.cli.serve import default_root
+from broadsheet.consumer.cli.shards import places_of, read_shard_changes
+from broadsheet.consumer.cli.specs_file import errors_name_places, read_text
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.consumer.errors import EmbeddedServerError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2, shard_pb2
 
 MEMBERS_DEFAULT = 2
 SECOND_MEMBER_PORT_STEP = 2
@@ -87,7 +87,7 @@ def dev(
 
     \b
     Examples:
-      shardctl dev examples.counter.app:Counter
+      shardctl dev broadsheet.examples.counter.app:Counter
       shardctl dev my.module:make_app --data-dir ./dev \\
           --journals journals.yaml --specs shards.yaml
     """

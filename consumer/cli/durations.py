@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from google.protobuf.duration_pb2 import Duration
 
-from allocator.errors import ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 _NANOSECONDS_BY_UNIT = {
     "ns": 1,

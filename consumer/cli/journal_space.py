@@ -22,12 +22,12 @@ from typing import Any
 
 import msgspec
 
-from allocator.errors import ValidationError
-from consumer.cli.durations import format_duration, parse_duration
-from consumer.cli.shard_space import LabelNode, union_by_name
-from consumer.cli.specs_file import decode_yaml, encode_yaml
-from consumer.protocol import journal_pb2
-from consumer.protocol.labels import label_set
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.durations import format_duration, parse_duration
+from broadsheet.consumer.cli.shard_space import LabelNode, union_by_name
+from broadsheet.consumer.cli.specs_file import decode_yaml, encode_yaml
+from broadsheet.consumer.protocol import journal_pb2
+from broadsheet.consumer.protocol.labels import label_set
 
 
 class FragmentNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):

@@ -11,15 +11,15 @@ from typing import BinaryIO
 import click
 from google.protobuf import text_format
 
-from allocator.errors import ValidationError
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.journal_space import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.journal_space import (
     changes_of,
     format_journal_space,
     parse_journal_space,
     tree_of_listing,
 )
-from consumer.cli.output import (
+from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
@@ -28,19 +28,19 @@ from consumer.cli.output import (
     say,
     selector_option,
 )
-from consumer.cli.specs_file import (
+from broadsheet.consumer.cli.specs_file import (
     describe_conflicts,
     errors_name_places,
     read_text,
     require_distinct,
     specs_option,
 )
-from consumer.errors import ApplyConflictError
-from consumer.journal.client import JournalClient
-from consumer.protocol import journal_pb2
-from consumer.protocol.fragments_pb2 import VerifyJournalResponse
-from consumer.protocol.labels import CONTENT_TYPE, parse_selector, values_of
-from consumer.protocol.validation_journal import validate_apply_request
+from broadsheet.consumer.errors import ApplyConflictError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2
+from broadsheet.consumer.protocol.fragments_pb2 import VerifyJournalResponse
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, parse_selector, values_of
+from broadsheet.consumer.protocol.validation_journal import validate_apply_request
 
 APPEND_BYTES_MAX = 4 * 1024 * 1024
 """Input read before it is appended; whole lines with `--lines`, so that no append splits one."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from allocator.errors import ValidationError
-from allocator.runtime.clock import SystemClock
-from consumer.cli.connection import run_command
-from consumer.cli.output import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.consumer.cli.connection import run_command
+from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
@@ -25,25 +25,29 @@ from consumer.cli.output import (
     print_table,
     say,
 )
-from consumer.leasing.addresses import StoreAddress, is_store_address, parse_store_address
-from consumer.leasing.codec import encode
-from consumer.leasing.expiry import LeaseObserver
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.migration.export_file import export_lines, read_export
-from consumer.leasing.migration.layouts import LAYOUTS
-from consumer.leasing.migration.merge import below, said
-from consumer.leasing.migration.plan import (
+from broadsheet.consumer.leasing.addresses import (
+    StoreAddress,
+    is_store_address,
+    parse_store_address,
+)
+from broadsheet.consumer.leasing.codec import encode
+from broadsheet.consumer.leasing.expiry import LeaseObserver
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
+from broadsheet.consumer.leasing.migration.layouts import LAYOUTS
+from broadsheet.consumer.leasing.migration.merge import below, said
+from broadsheet.consumer.leasing.migration.plan import (
     Action,
     MigrationStep,
     carry_out,
     plan_import,
     records_of,
 )
-from consumer.leasing.opening import missing_file, open_store
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.store import RecordStore
-from consumer.leasing.stores.dynamodb.vmware_go import WallClockExpiry
+from broadsheet.consumer.leasing.opening import missing_file, open_store
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import WallClockExpiry
 
 # How leases are printed: a row for people, fields for programs.
 LEASE_COLUMNS = (

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import click
 
-from consumer.cli.lazy_group import LazyGroup
-from consumer.cli.output import log_to_stderr
+from broadsheet.consumer.cli.lazy_group import LazyGroup
+from broadsheet.consumer.cli.output import log_to_stderr
 
 
 @click.group(
     cls=LazyGroup,
     places={
-        "shards": "consumer.cli.shards:shards",
-        "journals": "consumer.cli.journals:journals",
-        "leases": "consumer.cli.leases:leases",
-        "members": "consumer.cli.members:members",
-        "plan": "consumer.cli.plan:plan",
-        "explain": "consumer.cli.plan:explain",
-        "serve": "consumer.cli.serve:serve",
-        "dev": "consumer.cli.dev:dev",
+        "shards": "broadsheet.consumer.cli.shards:shards",
+        "journals": "broadsheet.consumer.cli.journals:journals",
+        "leases": "broadsheet.consumer.cli.leases:leases",
+        "members": "broadsheet.consumer.cli.members:members",
+        "plan": "broadsheet.consumer.cli.plan:plan",
+        "explain": "broadsheet.consumer.cli.plan:explain",
+        "serve": "broadsheet.consumer.cli.serve:serve",
+        "dev": "broadsheet.consumer.cli.dev:dev",
     },
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
@@ -28,7 +28,7 @@ def main() -> None:
 
     \b
     Start here:
-      shardctl dev examples.counter.app:Counter   a whole cluster on this machine
+      shardctl dev broadsheet.examples.counter.app:Counter   a whole cluster on this machine
       shardctl shards list                        what runs where
       shardctl shards apply --specs shards.yaml   declare shards
       shardctl plan --drain zone-a#member-0       what a change would move

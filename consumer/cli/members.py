@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.output import (
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
@@ -15,7 +15,7 @@ from consumer.cli.output import (
     print_table,
     say,
 )
-from consumer.protocol.allocation_pb2 import ClusterMember
+from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember
 
 COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPOINT"]
 

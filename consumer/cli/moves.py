@@ -6,11 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.durations import parse_duration
-from consumer.cli.output import OutputFormat, format_option, print_messages, print_table, say
-from consumer.move_messages import KIND_NAMES
-from consumer.protocol.allocation_pb2 import ShardMove
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.durations import parse_duration
+from broadsheet.consumer.cli.output import (
+    OutputFormat,
+    format_option,
+    print_messages,
+    print_table,
+    say,
+)
+from broadsheet.consumer.move_messages import KIND_NAMES
+from broadsheet.consumer.protocol.allocation_pb2 import ShardMove
 
 COLUMNS = ["TIME", "SHARD", "MOVE", "MEMBER", "SLOT", "REASON", "PLAN", "ACTOR"]
 

@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
-from consumer.cli.specs_file import encode_yaml
+from broadsheet.consumer.cli.specs_file import encode_yaml
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from allocator.errors import ValidationError
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.output import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
@@ -17,9 +17,9 @@ from consumer.cli.output import (
     print_table,
     say,
 )
-from consumer.cli.shards import read_shard_changes
-from consumer.cli.specs_file import read_text
-from consumer.protocol.allocation_pb2 import (
+from broadsheet.consumer.cli.shards import read_shard_changes
+from broadsheet.consumer.cli.specs_file import read_text
+from broadsheet.consumer.protocol.allocation_pb2 import (
     ChangeKind,
     ExplainedReplica,
     ExplainResponse,

@@ -25,18 +25,18 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from allocator.errors import ValidationError
-from allocator.runtime.task_group import TaskGroup
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.output import counted, print_table, say
-from consumer.client import ShardClient
-from consumer.errors import ShardNotFoundError
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import GetHintsResponse
-from consumer.recoverylog.hints import StoredHints, has_recovery_log, recovery_log_of
-from consumer.recoverylog.playback import PlaybackProgress
-from consumer.recoverylog.player import Player, Recovered
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.output import counted, print_table, say
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import GetHintsResponse
+from broadsheet.consumer.recoverylog.hints import StoredHints, has_recovery_log, recovery_log_of
+from broadsheet.consumer.recoverylog.playback import PlaybackProgress
+from broadsheet.consumer.recoverylog.player import Player, Recovered
 
 LOOK_SECONDS = 0.1
 """Time between two looks at the progress."""

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import click
 from rich.filesize import decimal
 
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.durations import parse_duration
-from consumer.cli.output import (
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.durations import parse_duration
+from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
@@ -19,8 +19,8 @@ from consumer.cli.output import (
     print_table,
     say,
 )
-from consumer.errors import PruneIncompleteError
-from consumer.protocol.recovery_pb2 import FragmentTally, HintsSummary, PrunedLog, Rewind
+from broadsheet.consumer.errors import PruneIncompleteError
+from broadsheet.consumer.protocol.recovery_pb2 import FragmentTally, HintsSummary, PrunedLog, Rewind
 
 
 @click.command("prune")

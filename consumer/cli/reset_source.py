@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from allocator.errors import ValidationError
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.output import counted, print_table, say
-from consumer.client import RecoveryClient, ShardClient
-from consumer.errors import SourceResetRefusedError
-from consumer.journal.guard import epoch_text
-from consumer.protocol.labels import ID, label_set, parse_selector
-from consumer.protocol.labels import selector as selector_of
-from consumer.protocol.recovery_pb2 import SourceReset
-from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.output import counted, print_table, say
+from broadsheet.consumer.client import RecoveryClient, ShardClient
+from broadsheet.consumer.errors import SourceResetRefusedError
+from broadsheet.consumer.journal.guard import epoch_text
+from broadsheet.consumer.protocol.labels import ID, label_set, parse_selector
+from broadsheet.consumer.protocol.labels import selector as selector_of
+from broadsheet.consumer.protocol.recovery_pb2 import SourceReset
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus
 
 WRITE_HEAD = -1
 HEAD = "head"

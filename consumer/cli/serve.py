@@ -16,8 +16,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from allocator.etcd.config import EtcdConfig
-from allocator.policy import (
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.policy import (
     SETTLE_SECONDS,
     SETTLE_SECONDS_MAX,
     AllocationPolicy,
@@ -27,21 +27,21 @@ from allocator.policy import (
     PrimaryPolicy,
     TransitionPolicy,
 )
-from allocator.runtime.event_loop import run
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Application
-from consumer.cli.application_name import load_application
-from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
-from consumer.cli.output import LOG_LEVELS, log_to_stderr
-from consumer.cli.shard_options import shard_config, shard_options
-from consumer.config import MemberConfig
-from consumer.errors import EndpointError
-from consumer.interpreter import serve_only, tend_memory
-from consumer.member.service import Service
-from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
-from consumer.places import option_of
-from consumer.private_directory import keep_new_files_private
-from consumer.rpc.call_limits import CallBounds
+from broadsheet.allocator.runtime.event_loop import run
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Application
+from broadsheet.consumer.cli.application_name import load_application
+from broadsheet.consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
+from broadsheet.consumer.cli.output import LOG_LEVELS, log_to_stderr
+from broadsheet.consumer.cli.shard_options import shard_config, shard_options
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.interpreter import serve_only, tend_memory
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from broadsheet.consumer.places import option_of
+from broadsheet.consumer.private_directory import keep_new_files_private
+from broadsheet.consumer.rpc.call_limits import CallBounds
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""
@@ -224,7 +224,7 @@ def serve(app: str, **options: Any) -> None:
 
     \b
     Examples:
-      shardctl serve examples.counter.app:Counter \\
+      shardctl serve broadsheet.examples.counter.app:Counter \\
           --etcd etcd-1:2379,etcd-2:2379 --broker http://broker:8080
       shardctl serve my.module:make_app \\
           --zone us-east-1a --host 10.0.0.7 --metrics-port 9090 \\

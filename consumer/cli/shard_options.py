@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from consumer.member.silence_watch import SUSPICION_PHI
-from consumer.shard.environment import ShardConfig
+from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
+from broadsheet.consumer.shard.environment import ShardConfig
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import msgspec
 
-from allocator.errors import ValidationError
-from consumer.cli.durations import format_duration, parse_duration
-from consumer.cli.specs_file import decode_yaml, encode_yaml
-from consumer.protocol import journal_pb2, shard_pb2
-from consumer.protocol.labels import label_set
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.durations import format_duration, parse_duration
+from broadsheet.consumer.cli.specs_file import decode_yaml, encode_yaml
+from broadsheet.consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.consumer.protocol.labels import label_set
 
 
 class LabelNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):

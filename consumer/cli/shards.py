@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 from google.protobuf import text_format
 
-from allocator.errors import ValidationError
-from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.lazy_group import LazyGroup
-from consumer.cli.output import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.lazy_group import LazyGroup
+from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
@@ -20,25 +20,25 @@ from consumer.cli.output import (
     say,
     selector_option,
 )
-from consumer.cli.shard_space import (
+from broadsheet.consumer.cli.shard_space import (
     changes_of,
     format_shard_space,
     parse_shard_space,
     space_of_listing,
 )
-from consumer.cli.specs_file import (
+from broadsheet.consumer.cli.specs_file import (
     describe_conflicts,
     errors_name_places,
     read_text,
     require_distinct,
     specs_option,
 )
-from consumer.client import ShardClient
-from consumer.errors import ApplyConflictError, JournalNotFoundError
-from consumer.journal.client import JournalClient
-from consumer.protocol import shard_pb2
-from consumer.protocol.labels import parse_selector, values_of
-from consumer.protocol.validation_shard import validate_shard_apply_request
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.errors import ApplyConflictError, JournalNotFoundError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.consumer.protocol.labels import parse_selector, values_of
+from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
 
 UNAVAILABLE = "UNAVAILABLE"
 """Shown in place of the code of a primary that is cut off from its brokers."""
@@ -49,11 +49,11 @@ UNKNOWN_LAG = "UNKNOWN"
 @click.group(
     cls=LazyGroup,
     places={
-        "moves": "consumer.cli.moves:list_moves",
-        "prune": "consumer.cli.recovery:prune_shards",
-        "recover": "consumer.cli.recover:recover_shard",
-        "reset-source": "consumer.cli.reset_source:reset_source",
-        "rewind": "consumer.cli.recovery:rewind_shard",
+        "moves": "broadsheet.consumer.cli.moves:list_moves",
+        "prune": "broadsheet.consumer.cli.recovery:prune_shards",
+        "recover": "broadsheet.consumer.cli.recover:recover_shard",
+        "reset-source": "broadsheet.consumer.cli.reset_source:reset_source",
+        "rewind": "broadsheet.consumer.cli.recovery:rewind_shard",
     },
 )
 def shards() -> None:

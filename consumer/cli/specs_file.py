@@ -13,7 +13,7 @@ import click
 import msgspec
 import yaml
 
-from allocator.errors import ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 specs_option = click.option(
     "--specs",

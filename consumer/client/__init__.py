@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from consumer.client.allocation_client import AllocationClient as AllocationClient
-from consumer.client.recovery_client import RecoveryClient as RecoveryClient
-from consumer.client.referenced_journals import (
+from broadsheet.consumer.client.allocation_client import AllocationClient as AllocationClient
+from broadsheet.consumer.client.recovery_client import RecoveryClient as RecoveryClient
+from broadsheet.consumer.client.referenced_journals import (
     verify_referenced_journals as verify_referenced_journals,
 )
-from consumer.client.shard_client import ShardClient as ShardClient
-from consumer.client.state_client import StateClient as StateClient
-from consumer.client.sync_client import SyncShardClient as SyncShardClient
+from broadsheet.consumer.client.shard_client import ShardClient as ShardClient
+from broadsheet.consumer.client.state_client import StateClient as StateClient
+from broadsheet.consumer.client.sync_client import SyncShardClient as SyncShardClient

@@ -7,11 +7,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from consumer.client.endpoints import Addresses
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
-from consumer.errors import PlanNotAppliedError, ShardNotFoundError
-from consumer.protocol.allocation_pb2 import AllocationStatus as Status
-from consumer.protocol.allocation_pb2 import (
+from broadsheet.consumer.client.endpoints import Addresses
+from broadsheet.consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
+from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
+from broadsheet.consumer.protocol.allocation_pb2 import AllocationStatus as Status
+from broadsheet.consumer.protocol.allocation_pb2 import (
     ApplyPlanRequest,
     ApplyPlanResponse,
     CordonMembersRequest,
@@ -27,10 +27,10 @@ from consumer.protocol.allocation_pb2 import (
     PlanResponse,
     ShardMove,
 )
-from consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
-from consumer.protocol.auth import Capability, ClientAuth, expiring
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.shard_pb2 import ApplyRequest
+from broadsheet.consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
+from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest
 
 PLAN_SECONDS_MAX = 60.0
 """Deadline of a plan: a large cluster is solved and rehearsed for it."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from allocator.errors import ValidationError
-from consumer.journal.channels import parse_endpoint
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.journal.channels import parse_endpoint
 
 Addresses: TypeAlias = str | Sequence[str]
 """`http://host:port` or `host:port`, several of them separated by commas, or as a sequence."""

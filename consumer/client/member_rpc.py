@@ -13,9 +13,9 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from allocator.errors import AllocatorError, ValidationError
-from consumer.client.endpoints import Addresses, KnownEndpoints
-from consumer.errors import (
+from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.consumer.client.endpoints import Addresses, KnownEndpoints
+from broadsheet.consumer.errors import (
     BoundExceededError,
     ConsumerError,
     EndpointError,
@@ -29,14 +29,14 @@ from consumer.errors import (
     ShardStoppedError,
     UnauthenticatedError,
 )
-from consumer.journal.channels import FAILING_STATES, parse_endpoint, parse_endpoints
-from consumer.journal.transport import never_connected
-from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth
-from consumer.protocol.call_metadata import ACTOR, local_actor
-from consumer.protocol.journal_pb2 import Header, Route
-from consumer.protocol.shard_pb2 import Status
-from consumer.resolver.resolver import CHANNEL_OPTIONS
-from consumer.rpc.grpc_status import CAUSE_METADATA
+from broadsheet.consumer.journal.channels import FAILING_STATES, parse_endpoint, parse_endpoints
+from broadsheet.consumer.journal.transport import never_connected
+from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth
+from broadsheet.consumer.protocol.call_metadata import ACTOR, local_actor
+from broadsheet.consumer.protocol.journal_pb2 import Header, Route
+from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
+from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 TOKEN_LIFE_SECONDS = 60.0
@@ -52,7 +52,7 @@ _READY = grpc.ChannelConnectivity.READY
 PassedOver: TypeAlias = Callable[[EndpointError], None]
 _log = structlog.get_logger()
 
-# Outcomes of Shard requests as exceptions: the way back of `consumer.rpc.grpc_status`.
+# Outcomes of Shard requests as exceptions: the way back of `broadsheet.consumer.rpc.grpc_status`.
 
 _ERROR_BY_STATUS: dict[int, type[ShardError]] = {
     Status.SHARD_NOT_FOUND: ShardNotFoundError,

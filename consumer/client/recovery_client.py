@@ -6,12 +6,16 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-from consumer.client.endpoints import Addresses
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
-from consumer.errors import RewindRefusedError, ShardNotFoundError, SourceResetRefusedError
-from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.recovery_pb2 import (
+from broadsheet.consumer.client.endpoints import Addresses
+from broadsheet.consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
+from broadsheet.consumer.errors import (
+    RewindRefusedError,
+    ShardNotFoundError,
+    SourceResetRefusedError,
+)
+from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.recovery_pb2 import (
     PlanPruneRequest,
     PlanPruneResponse,
     PlanResetSourceRequest,
@@ -30,7 +34,7 @@ from consumer.protocol.recovery_pb2 import (
     RewindStatus,
     SourceReset,
 )
-from consumer.protocol.recovery_pb2_grpc import RecoveryServiceStub
+from broadsheet.consumer.protocol.recovery_pb2_grpc import RecoveryServiceStub
 
 PRUNE_SECONDS_MAX = 3600.0
 """Deadline of a prune; what it removed until then is gone, and another one goes on."""

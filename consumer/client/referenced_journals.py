@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocator.errors import ValidationError
-from consumer.errors import ContentTypeError, JournalNotFoundError
-from consumer.journal.client import JournalClient
-from consumer.message.framing import framing_for
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.protocol.labels import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import ContentTypeError, JournalNotFoundError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import framing_for
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.protocol.labels import (
     CONTENT_TYPE,
     CONTENT_TYPE_JSON_LINES,
     CONTENT_TYPE_RECOVERY_LOG,
@@ -20,8 +20,8 @@ from consumer.protocol.labels import (
     value_of,
     values_of,
 )
-from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from consumer.recoverylog.hints import recovery_log_of
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.consumer.recoverylog.hints import recovery_log_of
 
 
 async def verify_referenced_journals(

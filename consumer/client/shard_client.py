@@ -16,22 +16,27 @@ from typing import Self, TypeVar
 
 from google.protobuf.message import Message
 
-from allocator.ops import TXN_OPERATIONS_MAX
-from allocator.runtime.backoff import Backoff
-from consumer.client.endpoints import Addresses
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver, error_of_status
-from consumer.client.referenced_journals import verify_referenced_journals
-from consumer.errors import (
+from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.client.endpoints import Addresses
+from broadsheet.consumer.client.member_rpc import (
+    TOKEN_LIFE_SECONDS,
+    MemberRpc,
+    PassedOver,
+    error_of_status,
+)
+from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
+from broadsheet.consumer.errors import (
     ApplyConflictError,
     EndpointError,
     NoShardPrimaryError,
     ShardStoppedError,
 )
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.shard_pb2 import (
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
     GetHintsRequest,
@@ -44,8 +49,8 @@ from consumer.protocol.shard_pb2 import (
     UnassignRequest,
     UnassignResponse,
 )
-from consumer.protocol.shard_pb2_grpc import ShardStub
-from consumer.protocol.validation_shard import (
+from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
+from broadsheet.consumer.protocol.validation_shard import (
     validate_hints_response,
     validate_shard_apply_response,
     validate_shard_list_response,

@@ -7,12 +7,12 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, error_of_status
-from consumer.protocol.auth import Capability, ClientAuth, expiring
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.shard_pb2 import Status
-from consumer.protocol.state_pb2 import (
+from broadsheet.consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, error_of_status
+from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.protocol.state_pb2 import (
     DescribeStateRequest,
     DescribeStateResponse,
     ListReplicasRequest,
@@ -20,7 +20,7 @@ from consumer.protocol.state_pb2 import (
     ScanStateRequest,
     ScanStateResponse,
 )
-from consumer.protocol.state_pb2_grpc import StateServiceStub
+from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
 
 SCAN_SECONDS_MAX = 3600.0
 """Deadline of a scan, if its caller sets none."""

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from allocator.ops import TXN_OPERATIONS_MAX
-from consumer.client.endpoints import Addresses
-from consumer.client.loop_thread import LoopThread
-from consumer.client.referenced_journals import verify_referenced_journals
-from consumer.client.shard_client import ShardClient
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import ClientAuth
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.shard_pb2 import (
+from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
+from broadsheet.consumer.client.endpoints import Addresses
+from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
+from broadsheet.consumer.client.shard_client import ShardClient
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import ClientAuth
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
     GetHintsResponse,

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from allocator.runtime.door import lazy_names
+from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from consumer.embedded.broker import EmbeddedBroker, EmbeddedBrokerProcess
-    from consumer.embedded.child_process import ChildProcess
-    from consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
-    from consumer.embedded.member import EmbeddedMemberProcess
+    from broadsheet.consumer.embedded.broker import EmbeddedBroker, EmbeddedBrokerProcess
+    from broadsheet.consumer.embedded.child_process import ChildProcess
+    from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
+    from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
 
 __all__ = [
     "ChildProcess",
@@ -23,11 +23,11 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "ChildProcess": "consumer.embedded.child_process",
-            "EmbeddedBroker": "consumer.embedded.broker",
-            "EmbeddedBrokerProcess": "consumer.embedded.broker",
-            "EmbeddedEtcd": "consumer.embedded.etcd",
-            "EmbeddedEtcdProcess": "consumer.embedded.etcd",
-            "EmbeddedMemberProcess": "consumer.embedded.member",
+            "ChildProcess": "broadsheet.consumer.embedded.child_process",
+            "EmbeddedBroker": "broadsheet.consumer.embedded.broker",
+            "EmbeddedBrokerProcess": "broadsheet.consumer.embedded.broker",
+            "EmbeddedEtcd": "broadsheet.consumer.embedded.etcd",
+            "EmbeddedEtcdProcess": "broadsheet.consumer.embedded.etcd",
+            "EmbeddedMemberProcess": "broadsheet.consumer.embedded.member",
         },
     )

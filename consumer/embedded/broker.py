@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import site
 import sys
 import tempfile
 import time
@@ -15,10 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from consumer.broker.config import BrokerConfig, Durability
-from consumer.broker.server import Broker
-from consumer.embedded.child_process import ChildProcess
-from consumer.errors import EmbeddedServerError
+import broadsheet
+from broadsheet.consumer.broker.config import BrokerConfig, Durability
+from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.errors import EmbeddedServerError
 
 START_TIMEOUT_SECONDS = 30.0
 """A start takes about half a second; a busy machine with two cores takes a few."""
@@ -138,7 +140,7 @@ class EmbeddedBrokerProcess:
         directory = self._directory()
         log_file = directory.with_name(f"{directory.name}.log")
         log_begin = log_file.stat().st_size if log_file.exists() else 0
-        command = [sys.executable, "-m", "consumer.broker"]
+        command = [sys.executable, "-P", "-m", "broadsheet.consumer.broker"]
         command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
         command += ["--durability", self._durability]
         self._child = ChildProcess(
@@ -210,7 +212,12 @@ class EmbeddedBrokerProcess:
 
 
 def package_environment() -> dict[str, str]:
-    """Return this process' environment with this very package found first."""
-    here = str(Path(__file__).resolve().parents[2])
-    paths = [here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    """Return this process' environment, in which a child finds the very package that this process has."""
+    here = str(Path(broadsheet.__file__).resolve().parents[1])
+    environment = dict(os.environ)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    # What is installed is found anyhow; in PYTHONPATH it would stand before the standard library.
+    if here not in {*site.getsitepackages(), site.getusersitepackages()}:
+        paths.insert(0, here)
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment

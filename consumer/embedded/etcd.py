@@ -25,9 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from consumer.embedded.child_process import ChildProcess
-from consumer.errors import EmbeddedServerError
-from consumer.private_directory import make_private
+from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.errors import EmbeddedServerError
+from broadsheet.consumer.private_directory import make_private
 
 START_TIMEOUT_SECONDS = 20.0
 """A start takes about 0.3 s; a busy machine with two cores takes a few seconds."""

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from consumer.embedded.broker import package_environment
-from consumer.embedded.child_process import ChildProcess
-from consumer.errors import EmbeddedServerError
+from broadsheet.consumer.embedded.broker import package_environment
+from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.errors import EmbeddedServerError
 
 START_TIMEOUT_SECONDS = 30.0
 """A start takes about a second; a busy machine with two cores takes a few."""
@@ -43,7 +43,15 @@ class EmbeddedMemberProcess:
         self._log_file = log_file
         self._log_begin = log_file.stat().st_size if log_file.exists() else 0
         self._child = ChildProcess(
-            [sys.executable, "-m", "consumer.cli.main", "serve", application, *arguments],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "broadsheet.consumer.cli.main",
+                "serve",
+                application,
+                *arguments,
+            ],
             directory=Path.cwd(),
             log_file=log_file,
             environment={**package_environment(), **(variables or {})},

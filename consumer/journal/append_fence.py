@@ -23,8 +23,8 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Final
 
-from consumer.protocol.journal_pb2 import LabelSelector, LabelSet
-from consumer.protocol.labels import label_set, selector, value_of
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, LabelSet
+from broadsheet.consumer.protocol.labels import label_set, selector, value_of
 
 PREFIX: Final = "broadsheet.dev/copies-"
 NAME_BYTES: Final = 6

@@ -31,9 +31,9 @@ from typing import Any, Self, TypeAlias
 
 import structlog
 
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import (
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
     ConsumerError,
     EndpointError,
@@ -44,12 +44,21 @@ from consumer.errors import (
     RegisterMismatchError,
     RpcFailedError,
 )
-from consumer.journal.append_fence import DuplicateFence, RefusalMeaning, WriterEpochRegister
-from consumer.journal.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
-from consumer.journal.client import JournalClient
-from consumer.journal.pipelining import AFTER_MAX, Pipelined, TokenSource
-from consumer.op_future import AppendToken, TurnFuture
-from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
+from broadsheet.consumer.journal.append_fence import (
+    DuplicateFence,
+    RefusalMeaning,
+    WriterEpochRegister,
+)
+from broadsheet.consumer.journal.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.pipelining import AFTER_MAX, Pipelined, TokenSource
+from broadsheet.consumer.op_future import AppendToken, TurnFuture
+from broadsheet.consumer.protocol.journal_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    LabelSelector,
+    LabelSet,
+)
 
 ROOM_BYTES = 128 << 20
 """Bytes queued above which `wait_for_room` waits, unless the caller sets another bound."""

@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from allocator.errors import ValidationError
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.wire import encode_varint, read_varint
-from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
-from consumer.protocol.journal_pb2 import AppendResponse
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.wire import encode_varint, read_varint
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
 
 MESSAGE_BYTES_MAX = 256 << 10
 """Content of appends that share a message, unless one alone is larger."""

@@ -5,7 +5,7 @@ leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownE
 write its bytes twice. Every other error means that nothing was written.
 
     connected, and not too long             one message of a call that stays open, if the broker takes that
-        depends on appends under way        and in turn, behind those (`consumer.journal.pipelining`)
+        depends on appends under way        and in turn, behind those (`broadsheet.consumer.journal.pipelining`)
     else                                    a call of its own: parameters, chunks, commit
 
 Source: gazette/core broker/client/appender.go.
@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import grpc
 
-from allocator.errors import ValidationError
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
     ConsumerError,
     EndpointError,
@@ -30,9 +30,9 @@ from consumer.errors import (
     PredecessorNotCommittedError,
     RegisterMismatchError,
 )
-from consumer.journal.channels import AppendUnderWay
-from consumer.journal.pipelining import Pipelined
-from consumer.journal.transport import (
+from broadsheet.consumer.journal.channels import AppendUnderWay
+from broadsheet.consumer.journal.pipelining import Pipelined
+from broadsheet.consumer.journal.transport import (
     JournalTransport,
     Peer,
     RpcMetadata,
@@ -41,13 +41,13 @@ from consumer.journal.transport import (
     error_of_status,
     patiently,
 )
-from consumer.journal.wire import encode_append_chunk
-from consumer.op_future import AppendToken
-from consumer.protocol.alphabet import require
-from consumer.protocol.appends_pb2 import AppendStreamRequest
-from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
-from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, Status
-from consumer.protocol.validation_journal import (
+from broadsheet.consumer.journal.wire import encode_append_chunk
+from broadsheet.consumer.op_future import AppendToken
+from broadsheet.consumer.protocol.alphabet import require
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, Status
+from broadsheet.consumer.protocol.validation_journal import (
     validate_append_request,
     validate_append_response,
 )

@@ -22,24 +22,24 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from allocator.errors import ValidationError
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import RpcFailedError
-from consumer.journal.append_stream import AppendStream
-from consumer.journal.wire import APPEND_SERVICE, ReadChunk, decode_read, serialize
-from consumer.protocol.alphabet import shown
-from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
-from consumer.protocol.journal_pb2 import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import RpcFailedError
+from broadsheet.consumer.journal.append_stream import AppendStream
+from broadsheet.consumer.journal.wire import APPEND_SERVICE, ReadChunk, decode_read, serialize
+from broadsheet.consumer.protocol.alphabet import shown
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
     ReadRequest,
     ReadResponse,
 )
-from consumer.protocol.journal_pb2_grpc import JournalStub
+from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
 
 if TYPE_CHECKING:
     # The generated stubs know this class when types are checked only.
-    from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 MESSAGE_BYTES_MAX = 16 << 20
 """Largest message taken or sent, bytes; brokers send chunks of 1 MiB at most, listings carry 25 specs."""

@@ -20,18 +20,23 @@ from typing import Self
 
 from google.protobuf.duration_pb2 import Duration
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import JournalNotFoundError
-from consumer.journal.appender import CHUNK_BYTES, append_once, append_patiently, check_append
-from consumer.journal.channels import ChannelCache, Channels
-from consumer.journal.extensions import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import JournalNotFoundError
+from broadsheet.consumer.journal.appender import (
+    CHUNK_BYTES,
+    append_once,
+    append_patiently,
+    check_append,
+)
+from broadsheet.consumer.journal.channels import ChannelCache, Channels
+from broadsheet.consumer.journal.extensions import (
     delete_fragments,
     list_quarantine,
     purge_quarantine,
     verify_journal,
 )
-from consumer.journal.guard import OffsetGuard, Present
-from consumer.journal.listing import (
+from broadsheet.consumer.journal.guard import OffsetGuard, Present
+from broadsheet.consumer.journal.listing import (
     ListResult,
     apply_changes,
     ask_once,
@@ -39,14 +44,14 @@ from consumer.journal.listing import (
     list_journals,
     watch_journals,
 )
-from consumer.journal.pipelining import Pipelined
-from consumer.journal.reader import Reader
-from consumer.journal.reader import ReadSpan as ReadSpan
-from consumer.journal.transport import JournalTransport, RouteCache
-from consumer.protocol.alphabet import split_journal
-from consumer.protocol.auth import ClientAuth, NoAuth
-from consumer.protocol.fragments_pb2 import QuarantineEntry, VerifyJournalResponse
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.journal.pipelining import Pipelined
+from broadsheet.consumer.journal.reader import Reader
+from broadsheet.consumer.journal.reader import ReadSpan as ReadSpan
+from broadsheet.consumer.journal.transport import JournalTransport, RouteCache
+from broadsheet.consumer.protocol.alphabet import split_journal
+from broadsheet.consumer.protocol.auth import ClientAuth, NoAuth
+from broadsheet.consumer.protocol.fragments_pb2 import QuarantineEntry, VerifyJournalResponse
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
     ApplyRequest,
@@ -59,7 +64,7 @@ from consumer.protocol.journal_pb2 import (
     ListResponse,
     ReadRequest,
 )
-from consumer.protocol.labels import NAME, label_set
+from broadsheet.consumer.protocol.labels import NAME, label_set
 
 PATIENCE_SECONDS = 5.0
 """How long requests that may be repeated are, unless the caller says otherwise: a broker's restart takes less."""

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
-from consumer.errors import EndpointError
-from consumer.journal.transport import (
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.journal.transport import (
     STREAM_LIFE_SECONDS,
     UNARY_TIMEOUT_SECONDS,
     JournalTransport,
@@ -16,8 +16,12 @@ from consumer.journal.transport import (
     error_of_status,
     patiently,
 )
-from consumer.protocol.auth import APPLY_TOKEN_LIFE_SECONDS, TOKEN_LIFE_SECONDS, Capability
-from consumer.protocol.fragments_pb2 import (
+from broadsheet.consumer.protocol.auth import (
+    APPLY_TOKEN_LIFE_SECONDS,
+    TOKEN_LIFE_SECONDS,
+    Capability,
+)
+from broadsheet.consumer.protocol.fragments_pb2 import (
     DeleteFragmentsRequest,
     DeleteFragmentsResponse,
     ListQuarantineRequest,
@@ -27,9 +31,9 @@ from consumer.protocol.fragments_pb2 import (
     VerifyJournalRequest,
     VerifyJournalResponse,
 )
-from consumer.protocol.fragments_pb2_grpc import FragmentServiceStub
-from consumer.protocol.journal_pb2 import Fragment, LabelSelector, Status
-from consumer.protocol.validation_journal import (
+from broadsheet.consumer.protocol.fragments_pb2_grpc import FragmentServiceStub
+from broadsheet.consumer.protocol.journal_pb2 import Fragment, LabelSelector, Status
+from broadsheet.consumer.protocol.validation_journal import (
     FRAGMENTS_DELETED_MAX,
     validate_delete_fragments_request,
 )

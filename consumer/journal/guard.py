@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer.errors import JournalReplacedError
-from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
+from broadsheet.consumer.errors import JournalReplacedError
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 
 HEAD_PATIENCE_SECONDS = 5.0
 """How long a write head may be below what was read before it counts as gone back: replicas of Gazette's brokers lag by

@@ -12,10 +12,15 @@ from dataclasses import dataclass
 import grpc
 import structlog
 
-from allocator.errors import ValidationError
-from allocator.runtime.backoff import Backoff
-from consumer.errors import ApplyConflictError, ConsumerError, EndpointError, RpcFailedError
-from consumer.journal.transport import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.errors import (
+    ApplyConflictError,
+    ConsumerError,
+    EndpointError,
+    RpcFailedError,
+)
+from broadsheet.consumer.journal.transport import (
     STREAM_LIFE_SECONDS,
     UNARY_TIMEOUT_SECONDS,
     JournalTransport,
@@ -25,9 +30,13 @@ from consumer.journal.transport import (
     error_of_status,
     patiently,
 )
-from consumer.protocol.alphabet import require
-from consumer.protocol.auth import APPLY_TOKEN_LIFE_SECONDS, TOKEN_LIFE_SECONDS, Capability
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.protocol.alphabet import require
+from broadsheet.consumer.protocol.auth import (
+    APPLY_TOKEN_LIFE_SECONDS,
+    TOKEN_LIFE_SECONDS,
+    Capability,
+)
+from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyRequest,
     ApplyResponse,
     FragmentsRequest,
@@ -38,8 +47,8 @@ from consumer.protocol.journal_pb2 import (
     ListResponse,
     Status,
 )
-from consumer.protocol.labels import NAME, label_set
-from consumer.protocol.validation_journal import (
+from broadsheet.consumer.protocol.labels import NAME, label_set
+from broadsheet.consumer.protocol.validation_journal import (
     validate_apply_request,
     validate_apply_response,
     validate_fragments_request,

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from consumer.op_future import AppendToken
+from broadsheet.consumer.op_future import AppendToken
 
 _PREFIX_BYTES = 12
 _COUNT_BYTES = 8

@@ -17,10 +17,10 @@ from typing import Self
 import grpc
 import structlog
 
-from allocator.errors import ValidationError
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import (
     ConsumerError,
     EndpointError,
     JournalDamagedError,
@@ -31,8 +31,8 @@ from consumer.errors import (
     OffsetNotYetAvailableError,
     RpcFailedError,
 )
-from consumer.journal.guard import OffsetGuard, Present
-from consumer.journal.transport import (
+from broadsheet.consumer.journal.guard import OffsetGuard, Present
+from broadsheet.consumer.journal.transport import (
     STREAM_LIFE_SECONDS,
     UNASSIGNED,
     JournalTransport,
@@ -40,14 +40,17 @@ from consumer.journal.transport import (
     error_of_rpc,
     error_of_status,
 )
-from consumer.journal.wire import ReadChunk
-from consumer.protocol.alphabet import require
-from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
-from consumer.protocol.call_metadata import BRIEF_TAIL, metadata_of_linger
-from consumer.protocol.identity_pb2 import JournalIdentity
-from consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
-from consumer.protocol.validation_journal import validate_read_request, validate_read_response
-from consumer.protocol.validation_journal_response import validate_read_chunk
+from broadsheet.consumer.journal.wire import ReadChunk
+from broadsheet.consumer.protocol.alphabet import require
+from broadsheet.consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
+from broadsheet.consumer.protocol.call_metadata import BRIEF_TAIL, metadata_of_linger
+from broadsheet.consumer.protocol.identity_pb2 import JournalIdentity
+from broadsheet.consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
+from broadsheet.consumer.protocol.validation_journal import (
+    validate_read_request,
+    validate_read_response,
+)
+from broadsheet.consumer.protocol.validation_journal_response import validate_read_chunk
 
 REFUSALS_MAX = 4
 """Answers in a row of "no such journal", or against the protocol, after which they are believed. A journal just applied
@@ -143,7 +146,7 @@ class ReadProgress:
     def on_chunk(self, chunk: ReadChunk) -> ReadSpan:
         """Take a chunk and return what it adds.
 
-        One that begins where an open fragment ended goes on in it (`consumer.protocol.call_metadata`).
+        One that begins where an open fragment ended goes on in it (`broadsheet.consumer.protocol.call_metadata`).
 
         Raises:
             ValidationError: it goes back, or leaves its fragment.
@@ -197,7 +200,7 @@ class Reader:
             transport: Reaches brokers.
             request: What to read.
             clock: Times how long a read that does not block is tried.
-            linger_seconds: See `consumer.protocol.call_metadata`.
+            linger_seconds: See `broadsheet.consumer.protocol.call_metadata`.
             guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
 
         Raises:

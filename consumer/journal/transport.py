@@ -23,8 +23,8 @@ from tenacity import (
     wait_random,
 )
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import (
     ConsumerError,
     EndpointError,
     IndexHasGreaterOffsetError,
@@ -40,14 +40,14 @@ from consumer.errors import (
     UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from consumer.journal.channels import BulkStub, Channels
-from consumer.protocol.alphabet import split_journal
-from consumer.protocol.auth import Capability, ClientAuth, expiring
-from consumer.protocol.journal_pb2 import Header, LabelSelector, Route, Status
-from consumer.protocol.labels import NAME, label_set
+from broadsheet.consumer.journal.channels import BulkStub, Channels
+from broadsheet.consumer.protocol.alphabet import split_journal
+from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
+from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, Route, Status
+from broadsheet.consumer.protocol.labels import NAME, label_set
 
 if TYPE_CHECKING:
-    from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 STREAM_LIFE_SECONDS = 300.0
 """A read or a watch is opened anew after this: so a peer that died without a word is noticed."""

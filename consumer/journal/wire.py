@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError, Message
 
-from consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 
 APPEND_SERVICE = "broadsheet.v1.AppendService"
 """The service of brokers that take appends in one message each; see consumer/protocol/appends.proto."""

@@ -6,10 +6,10 @@ processor, need `[azure]`.
 
 from typing import TYPE_CHECKING
 
-from allocator.runtime.door import lazy_names
+from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from consumer.errors import (
+    from broadsheet.consumer.errors import (
         BlockedOnParentError,
         DependencyError,
         InvalidStateError,
@@ -19,41 +19,53 @@ if TYPE_CHECKING:
         ShutdownError,
         ThrottlingError,
     )
-    from consumer.leasing.addresses import parse_store_address
-    from consumer.leasing.blocking import StoreThread
-    from consumer.leasing.conformance.suite import RecordStoreConformance, RecordStoreSubject
-    from consumer.leasing.expiry import LeaseObserver
-    from consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
-    from consumer.leasing.facades.eph import CheckpointManager, SyncCheckpointManager
-    from consumer.leasing.facades.event_hubs import RecordCheckpointStore
-    from consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
-    from consumer.leasing.facades.vmware_go import ShardCheckpointer, SyncShardCheckpointer
-    from consumer.leasing.metrics import LeaseMetrics
-    from consumer.leasing.opening import open_store
-    from consumer.leasing.position import Position
-    from consumer.leasing.record import LeaseRecord, RecordConflictError
-    from consumer.leasing.record_processor.application import RecordProcessorApplication
-    from consumer.leasing.record_processor.kclpy import KclpyProcessor
-    from consumer.leasing.record_processor.processor import AsyncRecordProcessor, RecordProcessor
-    from consumer.leasing.rules import commit, prepare
-    from consumer.leasing.store import RecordStore
-    from consumer.leasing.stores.azure.eph import EphRecordStore
-    from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-    from consumer.leasing.stores.azure.native import BlobRecordStore
-    from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-    from consumer.leasing.stores.dynamodb.layout import NativeLayout
-    from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-    from consumer.leasing.stores.dynamodb.table import open_dynamodb_client
-    from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout, WallClockExpiry
-    from consumer.leasing.stores.etcd.store import EtcdRecordStore
-    from consumer.leasing.stores.sql.store import SqlRecordStore
-    from consumer.leasing.worker.settings import Balancing, WorkerSettings
-    from consumer.leasing.worker.source import RecordBatch, RecordSource, SourceShard
-    from consumer.leasing.worker.source_conformance import (
+    from broadsheet.consumer.leasing.addresses import parse_store_address
+    from broadsheet.consumer.leasing.blocking import StoreThread
+    from broadsheet.consumer.leasing.conformance.suite import (
+        RecordStoreConformance,
+        RecordStoreSubject,
+    )
+    from broadsheet.consumer.leasing.expiry import LeaseObserver
+    from broadsheet.consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
+    from broadsheet.consumer.leasing.facades.eph import CheckpointManager, SyncCheckpointManager
+    from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
+    from broadsheet.consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
+    from broadsheet.consumer.leasing.facades.vmware_go import (
+        ShardCheckpointer,
+        SyncShardCheckpointer,
+    )
+    from broadsheet.consumer.leasing.metrics import LeaseMetrics
+    from broadsheet.consumer.leasing.opening import open_store
+    from broadsheet.consumer.leasing.position import Position
+    from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError
+    from broadsheet.consumer.leasing.record_processor.application import RecordProcessorApplication
+    from broadsheet.consumer.leasing.record_processor.kclpy import KclpyProcessor
+    from broadsheet.consumer.leasing.record_processor.processor import (
+        AsyncRecordProcessor,
+        RecordProcessor,
+    )
+    from broadsheet.consumer.leasing.rules import commit, prepare
+    from broadsheet.consumer.leasing.store import RecordStore
+    from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
+    from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+    from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
+    from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+    from broadsheet.consumer.leasing.stores.dynamodb.layout import NativeLayout
+    from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+    from broadsheet.consumer.leasing.stores.dynamodb.table import open_dynamodb_client
+    from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import (
+        VmwareGoLayout,
+        WallClockExpiry,
+    )
+    from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
+    from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+    from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
+    from broadsheet.consumer.leasing.worker.source import RecordBatch, RecordSource, SourceShard
+    from broadsheet.consumer.leasing.worker.source_conformance import (
         RecordSourceConformance,
         RecordSourceSubject,
     )
-    from consumer.leasing.worker.worker import LeaseWorker
+    from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 
 __all__ = [
     "AsyncRecordProcessor",
@@ -114,57 +126,57 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "AsyncRecordProcessor": "consumer.leasing.record_processor.processor",
-            "Balancing": "consumer.leasing.worker.settings",
-            "BlobRecordStore": "consumer.leasing.stores.azure.native",
-            "BlockedOnParentError": "consumer.errors",
-            "CheckpointManager": "consumer.leasing.facades.eph",
-            "DependencyError": "consumer.errors",
-            "DynamoRecordStore": "consumer.leasing.stores.dynamodb.store",
-            "EphRecordStore": "consumer.leasing.stores.azure.eph",
-            "EtcdRecordStore": "consumer.leasing.stores.etcd.store",
-            "EventHubsRecordStore": "consumer.leasing.stores.azure.event_hubs",
-            "InvalidStateError": "consumer.errors",
-            "KclJavaLayout": "consumer.leasing.stores.dynamodb.kcl_java",
-            "KclpyProcessor": "consumer.leasing.record_processor.kclpy",
-            "LeaseManager": "consumer.leasing.facades.kcl",
-            "LeaseMetrics": "consumer.leasing.metrics",
-            "LeaseNotAcquiredError": "consumer.errors",
-            "LeaseObserver": "consumer.leasing.expiry",
-            "LeaseRecord": "consumer.leasing.record",
-            "LeaseWorker": "consumer.leasing.worker.worker",
-            "LeasingError": "consumer.errors",
-            "NativeLayout": "consumer.leasing.stores.dynamodb.layout",
-            "Position": "consumer.leasing.position",
-            "RecordBatch": "consumer.leasing.worker.source",
-            "RecordCheckpointStore": "consumer.leasing.facades.event_hubs",
-            "RecordConflictError": "consumer.leasing.record",
-            "RecordProcessor": "consumer.leasing.record_processor.processor",
-            "RecordProcessorApplication": "consumer.leasing.record_processor.application",
-            "RecordSource": "consumer.leasing.worker.source",
-            "RecordSourceConformance": "consumer.leasing.worker.source_conformance",
-            "RecordSourceSubject": "consumer.leasing.worker.source_conformance",
-            "RecordStore": "consumer.leasing.store",
-            "RecordStoreConformance": "consumer.leasing.conformance.suite",
-            "RecordStoreSubject": "consumer.leasing.conformance.suite",
-            "ShardCheckpointer": "consumer.leasing.facades.vmware_go",
-            "ShardClaimedError": "consumer.errors",
-            "ShutdownError": "consumer.errors",
-            "SourceShard": "consumer.leasing.worker.source",
-            "SqlRecordStore": "consumer.leasing.stores.sql.store",
-            "StoreThread": "consumer.leasing.blocking",
-            "SyncCheckpointManager": "consumer.leasing.facades.eph",
-            "SyncLeaseManager": "consumer.leasing.facades.kcl",
-            "SyncRecordCheckpointStore": "consumer.leasing.facades.blocking_event_hubs",
-            "SyncShardCheckpointer": "consumer.leasing.facades.vmware_go",
-            "ThrottlingError": "consumer.errors",
-            "VmwareGoLayout": "consumer.leasing.stores.dynamodb.vmware_go",
-            "WallClockExpiry": "consumer.leasing.stores.dynamodb.vmware_go",
-            "WorkerSettings": "consumer.leasing.worker.settings",
-            "commit": "consumer.leasing.rules",
-            "open_dynamodb_client": "consumer.leasing.stores.dynamodb.table",
-            "open_store": "consumer.leasing.opening",
-            "parse_store_address": "consumer.leasing.addresses",
-            "prepare": "consumer.leasing.rules",
+            "AsyncRecordProcessor": "broadsheet.consumer.leasing.record_processor.processor",
+            "Balancing": "broadsheet.consumer.leasing.worker.settings",
+            "BlobRecordStore": "broadsheet.consumer.leasing.stores.azure.native",
+            "BlockedOnParentError": "broadsheet.consumer.errors",
+            "CheckpointManager": "broadsheet.consumer.leasing.facades.eph",
+            "DependencyError": "broadsheet.consumer.errors",
+            "DynamoRecordStore": "broadsheet.consumer.leasing.stores.dynamodb.store",
+            "EphRecordStore": "broadsheet.consumer.leasing.stores.azure.eph",
+            "EtcdRecordStore": "broadsheet.consumer.leasing.stores.etcd.store",
+            "EventHubsRecordStore": "broadsheet.consumer.leasing.stores.azure.event_hubs",
+            "InvalidStateError": "broadsheet.consumer.errors",
+            "KclJavaLayout": "broadsheet.consumer.leasing.stores.dynamodb.kcl_java",
+            "KclpyProcessor": "broadsheet.consumer.leasing.record_processor.kclpy",
+            "LeaseManager": "broadsheet.consumer.leasing.facades.kcl",
+            "LeaseMetrics": "broadsheet.consumer.leasing.metrics",
+            "LeaseNotAcquiredError": "broadsheet.consumer.errors",
+            "LeaseObserver": "broadsheet.consumer.leasing.expiry",
+            "LeaseRecord": "broadsheet.consumer.leasing.record",
+            "LeaseWorker": "broadsheet.consumer.leasing.worker.worker",
+            "LeasingError": "broadsheet.consumer.errors",
+            "NativeLayout": "broadsheet.consumer.leasing.stores.dynamodb.layout",
+            "Position": "broadsheet.consumer.leasing.position",
+            "RecordBatch": "broadsheet.consumer.leasing.worker.source",
+            "RecordCheckpointStore": "broadsheet.consumer.leasing.facades.event_hubs",
+            "RecordConflictError": "broadsheet.consumer.leasing.record",
+            "RecordProcessor": "broadsheet.consumer.leasing.record_processor.processor",
+            "RecordProcessorApplication": "broadsheet.consumer.leasing.record_processor.application",
+            "RecordSource": "broadsheet.consumer.leasing.worker.source",
+            "RecordSourceConformance": "broadsheet.consumer.leasing.worker.source_conformance",
+            "RecordSourceSubject": "broadsheet.consumer.leasing.worker.source_conformance",
+            "RecordStore": "broadsheet.consumer.leasing.store",
+            "RecordStoreConformance": "broadsheet.consumer.leasing.conformance.suite",
+            "RecordStoreSubject": "broadsheet.consumer.leasing.conformance.suite",
+            "ShardCheckpointer": "broadsheet.consumer.leasing.facades.vmware_go",
+            "ShardClaimedError": "broadsheet.consumer.errors",
+            "ShutdownError": "broadsheet.consumer.errors",
+            "SourceShard": "broadsheet.consumer.leasing.worker.source",
+            "SqlRecordStore": "broadsheet.consumer.leasing.stores.sql.store",
+            "StoreThread": "broadsheet.consumer.leasing.blocking",
+            "SyncCheckpointManager": "broadsheet.consumer.leasing.facades.eph",
+            "SyncLeaseManager": "broadsheet.consumer.leasing.facades.kcl",
+            "SyncRecordCheckpointStore": "broadsheet.consumer.leasing.facades.blocking_event_hubs",
+            "SyncShardCheckpointer": "broadsheet.consumer.leasing.facades.vmware_go",
+            "ThrottlingError": "broadsheet.consumer.errors",
+            "VmwareGoLayout": "broadsheet.consumer.leasing.stores.dynamodb.vmware_go",
+            "WallClockExpiry": "broadsheet.consumer.leasing.stores.dynamodb.vmware_go",
+            "WorkerSettings": "broadsheet.consumer.leasing.worker.settings",
+            "commit": "broadsheet.consumer.leasing.rules",
+            "open_dynamodb_client": "broadsheet.consumer.leasing.stores.dynamodb.table",
+            "open_store": "broadsheet.consumer.leasing.opening",
+            "parse_store_address": "broadsheet.consumer.leasing.addresses",
+            "prepare": "broadsheet.consumer.leasing.rules",
         },
     )

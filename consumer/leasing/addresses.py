@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
 
-from allocator.errors import ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 NATIVE: Final = "native"
 

@@ -10,8 +10,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from consumer.client.loop_thread import LoopThread
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.leasing.store import RecordStore
 
 FacadeT = TypeVar("FacadeT")
 P = ParamSpec("P")

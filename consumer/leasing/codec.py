@@ -14,9 +14,9 @@ import json
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from consumer.errors import UnreadableLeaseError
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.consumer.errors import UnreadableLeaseError
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
 
 T = TypeVar("T")
 

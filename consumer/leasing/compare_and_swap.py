@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import uuid4
 
-from consumer.errors import DependencyError
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.errors import DependencyError
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.store import RecordStore
 
 ATTEMPTS_MAX = 4
 """How often a change is tried: its rivals are few, and each may win a few times."""
@@ -126,8 +126,8 @@ async def compare_and_swap(
     Args:
         store: Where the record is.
         seen: What the caller believes to be there.
-        change: A rule of `consumer.leasing.rules`; what it raises is raised here.
-        judge: One of `consumer.leasing.compare_and_swap`: whose write this is.
+        change: A rule of `broadsheet.consumer.leasing.rules`; what it raises is raised here.
+        judge: One of `broadsheet.consumer.leasing.compare_and_swap`: whose write this is.
 
     Returns:
         The record as written; None if it is gone, or the judge says that the write must not be made.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.store import RecordStore
 
 # Tells which leases may be taken, whatever kind of store they are in.
 LEASE_SECONDS = 10.0

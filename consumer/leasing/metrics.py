@@ -11,8 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from allocator.runtime.clock import Clock
-from consumer.errors import LeasingError, ShutdownError, ThrottlingError
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import LeasingError, ShutdownError, ThrottlingError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,15 +15,15 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from allocator.errors import ValidationError, needs_extra
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from consumer.leasing.addresses import NATIVE, StoreAddress
-from consumer.leasing.store import RecordStore
-from consumer.leasing.stores.dynamodb.layout import Layout
-from consumer.leasing.stores.etcd.store import EtcdRecordStore
-from consumer.leasing.stores.sql.records import TABLE_NAME
-from consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.allocator.errors import ValidationError, needs_extra
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.consumer.leasing.addresses import NATIVE, StoreAddress
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.stores.dynamodb.layout import Layout
+from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
+from broadsheet.consumer.leasing.stores.sql.records import TABLE_NAME
+from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
 
 CONNECTION_STRING_VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 """Where Azure's own tools read it; an address may name another by `connection_env`."""
@@ -102,11 +102,11 @@ async def _dynamodb_store(
     with _needing("aws", "boto3"):
         from botocore.exceptions import BotoCoreError
 
-        from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-        from consumer.leasing.stores.dynamodb.layout import NativeLayout
-        from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-        from consumer.leasing.stores.dynamodb.table import open_dynamodb_client
-        from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
+        from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+        from broadsheet.consumer.leasing.stores.dynamodb.layout import NativeLayout
+        from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+        from broadsheet.consumer.leasing.stores.dynamodb.table import open_dynamodb_client
+        from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
     layouts: dict[str, Callable[[], Layout]] = {
         NATIVE: NativeLayout,
         "kcl-java": KclJavaLayout,
@@ -132,9 +132,9 @@ async def _azure_store(
         import aiohttp  # noqa: F401  # Azure's client imports it later, without saying why.
         from azure.storage.blob.aio import ContainerClient
 
-        from consumer.leasing.stores.azure.eph import EphRecordStore
-        from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-        from consumer.leasing.stores.azure.native import BlobRecordStore
+        from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
+        from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+        from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
     variable = address.options.get("connection_env", CONNECTION_STRING_VARIABLE)
     options = address.options
     try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from consumer.errors import InvalidPositionError
+from broadsheet.consumer.errors import InvalidPositionError
 
 AT_TIMESTAMP: Final = "AT_TIMESTAMP"
 TRIM_HORIZON: Final = "TRIM_HORIZON"

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType
 
-from allocator.errors import ValidationError
-from consumer.errors import LeasingError
-from consumer.leasing.position import Position
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import LeasingError
+from broadsheet.consumer.leasing.position import Position
 
 KEY_CHARACTERS_MAX = 255
 """Longest lease key or worker name: what an indexed SQL column holds everywhere."""

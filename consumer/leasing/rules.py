@@ -23,14 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     InvalidPositionError,
     InvalidStateError,
     LeaseNotAcquiredError,
     ShardClaimedError,
 )
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
 
 
 def take(record: LeaseRecord, owner: str) -> LeaseRecord:

@@ -1,6 +1,7 @@
 """What a lease manager asks of the place that holds the records: compare-and-swap, one record at a time.
 
-Implementations are in `consumer.leasing.stores`; `consumer.leasing.conformance` holds any implementation to it.
+Implementations are in `broadsheet.consumer.leasing.stores`; `broadsheet.consumer.leasing.conformance` holds any
+implementation to it.
 
 Every method may raise `ThrottlingError` (nothing was done, back off), `DependencyError` (the store did not answer; it
 says whether a write may have been applied) and, but for the first three, `InvalidStateError` (there is no store).
@@ -15,8 +16,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import structlog
 
-from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.errors import InvalidStateError, UnreadableLeaseError
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 
 OnUnreadable: TypeAlias = Callable[[UnreadableLeaseError], None]
 _log = structlog.get_logger()

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from allocator.model import Assignment, MemberId
-from consumer.key_space import PRIMARY_SLOT, status_of
-from consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.allocator.model import Assignment, MemberId
+from broadsheet.consumer.key_space import PRIMARY_SLOT, status_of
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 
 FAILURES_MIN = 3
 """Questions in a row without an answer: a process that stood still itself finds one of them overdue, not three."""

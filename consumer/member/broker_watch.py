@@ -4,7 +4,7 @@
       └── silence, `unavailable_seconds` long ──► shards are told; a connection that is silent, not closed, is given up
 
 One question stands for all shards, for they all ask the same broker over the same connection. A process without shards
-asks nothing. Whoever has the standby of a shard decides what follows (`consumer.member.standby_take_over`).
+asks nothing. Whoever has the standby of a shard decides what follows (`broadsheet.consumer.member.standby_take_over`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from allocator.runtime.clock import Clock
-from consumer.errors import EndpointError
-from consumer.journal.client import JournalClient
-from consumer.member.availability import Reach, Reachability
-from consumer.shard.live_shard import LiveShard
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.availability import Reach, Reachability
+from broadsheet.consumer.shard.live_shard import LiveShard
 
 QUESTION_SECONDS = 0.5
 """Between two questions: an outage is noticed so much late, and its end, too."""

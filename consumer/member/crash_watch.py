@@ -12,15 +12,15 @@ from collections.abc import Mapping
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.key_space import KeySpace
-from allocator.model import Member, MemberId
-from allocator.placement.shedding import leadership_order
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.channels import parse_endpoint
-from consumer.key_space import PRIMARY_SLOT, process_of
-from consumer.shard.crash_loop import CrashHistory, CrashLoop, Life, YoungDeath
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.model import Member, MemberId
+from broadsheet.allocator.placement.shedding import leadership_order
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.key_space import PRIMARY_SLOT, process_of
+from broadsheet.consumer.shard.crash_loop import CrashHistory, CrashLoop, Life, YoungDeath
 
 PROBE_SECONDS_MAX = 1.0
 """Longest wait for a connection to a member whose lease ended."""

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from allocator.model import Assignment, ItemId, Member, MemberId
-from consumer.key_space import status_of
-from consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.allocator.model import Assignment, ItemId, Member, MemberId
+from broadsheet.consumer.key_space import status_of
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 
 _READY = (ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY)
 

@@ -2,8 +2,8 @@
 
 A connection to the peer's port is held open. When it breaks, and the port then *refuses* connections, the machine is
 there but nobody listens any more: the process has ended. A pause, a partition or a lost machine refuses nothing: those
-are for `consumer.member.silence_watch`, or wait for the lease. And a peer that has told etcd that it leaves ends its
-lease itself. To be wrong is harmless: a primary that still lives is fenced by its successor.
+are for `broadsheet.consumer.member.silence_watch`, or wait for the lease. And a peer that has told etcd that it leaves
+ends its lease itself. To be wrong is harmless: a primary that still lives is fenced by its successor.
 
 A port that was never open proves nothing by refusing: its address may be one that cannot be reached from here. A peer
 that dies before this member has connected to it, as within the moment in which this member starts, therefore waits for
@@ -27,19 +27,19 @@ import structlog
 from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from allocator.errors import EtcdError, ValidationError
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.model import Member, MemberId
-from allocator.ops import LeaseId
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.channels import parse_endpoint
-from consumer.key_space import process_of
-from consumer.member.silence_watch import SUSPICION_PHI, SilenceWatch
-from consumer.protocol.shard_pb2 import ConsumerSpec
-from consumer.resolver.hearing import Hearing
+from broadsheet.allocator.errors import EtcdError, ValidationError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.model import Member, MemberId
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.key_space import process_of
+from broadsheet.consumer.member.silence_watch import SUSPICION_PHI, SilenceWatch
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.consumer.resolver.hearing import Hearing
 
 CONNECT_SECONDS_MAX = 2.0
 HELD_SECONDS_MIN = 1.0

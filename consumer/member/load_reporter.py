@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.etcd.api import Etcd
-from allocator.keys import AuxiliaryKeys
-from allocator.model import ItemId, MemberId
-from allocator.ops import LeaseId, Put
-from allocator.runtime.clock import Clock
-from allocator.state.load import Lag, ReplicaLoad
-from consumer.load_report import RoundedReport
-from consumer.shard.attempt_counters import Usage
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import LeaseId, Put
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.state.load import Lag, ReplicaLoad
+from broadsheet.consumer.load_report import RoundedReport
+from broadsheet.consumer.shard.attempt_counters import Usage
 
 REPORT_SECONDS = 15.0
 """Time over which a rate is measured."""

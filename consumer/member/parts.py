@@ -12,49 +12,55 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from allocator.config import AllocationConfig
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leader.move_log import MoveLog
-from allocator.metrics import AllocatorMetrics
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from allocator.session import Session, SessionConfig
-from consumer.application import Application, MessageProducer, ServiceRegistrar
-from consumer.config import MemberConfig
-from consumer.errors import EndpointError
-from consumer.journal.client import JournalClient
-from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of, status_of
-from consumer.load_report import decode_report
-from consumer.member.broker_watch import BrokerWatch
-from consumer.member.crash_watch import CrashWatch
-from consumer.member.failure_detector import FailureDetector
-from consumer.member.load_reporter import LoadReporter
-from consumer.member.standby_take_over import StandbyTakeOver
-from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
-from consumer.protocol.auth import KeyedAuth, NoAuth
-from consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
-from consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
-from consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
-from consumer.resolver.hearing import Hearing
-from consumer.resolver.local_shards import LocalShards
-from consumer.resolver.resolver import Peers, ShardResolver
-from consumer.rpc.allocation_api import AllocationApi
-from consumer.rpc.call_limits import CallLimits
-from consumer.rpc.guard import RpcGuard
-from consumer.rpc.peer_api import PeerApi
-from consumer.rpc.recovery_api import RecoveryApi
-from consumer.rpc.shard_api import ShardApi
-from consumer.rpc.state_api import StateApi
-from consumer.rpc.state_reader import StateReader
-from consumer.shard.crash_loop import CrashHistory
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.live_shard import LiveShard
-from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback.records import RollbackRecords
+from broadsheet.allocator.config import AllocationConfig
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.session import Session, SessionConfig
+from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import (
+    ReplicaConsistency,
+    ShardDecoder,
+    is_failed,
+    process_of,
+    status_of,
+)
+from broadsheet.consumer.load_report import decode_report
+from broadsheet.consumer.member.broker_watch import BrokerWatch
+from broadsheet.consumer.member.crash_watch import CrashWatch
+from broadsheet.consumer.member.failure_detector import FailureDetector
+from broadsheet.consumer.member.load_reporter import LoadReporter
+from broadsheet.consumer.member.standby_take_over import StandbyTakeOver
+from broadsheet.consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
+from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
+from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
+from broadsheet.consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
+from broadsheet.consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
+from broadsheet.consumer.resolver.hearing import Hearing
+from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.resolver.resolver import Peers, ShardResolver
+from broadsheet.consumer.rpc.allocation_api import AllocationApi
+from broadsheet.consumer.rpc.call_limits import CallLimits
+from broadsheet.consumer.rpc.guard import RpcGuard
+from broadsheet.consumer.rpc.peer_api import PeerApi
+from broadsheet.consumer.rpc.recovery_api import RecoveryApi
+from broadsheet.consumer.rpc.shard_api import ShardApi
+from broadsheet.consumer.rpc.state_api import StateApi
+from broadsheet.consumer.rpc.state_reader import StateReader
+from broadsheet.consumer.shard.crash_loop import CrashHistory
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.consumer.shard.rollback.records import RollbackRecords
 
 # The gauge of which shards run here, and how they stand.
 #

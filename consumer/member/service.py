@@ -29,31 +29,37 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     EtcdUnavailableError,
     LeaseLostError,
     MemberKeyLostError,
     TxnConflictError,
 )
-from allocator.etcd.client import EtcdClient
-from allocator.model import MemberId
-from allocator.placement.choose import FEW_ITEMS, import_best_solver
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Application
-from consumer.config import MemberConfig
-from consumer.errors import ResolverStoppedError
-from consumer.journal.appender import BULK_CHUNK_BYTES
-from consumer.journal.client import JournalClient
-from consumer.key_space import process_id_of
-from consumer.member.drain import Drain, DrainBounds, DrainVerdict
-from consumer.member.parts import MemberParts, Surroundings, compose, host_and_port, new_server
-from consumer.member.state_directory import StateDirectory, default_parent
-from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
-from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.journal_pb2 import ProcessSpec
-from consumer.protocol.shard_pb2 import ConsumerSpec
-from consumer.resolver.resolver import ShardResolver
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.choose import FEW_ITEMS, import_best_solver
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Application
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.errors import ResolverStoppedError
+from broadsheet.consumer.journal.appender import BULK_CHUNK_BYTES
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import process_id_of
+from broadsheet.consumer.member.drain import Drain, DrainBounds, DrainVerdict
+from broadsheet.consumer.member.parts import (
+    MemberParts,
+    Surroundings,
+    compose,
+    host_and_port,
+    new_server,
+)
+from broadsheet.consumer.member.state_directory import StateDirectory, default_parent
+from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.consumer.resolver.resolver import ShardResolver
 
 log = structlog.get_logger()
 

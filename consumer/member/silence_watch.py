@@ -27,16 +27,16 @@ from random import Random
 import grpc
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.etcd.api import Etcd
-from allocator.model import Member
-from allocator.ops import LeaseId
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.key_space import process_of
-from consumer.protocol.peer_pb2 import TESTIMONY_HEARD, TESTIMONY_SILENT
-from consumer.resolver.hearing import BEAT_SECONDS, MUTE_CODES, Hearing
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.model import Member
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.key_space import process_of
+from broadsheet.consumer.protocol.peer_pb2 import TESTIMONY_HEARD, TESTIMONY_SILENT
+from broadsheet.consumer.resolver.hearing import BEAT_SECONDS, MUTE_CODES, Hearing
 
 TICK_SECONDS = 0.1
 """Between two looks at the silence."""

@@ -16,22 +16,27 @@ from collections.abc import Callable, Sequence
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from allocator.errors import EtcdError, ValidationError
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.leader.move_log import MoveLog
-from allocator.leader.move_records import Cause
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.ops import Compare, Delete, Put, TxnCheckpoint
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ConsumerError
-from consumer.journal.client import JournalClient
-from consumer.key_space import PRIMARY_SLOT, spec_of, status_of
-from consumer.member.availability import CALM_SECONDS, TakeOver, TakeOverPace, take_over_of
-from consumer.move_messages import UNAVAILABLE
-from consumer.recoverylog.hints import has_recovery_log, recovery_log_of
+from broadsheet.allocator.errors import EtcdError, ValidationError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.leader.move_records import Cause
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.ops import Compare, Delete, Put, TxnCheckpoint
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import PRIMARY_SLOT, spec_of, status_of
+from broadsheet.consumer.member.availability import (
+    CALM_SECONDS,
+    TakeOver,
+    TakeOverPace,
+    take_over_of,
+)
+from broadsheet.consumer.move_messages import UNAVAILABLE
+from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
 
 PROOF_SECONDS_MAX = 1.0
 """Longest wait for the broker to show that it answers this member."""

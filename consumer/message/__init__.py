@@ -2,15 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from allocator.runtime.door import lazy_names
+from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from consumer.journal.append_fence import WriterEpochRegister
-    from consumer.message.framing import NDJSON, framing_for
-    from consumer.message.mapping import fnv1a_32
-    from consumer.message.publisher import PendingAppend
-    from consumer.message.types import json_uuid_of
-    from consumer.message.uuid import MessageClock, build_uuid, new_producer_id, parse_uuid
+    from broadsheet.consumer.journal.append_fence import WriterEpochRegister
+    from broadsheet.consumer.message.framing import NDJSON, framing_for
+    from broadsheet.consumer.message.mapping import fnv1a_32
+    from broadsheet.consumer.message.publisher import PendingAppend
+    from broadsheet.consumer.message.types import json_uuid_of
+    from broadsheet.consumer.message.uuid import (
+        MessageClock,
+        build_uuid,
+        new_producer_id,
+        parse_uuid,
+    )
 
 __all__ = [
     "NDJSON",
@@ -29,15 +34,15 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "WriterEpochRegister": "consumer.journal.append_fence",
-            "MessageClock": "consumer.message.uuid",
-            "NDJSON": "consumer.message.framing",
-            "PendingAppend": "consumer.message.publisher",
-            "build_uuid": "consumer.message.uuid",
-            "fnv1a_32": "consumer.message.mapping",
-            "framing_for": "consumer.message.framing",
-            "json_uuid_of": "consumer.message.types",
-            "new_producer_id": "consumer.message.uuid",
-            "parse_uuid": "consumer.message.uuid",
+            "WriterEpochRegister": "broadsheet.consumer.journal.append_fence",
+            "MessageClock": "broadsheet.consumer.message.uuid",
+            "NDJSON": "broadsheet.consumer.message.framing",
+            "PendingAppend": "broadsheet.consumer.message.publisher",
+            "build_uuid": "broadsheet.consumer.message.uuid",
+            "fnv1a_32": "broadsheet.consumer.message.mapping",
+            "framing_for": "broadsheet.consumer.message.framing",
+            "json_uuid_of": "broadsheet.consumer.message.types",
+            "new_producer_id": "broadsheet.consumer.message.uuid",
+            "parse_uuid": "broadsheet.consumer.message.uuid",
         },
     )

@@ -23,8 +23,8 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from consumer.message.sequence_rules import NOTHING_PENDING, ProducerClocks
-from consumer.message.uuid import CLOCK_UNITS_PER_SECOND
+from broadsheet.consumer.message.sequence_rules import NOTHING_PENDING, ProducerClocks
+from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND
 
 PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
 """Gazette's. Longer than any client repeats an append."""

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from consumer.message.framing import FRAME_BYTES_MAX
+from broadsheet.consumer.message.framing import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa

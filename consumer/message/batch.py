@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from consumer.errors import FramingError
-from consumer.message.framing import Frames
-from consumer.message.uuid import FLAGS_MAX, NIL_UUID, UUID_BYTES, parse_uuids
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import Frames
+from broadsheet.consumer.message.uuid import FLAGS_MAX, NIL_UUID, UUID_BYTES, parse_uuids
 
 UNREADABLE: Final = FLAGS_MAX + 1
 """In a batch's column of flags: not a message, but bytes of the journal that are none. They have no UUID, so they are

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from consumer.errors import ClockAheadError
-from consumer.message.batch import MessageBatch
-from consumer.message.uuid import clock_at, unix_seconds_of
+from broadsheet.consumer.errors import ClockAheadError
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.uuid import clock_at, unix_seconds_of
 
 CLOCK_AHEAD_SECONDS: Final = 3600.0
 """By how much a clock may be ahead by default: machines with a time service differ by less than a second."""

@@ -21,7 +21,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from consumer.errors import ContentTypeError, FramingError
+from broadsheet.consumer.errors import ContentTypeError, FramingError
 
 NDJSON: Final = "application/x-ndjson"
 """The content type of JSON messages, one a line."""

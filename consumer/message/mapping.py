@@ -15,7 +15,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from consumer.errors import NoPartitionsError
+from broadsheet.consumer.errors import NoPartitionsError
 
 
 @dataclass(frozen=True, slots=True)

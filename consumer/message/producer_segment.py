@@ -14,8 +14,8 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
-from consumer.message.uuid import PRODUCER_BYTES
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.message.uuid import PRODUCER_BYTES
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 SEGMENT_ID_BYTES: Final = 16
 _VERSION: Final = 1

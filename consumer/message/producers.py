@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from consumer.message.batch import MessageBatch
-from consumer.message.producer_segment import packed_ids, packed_segment, segment_id
-from consumer.message.sequence_rules import NOTHING_PENDING, ProducerClocks
-from consumer.message.uuid import PRODUCER_BYTES
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.producer_segment import packed_ids, packed_segment, segment_id
+from broadsheet.consumer.message.sequence_rules import NOTHING_PENDING, ProducerClocks
+from broadsheet.consumer.message.uuid import PRODUCER_BYTES
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 # Messages that await their acknowledgement, as many as memory allows: oldest evicted first.
 #
@@ -160,13 +160,13 @@ class Producer(ProducerClocks):
         self.is_named = False
         """Whether any segment names it, be it with an older state."""
         self.heard_seconds = 0.0
-        """When it was last heard, or restored, in its journal's reading time (`consumer.message.ageing`)."""
+        """When it was last heard, or restored, in its journal's reading time (`broadsheet.consumer.message.ageing`)."""
 
 
 # The producers of one journal, and which of them a checkpoint must name itself.
 #
 # A checkpoint names the producers that were heard lately and those with something pending. The
-# others are filed: packed into segments (`consumer.message.producer_segment`), which the store
+# others are filed: packed into segments (`broadsheet.consumer.message.producer_segment`), which the store
 # keeps beside its checkpoints and the checkpoint rests on. So a checkpoint costs what changed,
 # however many producers a journal has had.
 #
@@ -251,7 +251,7 @@ class JournalProducers:
         if source.segments or source.forgotten:
             raise ValueError(
                 "the checkpoint rests on segments that its store keeps, and the store did not put them in; "
-                "return it as consumer.message.producer_segment.put_together does"
+                "return it as broadsheet.consumer.message.producer_segment.put_together does"
             )
         producers = cls()
         for entry in source.producers:

@@ -12,7 +12,7 @@ The intents of a small transaction *carry* its messages, if the publisher was to
 for it, and leaves nothing in a journal if the transaction fails. As ever, appending an intent again changes nothing:
 readers drop messages up to a producer's last acknowledgement. Not carried are the first messages for a journal, because
 only their append tells whether there is such a journal, before anything is committed that it should take; nor those
-whose acknowledgement a rollback could not tell from another (`consumer.message.rollback`).
+whose acknowledgement a rollback could not tell from another (`broadsheet.consumer.message.rollback`).
 
 One thread at a time. UUIDs are minted in the order of each journal's buffer, so clocks only grow within a journal.
 
@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from allocator.errors import ValidationError
-from consumer.errors import ContentTypeError, PublishMessageError
-from consumer.message.batch import MessageType
-from consumer.message.framing import Framing, framing_for
-from consumer.message.mapping import MappedJournal, Mapping
-from consumer.message.rollback import Rollback
-from consumer.message.uuid import Flags, MessageClock, build_uuid
-from consumer.protocol.alphabet import validate_journal
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import ContentTypeError, PublishMessageError
+from broadsheet.consumer.message.batch import MessageType
+from broadsheet.consumer.message.framing import Framing, framing_for
+from broadsheet.consumer.message.mapping import MappedJournal, Mapping
+from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.uuid import Flags, MessageClock, build_uuid
+from broadsheet.consumer.protocol.alphabet import validate_journal
 
 CARRIED_BYTES_MAX = 16 << 10
 """Of a small transaction, all journals together. Each byte carried is written twice: with the commit, and where it

@@ -16,15 +16,20 @@ from typing import Final
 
 import structlog
 
-from consumer.errors import ContentTypeError, FramingError
-from consumer.journal.client import JournalClient
-from consumer.journal.guard import OffsetGuard
-from consumer.journal.reader import ReadSpan
-from consumer.message.batch import MessageBatch, MessageType, batch_around_damage, batch_of
-from consumer.message.framing import Framing, Unframer, framing_for
-from consumer.message.sequencer import RING_BYTES, RING_MESSAGES, Sequencer
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.protocol.labels import CONTENT_TYPE, value_of
+from broadsheet.consumer.errors import ContentTypeError, FramingError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.guard import OffsetGuard
+from broadsheet.consumer.journal.reader import ReadSpan
+from broadsheet.consumer.message.batch import (
+    MessageBatch,
+    MessageType,
+    batch_around_damage,
+    batch_of,
+)
+from broadsheet.consumer.message.framing import Framing, Unframer, framing_for
+from broadsheet.consumer.message.sequencer import RING_BYTES, RING_MESSAGES, Sequencer
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, value_of
 
 _log = structlog.get_logger()
 

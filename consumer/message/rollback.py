@@ -25,7 +25,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
-from consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
+from broadsheet.consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
 
 _UUID_BYTES = 16
 UUID_TEXT_BYTES: Final = 36

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
-from consumer.errors import ReplayError
-from consumer.message.batch import UNREADABLE, MessageBatch
-from consumer.message.producers import Producer
-from consumer.message.sequence_rules import (
+from broadsheet.consumer.errors import ReplayError
+from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
+from broadsheet.consumer.message.producers import Producer
+from broadsheet.consumer.message.sequence_rules import (
     NOTHING_PENDING,
     TXN_FLAGS,
     CommitSelection,
@@ -26,7 +26,7 @@ from consumer.message.sequence_rules import (
     decide,
     duplicates_through,
 )
-from consumer.message.uuid import Flags
+from broadsheet.consumer.message.uuid import Flags
 
 JOINED_MESSAGES: Final = 512
 """Parts of a sequence are joined up to so many messages; what is longer is handed over as it was read."""

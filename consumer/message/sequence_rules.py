@@ -1,9 +1,9 @@
 """The exactly-once rule: what becomes of a message, by its flags, its clock and what its producer did before.
 
-It is stated here alone. A shard's sequencer (`consumer.message.sequencer`) and Spark's journal source
-(`spark_bridge.journal_source.commit_scan`) both ask `decide` for one message, `classify` for a column of clocks, and
-`CommitSelection` for what an acknowledgement commits; they differ only in what they do about the answer. The decisions
-form one table, `DECISIONS`:
+It is stated here alone. A shard's sequencer (`broadsheet.consumer.message.sequencer`) and Spark's journal source
+(`broadsheet.spark_bridge.journal_source.commit_scan`) both ask `decide` for one message, `classify` for a column of
+clocks, and `CommitSelection` for what an acknowledgement commits; they differ only in what they do about the answer.
+The decisions form one table, `DECISIONS`:
 
     flags      clock < min      clock = min      min < clock <= max   clock > max
     OUTSIDE    already acked    already acked    commit *             commit *
@@ -37,7 +37,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from consumer.message.uuid import Flags
+from broadsheet.consumer.message.uuid import Flags
 
 NOTHING_PENDING: Final = -1
 """In place of the offset where pending messages begin."""

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
-from consumer.message.batch import MessageBatch
-from consumer.message.producers import (
+from broadsheet.consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.producers import (
     FilingLimits,
     JournalProducers,
     Producer,
@@ -40,7 +40,7 @@ from consumer.message.producers import (
     Ring,
     Span,
 )
-from consumer.message.sequence import (
+from broadsheet.consumer.message.sequence import (
     ReplayRange,
     RunEmission,
     SequenceEmission,
@@ -48,7 +48,7 @@ from consumer.message.sequence import (
     end_of_stretch,
     scan_run,
 )
-from consumer.message.sequence_rules import (
+from broadsheet.consumer.message.sequence_rules import (
     EFFECTS,
     NOTHING_PENDING,
     TXN_FLAGS,
@@ -57,8 +57,8 @@ from consumer.message.sequence_rules import (
     classify,
     decide,
 )
-from consumer.message.uuid import Flags
-from consumer.protocol import shard_pb2
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.protocol import shard_pb2
 
 RING_MESSAGES: Final = 32_768
 RING_BYTES: Final = 32 << 20
@@ -259,7 +259,8 @@ class Sequencer:
         """Return the sources of a checkpoint as of what was consumed; no span counts as pending any more.
 
         Args:
-            prune_horizon_seconds: Producers silent for longer (`consumer.message.ageing`) are forgotten here too; 0
+            prune_horizon_seconds: Producers silent for longer (`broadsheet.consumer.message.ageing`) are forgotten here
+                too; 0
                 forgets none. In the middle of a run none is: its duplicates were told apart by what the producers had
                 committed when it began.
         """

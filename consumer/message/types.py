@@ -15,9 +15,9 @@ import msgspec
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from consumer.message.arrow_ipc import read_stream
-from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from consumer.message.uuid import NIL_UUID, format_uuid
+from broadsheet.consumer.message.arrow_ipc import read_stream
+from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.consumer.message.uuid import NIL_UUID, format_uuid
 
 if TYPE_CHECKING:
     import pyarrow as pa

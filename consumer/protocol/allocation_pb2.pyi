@@ -7,7 +7,7 @@ Any member answers; it asks the leader, who alone knows which plan is in force a
 """
 
 from collections import abc as _abc
-from consumer.protocol import shard_pb2 as _shard_pb2
+from broadsheet.consumer.protocol import shard_pb2 as _shard_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2

@@ -7,7 +7,7 @@ Any member answers; it asks the leader, who alone knows which plan is in force a
 """
 
 from collections import abc as _abc
-from consumer.protocol import allocation_pb2 as _allocation_pb2
+from broadsheet.consumer.protocol import allocation_pb2 as _allocation_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from allocator.errors import ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 TOKEN_SYMBOLS = "-_+/."  # noqa: S105 - an alphabet, not a secret
 """What a token may hold beside letters and numbers."""

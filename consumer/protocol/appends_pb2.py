@@ -22,14 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
+from broadsheet.consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63onsumer/protocol/appends.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"\xc3\x02\n\x13\x41ppendStreamRequest\x12:\n\x07\x61ppends\x18\x01 \x03(\x0b\x32).broadsheet.v1.AppendStreamRequest.Append\x1a\xef\x01\n\x06\x41ppend\x12+\n\nparameters\x18\x01 \x01(\x0b\x32\x17.protocol.AppendRequest\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\x0c\x12\r\n\x05\x61\x66ter\x18\x04 \x03(\x0c\x12\x0e\n\x06number\x18\x05 \x01(\x04\x12I\n\x08metadata\x18\x06 \x03(\x0b\x32\x37.broadsheet.v1.AppendStreamRequest.Append.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb5\x01\n\x14\x41ppendStreamResponse\x12;\n\x07\x61nswers\x18\x01 \x03(\x0b\x32*.broadsheet.v1.AppendStreamResponse.Answer\x1a`\n\x06\x41nswer\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12(\n\x06\x61ppend\x18\x02 \x01(\x0b\x32\x18.protocol.AppendResponse\x12\x0c\n\x04\x63ode\x18\x03 \x01(\r\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t2l\n\rAppendService\x12[\n\x0c\x41ppendStream\x12\".broadsheet.v1.AppendStreamRequest\x1a#.broadsheet.v1.AppendStreamResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consumer.protocol.appends_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.consumer.protocol.appends_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_APPENDSTREAMREQUEST_APPEND_METADATAENTRY']._loaded_options = None

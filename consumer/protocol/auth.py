@@ -19,9 +19,9 @@ from datetime import UTC, datetime, timedelta
 from enum import IntFlag
 from typing import Any, Protocol
 
-from allocator.errors import ValidationError
-from consumer.errors import NotAuthorizedError, UnauthenticatedError
-from consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
 
 AUTHORIZATION = "authorization"
 """Metadata key of the token."""

@@ -20,11 +20,11 @@ from typing import Final, TypeAlias
 import msgspec
 from google.protobuf.message import DecodeError
 
-from allocator.documents import DocumentError, decode_json
-from allocator.errors import ValidationError
-from consumer.errors import BoundExceededError
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.shard_pb2 import Status
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import BoundExceededError
+from broadsheet.consumer.protocol.journal_pb2 import Header
+from broadsheet.consumer.protocol.shard_pb2 import Status
 
 SHARD = "broadsheet-shard-bin"
 READ_THROUGH = "broadsheet-read-through-bin"

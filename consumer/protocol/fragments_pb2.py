@@ -22,14 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
+from broadsheet.consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!consumer/protocol/fragments.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"P\n\x16\x44\x65leteFragmentsRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12%\n\tfragments\x18\x02 \x03(\x0b\x32\x12.protocol.Fragment\"\x82\x01\n\x17\x44\x65leteFragmentsResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12#\n\x07\x64\x65leted\x18\x03 \x03(\x0b\x32\x12.protocol.Fragment\"@\n\x14VerifyJournalRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x17\n\x0f\x64iscard_damaged\x18\x02 \x01(\x08\"\xe0\x01\n\x15VerifyJournalResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12\x11\n\tfragments\x18\x03 \x01(\x03\x12$\n\x08\x66ragment\x18\x04 \x01(\x0b\x32\x12.protocol.Fragment\x12(\n\x07\x64\x61maged\x18\x05 \x03(\x0b\x32\x17.broadsheet.v1.ByteSpan\x12\x11\n\tdiscarded\x18\x06 \x01(\x08\x12\r\n\x05\x65rror\x18\x07 \x01(\t\"&\n\x08\x42yteSpan\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"\x17\n\x15ListQuarantineRequest\"k\n\x16ListQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12/\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1e.broadsheet.v1.QuarantineEntry\"d\n\x0fQuarantineEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\n\n\x02\x61t\x18\x04 \x01(\t\x12\x0f\n\x07journal\x18\x05 \x01(\t\x12\r\n\x05\x62ytes\x18\x06 \x01(\x03\"$\n\x16PurgeQuarantineRequest\x12\n\n\x02id\x18\x01 \x01(\t\";\n\x17PurgeQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header2\x92\x03\n\x0f\x46ragmentService\x12`\n\x0f\x44\x65leteFragments\x12%.broadsheet.v1.DeleteFragmentsRequest\x1a&.broadsheet.v1.DeleteFragmentsResponse\x12\\\n\rVerifyJournal\x12#.broadsheet.v1.VerifyJournalRequest\x1a$.broadsheet.v1.VerifyJournalResponse0\x01\x12]\n\x0eListQuarantine\x12$.broadsheet.v1.ListQuarantineRequest\x1a%.broadsheet.v1.ListQuarantineResponse\x12`\n\x0fPurgeQuarantine\x12%.broadsheet.v1.PurgeQuarantineRequest\x1a&.broadsheet.v1.PurgeQuarantineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consumer.protocol.fragments_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.consumer.protocol.fragments_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DELETEFRAGMENTSREQUEST']._serialized_start=85

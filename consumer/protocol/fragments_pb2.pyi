@@ -4,7 +4,7 @@ isort:skip_file
 What a broker does with its fragments beyond `protocol.Journal`, which lists them and has no way to remove any."""
 
 from collections import abc as _abc
-from consumer.protocol import journal_pb2 as _journal_pb2
+from broadsheet.consumer.protocol import journal_pb2 as _journal_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from consumer.protocol import fragments_pb2 as consumer_dot_protocol_dot_fragments__pb2
+from broadsheet.consumer.protocol import fragments_pb2 as consumer_dot_protocol_dot_fragments__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__

@@ -4,7 +4,7 @@ isort:skip_file
 What a broker does with its fragments beyond `protocol.Journal`, which lists them and has no way to remove any."""
 
 from collections import abc as _abc
-from consumer.protocol import fragments_pb2 as _fragments_pb2
+from broadsheet.consumer.protocol import fragments_pb2 as _fragments_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

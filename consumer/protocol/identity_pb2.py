@@ -28,7 +28,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n consumer/protocol
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consumer.protocol.identity_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.consumer.protocol.identity_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOURNALEPOCH']._serialized_start=46

@@ -7,7 +7,7 @@ Wire-compatible with Gazette's `protocol.Journal`. A number here may never chang
 """
 
 from collections import abc as _abc
-from consumer.protocol import identity_pb2 as _identity_pb2
+from broadsheet.consumer.protocol import identity_pb2 as _identity_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message

@@ -7,7 +7,7 @@ Wire-compatible with Gazette's `protocol.Journal`. A number here may never chang
 """
 
 from collections import abc as _abc
-from consumer.protocol import journal_pb2 as _journal_pb2
+from broadsheet.consumer.protocol import journal_pb2 as _journal_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from allocator.errors import ValidationError
-from consumer.protocol.alphabet import shown
-from consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
-from consumer.protocol.selector_text import format_selector as format_selector
-from consumer.protocol.selector_text import parse_selector as parse_selector
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.alphabet import shown
+from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
+from broadsheet.consumer.protocol.selector_text import format_selector as format_selector
+from broadsheet.consumer.protocol.selector_text import parse_selector as parse_selector
 
 CONTENT_TYPE = "content-type"
 """How messages are framed in a journal."""

@@ -4,7 +4,7 @@ isort:skip_file
 How members of a cluster learn of each other that they live."""
 
 from collections import abc as _abc
-from consumer.protocol import peer_pb2 as _peer_pb2
+from broadsheet.consumer.protocol import peer_pb2 as _peer_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

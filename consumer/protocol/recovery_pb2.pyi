@@ -7,7 +7,7 @@ Any member answers: it reads everything that it decides by from etcd and from th
 """
 
 from collections import abc as _abc
-from consumer.protocol import identity_pb2 as _identity_pb2
+from broadsheet.consumer.protocol import identity_pb2 as _identity_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -7,7 +7,7 @@ Any member answers: it reads everything that it decides by from etcd and from th
 """
 
 from collections import abc as _abc
-from consumer.protocol import recovery_pb2 as _recovery_pb2
+from broadsheet.consumer.protocol import recovery_pb2 as _recovery_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 
-from allocator.errors import ValidationError
-from consumer.protocol.alphabet import shown
-from consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
-from consumer.protocol.validation_terms import validate_selector
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.alphabet import shown
+from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
+from broadsheet.consumer.protocol.validation_terms import validate_selector
 
 # `\w` is letters, numbers and underscore, as in the alphabet of tokens; lengths are checked by validation.
 _TERM = re.compile(

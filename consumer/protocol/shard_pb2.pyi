@@ -7,9 +7,9 @@ Wire-compatible with Gazette's `consumer.Shard`. A number here may never change 
 """
 
 from collections import abc as _abc
-from consumer.protocol import identity_pb2 as _identity_pb2
-from consumer.protocol import journal_pb2 as _journal_pb2
-from consumer.protocol import recorded_op_pb2 as _recorded_op_pb2
+from broadsheet.consumer.protocol import identity_pb2 as _identity_pb2
+from broadsheet.consumer.protocol import journal_pb2 as _journal_pb2
+from broadsheet.consumer.protocol import recorded_op_pb2 as _recorded_op_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message

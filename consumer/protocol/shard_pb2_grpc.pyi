@@ -7,7 +7,7 @@ Wire-compatible with Gazette's `consumer.Shard`. A number here may never change 
 """
 
 from collections import abc as _abc
-from consumer.protocol import shard_pb2 as _shard_pb2
+from broadsheet.consumer.protocol import shard_pb2 as _shard_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -22,15 +22,15 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
-from consumer.protocol import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
+from broadsheet.consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
+from broadsheet.consumer.protocol import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63onsumer/protocol/state.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\x1a\x1d\x63onsumer/protocol/shard.proto\"@\n\x13ListReplicasRequest\x12)\n\x08selector\x18\x01 \x01(\x0b\x32\x17.protocol.LabelSelector\"\xcc\x02\n\x0fReplicaProgress\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x14\n\x0c\x62\x65hind_bytes\x18\x03 \x01(\x03\x12\x16\n\x0e\x62\x65hind_seconds\x18\x04 \x01(\x01\x12\x45\n\x0cread_through\x18\x05 \x03(\x0b\x32/.broadsheet.v1.ReplicaProgress.ReadThroughEntry\x12\x41\n\npublish_at\x18\x06 \x03(\x0b\x32-.broadsheet.v1.ReplicaProgress.PublishAtEntry\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0ePublishAtEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"j\n\x14ListReplicasResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12\x30\n\x08replicas\x18\x02 \x03(\x0b\x32\x1e.broadsheet.v1.ReplicaProgress\"D\n\x14\x44\x65scribeStateRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x1d\n\x15max_staleness_seconds\x18\x02 \x01(\x01\"0\n\nStateTable\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"\x95\x01\n\x15\x44\x65scribeStateResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12)\n\x06tables\x18\x03 \x03(\x0b\x32\x19.broadsheet.v1.StateTable\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\"`\n\x10ScanStateRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12\x1d\n\x15max_staleness_seconds\x18\x04 \x01(\x01\"\xaf\x01\n\x0cScannedState\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x42\n\x0cread_through\x18\x02 \x03(\x0b\x32,.broadsheet.v1.ScannedState.ReadThroughEntry\x12\x19\n\x11staleness_seconds\x18\x03 \x01(\x01\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa1\x01\n\x11ScanStateResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12*\n\x05state\x18\x03 \x01(\x0b\x32\x1b.broadsheet.v1.ScannedState\x12\r\n\x05\x61rrow\x18\x04 \x01(\x0c\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t2\x95\x02\n\x0cStateService\x12W\n\x0cListReplicas\x12\".broadsheet.v1.ListReplicasRequest\x1a#.broadsheet.v1.ListReplicasResponse\x12Z\n\rDescribeState\x12#.broadsheet.v1.DescribeStateRequest\x1a$.broadsheet.v1.DescribeStateResponse\x12P\n\tScanState\x12\x1f.broadsheet.v1.ScanStateRequest\x1a .broadsheet.v1.ScanStateResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consumer.protocol.state_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.consumer.protocol.state_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPLICAPROGRESS_READTHROUGHENTRY']._loaded_options = None

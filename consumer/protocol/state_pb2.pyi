@@ -8,8 +8,8 @@ A member answers for the replicas that it has itself; it asks no other. Whoever 
 """
 
 from collections import abc as _abc
-from consumer.protocol import journal_pb2 as _journal_pb2
-from consumer.protocol import shard_pb2 as _shard_pb2
+from broadsheet.consumer.protocol import journal_pb2 as _journal_pb2
+from broadsheet.consumer.protocol import shard_pb2 as _shard_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

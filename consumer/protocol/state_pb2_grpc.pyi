@@ -8,7 +8,7 @@ A member answers for the replicas that it has itself; it asks no other. Whoever 
 """
 
 from collections import abc as _abc
-from consumer.protocol import state_pb2 as _state_pb2
+from broadsheet.consumer.protocol import state_pb2 as _state_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

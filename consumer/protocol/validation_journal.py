@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import posixpath
 
-from allocator.errors import ValidationError
-from consumer.protocol.alphabet import require, shown, validate_journal, within
-from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
-from consumer.protocol.journal_pb2 import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.alphabet import require, shown, validate_journal, within
+from broadsheet.consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     ApplyRequest,
     FragmentsRequest,
@@ -21,8 +21,8 @@ from consumer.protocol.journal_pb2 import (
     ListRequest,
     ReadRequest,
 )
-from consumer.protocol.labels import PREFIX
-from consumer.protocol.validation_journal_response import (
+from broadsheet.consumer.protocol.labels import PREFIX
+from broadsheet.consumer.protocol.validation_journal_response import (
     validate_append_response,
     validate_apply_response,
     validate_fragments_response,
@@ -30,8 +30,11 @@ from consumer.protocol.validation_journal_response import (
     validate_read_response,
     validate_store_health_response,
 )
-from consumer.protocol.validation_journal_spec import validate_journal_spec, validate_store
-from consumer.protocol.validation_terms import (
+from broadsheet.consumer.protocol.validation_journal_spec import (
+    validate_journal_spec,
+    validate_store,
+)
+from broadsheet.consumer.protocol.validation_terms import (
     validate_fragment,
     validate_header,
     validate_label_set,

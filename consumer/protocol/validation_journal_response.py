@@ -5,9 +5,9 @@ Source: gazette/core broker/protocol/rpc_extensions.go (Validate of each respons
 
 from __future__ import annotations
 
-from allocator.errors import ValidationError
-from consumer.protocol.alphabet import require, shown, within
-from consumer.protocol.journal_pb2 import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.alphabet import require, shown, within
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendResponse,
     ApplyResponse,
     FragmentsResponse,
@@ -17,8 +17,8 @@ from consumer.protocol.journal_pb2 import (
     ReadResponse,
     Status,
 )
-from consumer.protocol.validation_journal_spec import validate_journal_spec
-from consumer.protocol.validation_terms import (
+from broadsheet.consumer.protocol.validation_journal_spec import validate_journal_spec
+from broadsheet.consumer.protocol.validation_terms import (
     validate_endpoint,
     validate_fragment,
     validate_header,

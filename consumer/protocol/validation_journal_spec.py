@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, urlsplit
 
-from allocator.errors import ValidationError
-from consumer.protocol.alphabet import require, shown, validate_journal_name, within
-from consumer.protocol.journal_pb2 import CompressionCodec, JournalSpec, LabelSet
-from consumer.protocol.labels import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.alphabet import require, shown, validate_journal_name, within
+from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, JournalSpec, LabelSet
+from broadsheet.consumer.protocol.labels import (
     CONTENT_TYPE,
     MESSAGE_SUBTYPE,
     MESSAGE_TYPE,
@@ -21,7 +21,7 @@ from consumer.protocol.labels import (
     value_of,
     values_of,
 )
-from consumer.protocol.validation_terms import (
+from broadsheet.consumer.protocol.validation_terms import (
     validate_codec,
     validate_label_set,
     validate_single_valued,

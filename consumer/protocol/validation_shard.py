@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
-from consumer.protocol.alphabet import (
+from broadsheet.consumer.protocol.alphabet import (
     below,
     require,
     shown,
@@ -20,15 +20,15 @@ from consumer.protocol.alphabet import (
     validate_token,
     within,
 )
-from consumer.protocol.labels import (
+from broadsheet.consumer.protocol.labels import (
     DEAD_LETTER_JOURNAL,
     ID,
     SINGLE_VALUED,
     values_of,
     weight_thousandths,
 )
-from consumer.protocol.recorded_op_pb2 import FSMHints, Segment
-from consumer.protocol.shard_pb2 import (
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Segment
+from broadsheet.consumer.protocol.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
     ConsumerSpec,
@@ -44,8 +44,8 @@ from consumer.protocol.shard_pb2 import (
     UnassignRequest,
     UnassignResponse,
 )
-from consumer.protocol.validation_journal import validate_expected_revision
-from consumer.protocol.validation_terms import (
+from broadsheet.consumer.protocol.validation_journal import validate_expected_revision
+from broadsheet.consumer.protocol.validation_terms import (
     validate_header,
     validate_label_set,
     validate_process_spec,

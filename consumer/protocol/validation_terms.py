@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import pairwise
 from urllib.parse import urlsplit
 
-from allocator.errors import ValidationError
-from consumer.protocol.alphabet import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.alphabet import (
     PATH_SYMBOLS,
     below,
     cleaned_path,
@@ -23,7 +23,7 @@ from consumer.protocol.alphabet import (
     validate_journal_name,
     validate_token,
 )
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.protocol.journal_pb2 import (
     CompressionCodec,
     Fragment,
     Header,

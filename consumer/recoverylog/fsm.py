@@ -18,12 +18,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from consumer.errors import HintsError
-from consumer.protocol import recorded_op_pb2 as pb
-from consumer.protocol.journal_pb2 import LabelSelector, LabelSet
-from consumer.protocol.labels import label_set
-from consumer.recoverylog.operation import next_checksum
-from consumer.recoverylog.segments import Segment, SegmentSet, segment_from, segment_message
+from broadsheet.consumer.errors import HintsError
+from broadsheet.consumer.protocol import recorded_op_pb2 as pb
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, LabelSet
+from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.consumer.recoverylog.operation import next_checksum
+from broadsheet.consumer.recoverylog.segments import (
+    Segment,
+    SegmentSet,
+    segment_from,
+    segment_message,
+)
 
 
 class OperationOutcome(Enum):

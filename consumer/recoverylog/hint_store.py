@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from allocator.errors import KeyDecodeError, RevisionCompactedError
-from allocator.etcd.api import Etcd
-from allocator.keys import Keys
-from allocator.model import Assignment
-from allocator.ops import Compare, Get, KeyValue, Put, prefix_range_end
-from consumer.errors import AssignmentLostError, HintsError
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.fsm import live_segments
-from consumer.recoverylog.hints import (
+from broadsheet.allocator.errors import KeyDecodeError, RevisionCompactedError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.ops import Compare, Get, KeyValue, Put, prefix_range_end
+from broadsheet.consumer.errors import AssignmentLostError, HintsError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.fsm import live_segments
+from broadsheet.consumer.recoverylog.hints import (
     StoredHints,
     backup_hints_keys,
     decode_hints,
@@ -32,7 +32,7 @@ from consumer.recoverylog.hints import (
     primary_hints_key,
     recovery_log_of,
 )
-from consumer.recoverylog.liveness import HintsValue, ShardHints
+from broadsheet.consumer.recoverylog.liveness import HintsValue, ShardHints
 
 BACKUPS_READ_MAX = 127
 """Backups read in one transaction beside the primary hints: etcd takes 128 operations."""

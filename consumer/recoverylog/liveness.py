@@ -20,11 +20,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from consumer.errors import HintsError
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.fsm import live_segments
-from consumer.recoverylog.hints import decode_hints
-from consumer.recoverylog.segments import Segment
+from broadsheet.consumer.errors import HintsError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.fsm import live_segments
+from broadsheet.consumer.recoverylog.hints import decode_hints
+from broadsheet.consumer.recoverylog.segments import Segment
 
 ENDLESS: Final = 1 << 63
 """Stands for the end of what has none; offsets are below."""

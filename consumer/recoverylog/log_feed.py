@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ConsumerError, JournalReplacedError, LogDataLossError
-from consumer.journal.client import JournalClient
-from consumer.journal.guard import OffsetGuard
-from consumer.journal.reader import ReadSpan
-from consumer.protocol.identity_pb2 import JournalEpoch
-from consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import ConsumerError, JournalReplacedError, LogDataLossError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.guard import OffsetGuard
+from broadsheet.consumer.journal.reader import ReadSpan
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
 
 AHEAD_BYTES: Final = 8 << 20
 """Read and not taken yet, bytes; no more is read above it. Of each feed."""

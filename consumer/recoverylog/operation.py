@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import google_crc32c
 from google.protobuf.message import DecodeError
 
-from consumer.errors import FramingError
-from consumer.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
-from consumer.protocol.recorded_op_pb2 import RecordedOp
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
+from broadsheet.consumer.protocol.recorded_op_pb2 import RecordedOp
 
 _HEADER = struct.Struct("<4sI")
 _HEADER_BYTES = _HEADER.size

@@ -12,11 +12,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from consumer.errors import LogDataLossError
-from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
-from consumer.recoverylog.operation import DecodedOp, Desync, OperationDecoder, WrittenBytes, framed
-from consumer.recoverylog.segments import Segment
+from broadsheet.consumer.errors import LogDataLossError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
+from broadsheet.consumer.recoverylog.operation import (
+    DecodedOp,
+    Desync,
+    OperationDecoder,
+    WrittenBytes,
+    framed,
+)
+from broadsheet.consumer.recoverylog.segments import Segment
 
 JUMP_BYTES: Final = 1 << 20
 """Dead bytes up to which reading them costs less than asking for what is behind them."""

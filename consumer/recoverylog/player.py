@@ -30,10 +30,10 @@ from typing import Final
 
 import structlog
 
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import (
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
     ConsumerError,
     EndpointError,
@@ -41,13 +41,13 @@ from consumer.errors import (
     LogDataLossError,
     RecoveryLogError,
 )
-from consumer.journal.client import JournalClient
-from consumer.journal.reader import ReadSpan
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.fsm import FileStateMachine, author_from, fence_of, holds_fence
-from consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
-from consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
-from consumer.recoverylog.standby_files import CopyOrders, PlayedFiles, PlayThread
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.reader import ReadSpan
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.fsm import FileStateMachine, author_from, fence_of, holds_fence
+from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
+from broadsheet.consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
+from broadsheet.consumer.recoverylog.standby_files import CopyOrders, PlayedFiles, PlayThread
 
 STEP_BYTES: Final = 4 << 20
 """Played at once, about: who waits for the player waits for so many bytes, of tiny operations a quarter of a second."""

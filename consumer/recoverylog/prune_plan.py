@@ -23,9 +23,9 @@ from typing import Final
 
 import msgspec
 
-from allocator.documents import DocumentError, decode_json
-from consumer.protocol.journal_pb2 import Fragment
-from consumer.recoverylog.liveness import LogNeeds
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.consumer.protocol.journal_pb2 import Fragment
+from broadsheet.consumer.recoverylog.liveness import LogNeeds
 
 # Since when bytes of a log are known to be dead: what a prune remembers for the next one.
 #

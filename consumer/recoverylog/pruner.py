@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from allocator.etcd.api import Etcd
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.ops import Compare, Delete, KeyValue, Operation, Put, prefix_range_end
-from allocator.runtime.clock import Clock
-from consumer.errors import ConsumerError, EndpointError, JournalNotFoundError
-from consumer.journal.client import JournalClient
-from consumer.recoverylog.hint_store import read_cluster_hints
-from consumer.recoverylog.liveness import ENDLESS, LogNeeds, live_logs
-from consumer.recoverylog.prune_plan import (
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.ops import Compare, Delete, KeyValue, Operation, Put, prefix_range_end
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import ConsumerError, EndpointError, JournalNotFoundError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.recoverylog.hint_store import read_cluster_hints
+from broadsheet.consumer.recoverylog.liveness import ENDLESS, LogNeeds, live_logs
+from broadsheet.consumer.recoverylog.prune_plan import (
     LogPlan,
     PruneCounts,
     QuarantineRecord,

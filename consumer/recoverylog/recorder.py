@@ -24,16 +24,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, Protocol
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     LogDataLossError,
     LogFencedError,
     RecoveryLogError,
     RegisterMismatchError,
 )
-from consumer.op_future import OpFuture, TurnFuture
-from consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
-from consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
-from consumer.recoverylog.fsm import (
+from broadsheet.consumer.op_future import OpFuture, TurnFuture
+from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
+from broadsheet.consumer.recoverylog.fsm import (
     FilePlacement,
     FileStateMachine,
     OperationOutcome,
@@ -41,7 +41,7 @@ from consumer.recoverylog.fsm import (
     fence_of,
     holds_fence,
 )
-from consumer.recoverylog.operation import framed
+from broadsheet.consumer.recoverylog.operation import framed
 
 FLUSH_BYTES: Final = 1 << 20
 """Recorded bytes that are sent without waiting for a barrier."""
@@ -52,7 +52,7 @@ ANCHOR: Final = "/.recovery-log"
 
 
 class Appends(Protocol):
-    """Performs appends of one log in order; `consumer.journal.append_service.AppendService`."""
+    """Performs appends of one log in order; `broadsheet.consumer.journal.append_service.AppendService`."""
 
     def append(
         self,
@@ -68,7 +68,7 @@ class Appends(Protocol):
 
 
 class Recorder:
-    """Implements `consumer.recoverylog.recorder.FileRecorder`.
+    """Implements `broadsheet.consumer.recoverylog.recorder.FileRecorder`.
 
     Made on the event loop; called by one thread at a time that is not the loop's; `snapshot_hints` by the loop.
     """

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocator.model import Assignment
-from allocator.ops import (
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.ops import (
     Compare,
     Delete,
     KeyValue,
@@ -27,13 +27,13 @@ from allocator.ops import (
     TxnCheckpoint,
     prefix_range_end,
 )
-from consumer.errors import HintsError
-from consumer.key_space import PRIMARY_SLOT, is_failed
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.recovery_pb2 import HintsSummary, Rewind, RewindStatus
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.fsm import live_segments
-from consumer.recoverylog.hints import (
+from broadsheet.consumer.errors import HintsError
+from broadsheet.consumer.key_space import PRIMARY_SLOT, is_failed
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.recovery_pb2 import HintsSummary, Rewind, RewindStatus
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.fsm import live_segments
+from broadsheet.consumer.recoverylog.hints import (
     backup_hints_keys,
     decode_hints,
     has_recovery_log,

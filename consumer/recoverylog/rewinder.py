@@ -5,15 +5,20 @@ from __future__ import annotations
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import Etcd, TxnResult
-from allocator.keys import AssignmentKey, Keys
-from allocator.model import Assignment, ItemId
-from allocator.ops import Get, KeyValue, prefix_range_end
-from consumer.protocol.recovery_pb2 import Rewind, RewindStatus
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.recoverylog.hints import has_recovery_log
-from consumer.recoverylog.rewind_plan import RewindBasis, RewindPlan, hint_keys_of, plan_rewind
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import Etcd, TxnResult
+from broadsheet.allocator.keys import AssignmentKey, Keys
+from broadsheet.allocator.model import Assignment, ItemId
+from broadsheet.allocator.ops import Get, KeyValue, prefix_range_end
+from broadsheet.consumer.protocol.recovery_pb2 import Rewind, RewindStatus
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.recoverylog.rewind_plan import (
+    RewindBasis,
+    RewindPlan,
+    hint_keys_of,
+    plan_rewind,
+)
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from consumer.errors import HintsError
-from consumer.protocol import recorded_op_pb2 as pb
+from broadsheet.consumer.errors import HintsError
+from broadsheet.consumer.protocol import recorded_op_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from consumer.errors import RecoveryLogError
-from consumer.recoverylog.fsm import FileStateMachine
-from consumer.recoverylog.playback import CreateFile, FileChange, RemoveFile, WriteFile
+from broadsheet.consumer.errors import RecoveryLogError
+from broadsheet.consumer.recoverylog.fsm import FileStateMachine
+from broadsheet.consumer.recoverylog.playback import CreateFile, FileChange, RemoveFile, WriteFile
 
 STAGING: Final = ".fnodes"
 DESCRIPTORS_MAX: Final = 16

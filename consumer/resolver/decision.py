@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from allocator.etcd.api import Header as EtcdHeader
-from allocator.model import Assignment, Item, Member, MemberId
-from consumer.key_space import (
+from broadsheet.allocator.etcd.api import Header as EtcdHeader
+from broadsheet.allocator.model import Assignment, Item, Member, MemberId
+from broadsheet.consumer.key_space import (
     PRIMARY_SLOT,
     is_visible,
     member_id_of,
@@ -24,8 +24,8 @@ from consumer.key_space import (
     process_of,
     spec_of,
 )
-from consumer.protocol.journal_pb2 import Header, LabelSelector, Route
-from consumer.protocol.shard_pb2 import ShardSpec, Status
+from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, Route
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec, Status
 
 # Who serves a shard: the replicas of one item as a route.
 #

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from allocator.errors import ValidationError
-from allocator.model import MemberId
-from consumer.journal.channels import parse_endpoint
-from consumer.protocol.auth import Capability, ClientAuth, expiring
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.peer_pb2 import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.model import MemberId
+from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.peer_pb2 import (
     TESTIMONY_HEARD,
     TESTIMONY_NONE,
     TESTIMONY_SILENT,
@@ -24,12 +24,12 @@ from consumer.protocol.peer_pb2 import (
     WitnessRequest,
     WitnessResponse,
 )
-from consumer.protocol.peer_pb2_grpc import PeerServiceStub
-from consumer.resolver.resolver import CHANNEL_OPTIONS
+from broadsheet.consumer.protocol.peer_pb2_grpc import PeerServiceStub
+from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 
 if TYPE_CHECKING:
     # The generated stubs know this class when types are checked only.
-    from consumer.protocol.peer_pb2_grpc import PeerServiceAsyncStub
+    from broadsheet.consumer.protocol.peer_pb2_grpc import PeerServiceAsyncStub
 
 BEAT_SECONDS = 0.25
 """Between two beats of a peer."""

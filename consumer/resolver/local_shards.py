@@ -21,13 +21,13 @@ from typing import TypeVar, assert_never
 
 import structlog
 
-from allocator.key_space import KeySpace
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.runtime.task_group import TaskGroup
-from allocator.state.alloc_state import PRIMARY_SLOT
-from consumer.key_space import spec_of, status_of
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard.live_shard import LiveShard
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
+from broadsheet.consumer.key_space import spec_of, status_of
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.shard.live_shard import LiveShard
 
 log = structlog.get_logger()
 REST_SECONDS = 1.0

@@ -22,12 +22,12 @@ from typing import Any, Self, TypeVar, assert_never
 
 import grpc
 
-from allocator.errors import ValidationError
-from allocator.key_space import KeySpace
-from allocator.model import ItemId, MemberId
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Application, MessageProducer, Shard
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Application, MessageProducer, Shard
+from broadsheet.consumer.errors import (
     ApplicationError,
     EndpointError,
     ProxyHeaderError,
@@ -35,12 +35,12 @@ from consumer.errors import (
     ShardStoppedError,
     UnauthenticatedError,
 )
-from consumer.journal.channels import parse_endpoint
-from consumer.key_space import is_visible, member_id_of, spec_of
-from consumer.protocol.auth import Claims
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.shard_pb2 import ShardSpec, Status
-from consumer.resolver.decision import (
+from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.key_space import is_visible, member_id_of, spec_of
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.journal_pb2 import Header
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec, Status
+from broadsheet.consumer.resolver.decision import (
     Answered,
     AwaitRevision,
     Decision,
@@ -51,8 +51,8 @@ from consumer.resolver.decision import (
     ServeHere,
     decide,
 )
-from consumer.resolver.local_shards import LocalShards
-from consumer.shard.live_shard import LiveShard, ShardReference
+from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.shard.live_shard import LiveShard, ShardReference
 
 ResultT = TypeVar("ResultT")
 CATCH_UP_SECONDS_MAX = 30.0
@@ -158,7 +158,7 @@ class ShardsBySource:
 
 
 class ShardResolution:
-    """Who serves a shard; implements `consumer.application.Resolution`."""
+    """Who serves a shard; implements `broadsheet.consumer.application.Resolution`."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class ShardResolution:
 
 
 class ShardResolver:
-    """Resolves shards of one process; implements `consumer.application.Resolver`."""
+    """Resolves shards of one process; implements `broadsheet.consumer.application.Resolver`."""
 
     def __init__(
         self,

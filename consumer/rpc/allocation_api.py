@@ -21,29 +21,29 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.leader.leadership import Leadership
-from allocator.leader.loop import AllocationLoop
-from allocator.leader.move_records import Cause
-from allocator.leader.state import LeaderState
-from allocator.model import Item, ItemId, Member, MemberId
-from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
-from allocator.placement.plan import Plan, PlanRefused
-from allocator.whatif.explain import explain
-from allocator.whatif.leader_snapshot import LeaderSnapshot
-from allocator.whatif.preview import PlanPreview, propose
-from consumer.errors import (
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.leadership import Leadership
+from broadsheet.allocator.leader.loop import AllocationLoop
+from broadsheet.allocator.leader.move_records import Cause
+from broadsheet.allocator.leader.state import LeaderState
+from broadsheet.allocator.model import Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
+from broadsheet.allocator.placement.plan import Plan, PlanRefused
+from broadsheet.allocator.whatif.explain import explain
+from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
+from broadsheet.allocator.whatif.preview import PlanPreview, propose
+from broadsheet.consumer.errors import (
     BoundExceededError,
     EndpointError,
     NotAuthorizedError,
     ResolverStoppedError,
 )
-from consumer.key_space import is_visible, process_of, spec_of, standbys_refused_of
-from consumer.protocol import allocation_pb2_grpc
-from consumer.protocol.allocation_pb2 import AllocationStatus as Status
-from consumer.protocol.allocation_pb2 import (
+from broadsheet.consumer.key_space import is_visible, process_of, spec_of, standbys_refused_of
+from broadsheet.consumer.protocol import allocation_pb2_grpc
+from broadsheet.consumer.protocol.allocation_pb2 import AllocationStatus as Status
+from broadsheet.consumer.protocol.allocation_pb2 import (
     ApplyPlanRequest,
     ApplyPlanResponse,
     CordonMembersRequest,
@@ -57,21 +57,21 @@ from consumer.protocol.allocation_pb2 import (
     PlanRequest,
     PlanResponse,
 )
-from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from consumer.protocol.call_metadata import ACTOR, actor_of
-from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
-from consumer.protocol.validation_shard import validate_shard_apply_request
-from consumer.resolver.resolver import Peers
-from consumer.rpc.allocation_messages import (
+from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.consumer.protocol.call_metadata import ACTOR, actor_of
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
+from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
+from broadsheet.consumer.resolver.resolver import Peers
+from broadsheet.consumer.rpc.allocation_messages import (
     MoveListing,
     explain_response,
     hypothesis_of,
     plan_response,
 )
-from consumer.rpc.call_context import claims_of
-from consumer.rpc.cordon import Cordon
-from consumer.rpc.plan_cache import CachedPlan, PlanCache
-from consumer.shard_changes import UNCONDITIONAL, is_scoped
+from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.cordon import Cordon
+from broadsheet.consumer.rpc.plan_cache import CachedPlan, PlanCache
+from broadsheet.consumer.shard_changes import UNCONDITIONAL, is_scoped
 
 HOP_SECONDS_MAX = 60.0
 """Deadline of a request that is passed on, if its caller set none."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumer.errors import ClaimsMissingError
-from consumer.protocol.auth import Claims
+from broadsheet.consumer.errors import ClaimsMissingError
+from broadsheet.consumer.protocol.auth import Claims
 
 
 class CallContext:

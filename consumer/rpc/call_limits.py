@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from consumer.places import Places
+from broadsheet.consumer.places import Places
 
 # What clients together may take of a member's server: each bound is an option of `shardctl serve`
 # and a metric.

@@ -14,22 +14,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
-from allocator.errors import TxnConflictError, ValidationError
-from allocator.etcd.api import Etcd
-from allocator.key_space import KeySpace
-from allocator.leader.leadership import Leadership
-from allocator.model import ItemId, Member, MemberId
-from allocator.ops import Compare, Put
-from allocator.state.alloc_state import PRIMARY_SLOT
-from consumer.key_space import process_of
-from consumer.protocol.allocation_pb2 import (
+from broadsheet.allocator.errors import TxnConflictError, ValidationError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.leader.leadership import Leadership
+from broadsheet.allocator.model import ItemId, Member, MemberId
+from broadsheet.allocator.ops import Compare, Put
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
+from broadsheet.consumer.key_space import process_of
+from broadsheet.consumer.protocol.allocation_pb2 import (
     ClusterMember,
     CordonMembersRequest,
     CordonMembersResponse,
     ListMembersResponse,
 )
-from consumer.protocol.shard_pb2 import ConsumerSpec
-from consumer.rpc.allocation_messages import parse_member
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.consumer.rpc.allocation_messages import parse_member
 
 CORDONED_AT_ONCE_MAX = 64
 """Members of one request: each is a comparison and a write of one transaction, which has at most 128 of each."""

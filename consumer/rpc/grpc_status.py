@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import grpc
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     ClusterMismatchError,
     EtcdLimitError,
     EtcdUnavailableError,
@@ -36,7 +36,7 @@ from allocator.errors import (
     LeaseLostError,
     ValidationError,
 )
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     ApplyConflictError,
     BlockedOnParentError,
     BoundExceededError,

@@ -1,8 +1,8 @@
 """What every RPC of a member passes through, the application's own services included.
 
-A call takes its place among the others (`consumer.rpc.call_limits`), the caller's token is verified, and the handler
-gets its claims with the context (`consumer.rpc.call_context`); what the handler raises becomes a status
-(`consumer.rpc.grpc_status`), logged once if it is our fault.
+A call takes its place among the others (`broadsheet.consumer.rpc.call_limits`), the caller's token is verified, and the
+handler gets its claims with the context (`broadsheet.consumer.rpc.call_context`); what the handler raises becomes a
+status (`broadsheet.consumer.rpc.grpc_status`), logged once if it is our fault.
 Handlers are coroutine functions or async generators.
 
 Source: gazette/core auth/auth_service.go (verification before the handler, deadline at the token's expiry).
@@ -22,11 +22,11 @@ from uuid import uuid4
 import grpc
 import structlog
 
-from allocator.errors import ValidationError
-from consumer.protocol.auth import Capability, Claims, TokenVerifier
-from consumer.rpc.call_context import CallContext
-from consumer.rpc.call_limits import CallLimits
-from consumer.rpc.grpc_status import status_code_of, status_details_of
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
+from broadsheet.consumer.rpc.call_context import CallContext
+from broadsheet.consumer.rpc.call_limits import CallLimits
+from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
 
 log = structlog.get_logger()
 

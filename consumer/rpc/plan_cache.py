@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from allocator.model import MemberId
-from allocator.placement.plan import Plan
-from allocator.whatif.leader_snapshot import Basis
-from allocator.whatif.preview import PlanPreview
-from consumer.protocol.allocation_pb2 import PlanRequest
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.whatif.leader_snapshot import Basis
+from broadsheet.allocator.whatif.preview import PlanPreview
+from broadsheet.consumer.protocol.allocation_pb2 import PlanRequest
 
 PLANS_KEPT_MAX = 16
 """Plans that a leader remembers; the oldest are forgotten."""

@@ -11,18 +11,18 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from allocator.errors import ValidationError
-from allocator.etcd.api import Etcd
-from allocator.keys import Keys
-from allocator.ops import KeyValue
-from allocator.runtime.clock import Clock
-from consumer.errors import NotAuthorizedError
-from consumer.journal.client import JournalClient
-from consumer.key_space import is_visible
-from consumer.protocol import recovery_pb2_grpc
-from consumer.protocol.alphabet import validate_journal
-from consumer.protocol.auth import Claims
-from consumer.protocol.recovery_pb2 import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import NotAuthorizedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import is_visible
+from broadsheet.consumer.protocol import recovery_pb2_grpc
+from broadsheet.consumer.protocol.alphabet import validate_journal
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.recovery_pb2 import (
     FragmentTally,
     PlanPruneRequest,
     PlanPruneResponse,
@@ -40,14 +40,14 @@ from consumer.protocol.recovery_pb2 import (
     RewindResponse,
     RewindStatus,
 )
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.protocol.validation_shard import validate_shard_id
-from consumer.recoverylog.prune_plan import LogPlan, PruneCounts, SegmentFate
-from consumer.recoverylog.pruner import PruneOutcome, Pruner
-from consumer.recoverylog.rewinder import Rewinder
-from consumer.rpc.call_context import claims_of
-from consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
-from consumer.shard_changes import is_scoped
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.protocol.validation_shard import validate_shard_id
+from broadsheet.consumer.recoverylog.prune_plan import LogPlan, PruneCounts, SegmentFate
+from broadsheet.consumer.recoverylog.pruner import PruneOutcome, Pruner
+from broadsheet.consumer.recoverylog.rewinder import Rewinder
+from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
+from broadsheet.consumer.shard_changes import is_scoped
 
 DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
 """Bound of the time that dead fragments wait."""

@@ -1,7 +1,7 @@
 """The Shard service: Stat, List, Apply, GetHints, Unassign.
 
 Every request is validated before anything else. What can be answered is answered with a `Status` and a header; what is
-raised becomes a gRPC status in `consumer.rpc.grpc_status`.
+raised becomes a gRPC status in `broadsheet.consumer.rpc.grpc_status`.
 
     Stat                     by the shard's primary; proxied once, with claims no wider than the request
     List                     by any member, from its mirror
@@ -24,25 +24,25 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.errors import TxnConflictError
-from allocator.etcd.api import Etcd
-from allocator.etcd.txn_batch import apply_checkpoints
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.leader.move_log import MoveLog
-from allocator.leader.move_records import Cause
-from allocator.model import ItemId, MemberId
-from allocator.ops import TXN_OPERATIONS_MAX, Get
-from consumer.errors import BoundExceededError, EndpointError
-from consumer.key_space import is_visible, spec_of
-from consumer.move_messages import UNASSIGNED
-from consumer.protocol import shard_pb2_grpc
-from consumer.protocol.auth import Capability, Claims, ClientAuth
-from consumer.protocol.call_metadata import actor_of
-from consumer.protocol.journal_pb2 import Header, LabelSelector
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import (
+from broadsheet.allocator.errors import TxnConflictError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.txn_batch import apply_checkpoints
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.leader.move_records import Cause
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Get
+from broadsheet.consumer.errors import BoundExceededError, EndpointError
+from broadsheet.consumer.key_space import is_visible, spec_of
+from broadsheet.consumer.move_messages import UNASSIGNED
+from broadsheet.consumer.protocol import shard_pb2_grpc
+from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth
+from broadsheet.consumer.protocol.call_metadata import actor_of
+from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
     GetHintsRequest,
@@ -56,20 +56,20 @@ from consumer.protocol.shard_pb2 import (
     UnassignRequest,
     UnassignResponse,
 )
-from consumer.protocol.validation_shard import (
+from broadsheet.consumer.protocol.validation_shard import (
     validate_hints_request,
     validate_list_request,
     validate_shard_apply_request,
     validate_stat_request,
     validate_unassign_request,
 )
-from consumer.recoverylog.hint_store import fetch_hints
-from consumer.recoverylog.hints import encode_hints
-from consumer.resolver.decision import header_of
-from consumer.resolver.resolver import ShardResolution, ShardResolver
-from consumer.rpc.call_context import claims_of
-from consumer.rpc.grpc_status import CAUSE_METADATA
-from consumer.shard_changes import (
+from broadsheet.consumer.recoverylog.hint_store import fetch_hints
+from broadsheet.consumer.recoverylog.hints import encode_hints
+from broadsheet.consumer.resolver.decision import header_of
+from broadsheet.consumer.resolver.resolver import ShardResolution, ShardResolver
+from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
+from broadsheet.consumer.shard_changes import (
     StoredSpec,
     certainly_writes,
     is_scoped,

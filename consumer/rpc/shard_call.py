@@ -4,7 +4,8 @@
         async with serving_shard(self._resolver, context, request.shard) as resolution:
             return CountResponse(total=await resolution.call(total_of))
 
-Callers that follow shards (`spark_bridge.task_resolver`) understand the refusal, and that the token was honoured.
+Callers that follow shards (`broadsheet.spark_bridge.task_resolver`) understand the refusal, and that the token was
+honoured.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 import grpc
 
-from allocator.errors import ValidationError
-from consumer.application import Resolution, Resolver
-from consumer.protocol.call_metadata import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.application import Resolution, Resolver
+from broadsheet.consumer.protocol.call_metadata import (
     HONOURED,
     HONOURED_VALUE,
     merge_tokens,
@@ -25,8 +26,8 @@ from consumer.protocol.call_metadata import (
     shard_in,
     token_in,
 )
-from consumer.protocol.shard_pb2 import Status
-from consumer.rpc.call_context import claims_of
+from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.rpc.call_context import claims_of
 
 # `Any`: grpc.aio passes each servicer method its context; requests and responses vary by method.
 Context = Any

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Final
 
-from allocator.errors import ValidationError
-from allocator.key_space import KeySpace
-from allocator.model import MemberId
-from consumer.application import Application, MessageProducer
-from consumer.checkpoint import read_through_of
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.model import MemberId
+from broadsheet.consumer.application import Application, MessageProducer
+from broadsheet.consumer.checkpoint import read_through_of
+from broadsheet.consumer.errors import (
     BoundExceededError,
     ShardStoppedError,
     StateNotShownError,
@@ -25,13 +25,13 @@ from consumer.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from consumer.journal.client import JournalClient
-from consumer.key_space import is_visible
-from consumer.protocol import state_pb2_grpc
-from consumer.protocol.auth import Claims
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.protocol.state_pb2 import (
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import is_visible
+from broadsheet.consumer.protocol import state_pb2_grpc
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.journal_pb2 import Header
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.protocol.state_pb2 import (
     DescribeStateRequest,
     DescribeStateResponse,
     ListReplicasRequest,
@@ -41,14 +41,14 @@ from consumer.protocol.state_pb2 import (
     ScanStateResponse,
     StateTable,
 )
-from consumer.protocol.validation_shard import validate_shard_id
-from consumer.protocol.validation_terms import validate_selector
-from consumer.resolver.decision import header_of
-from consumer.resolver.local_shards import LocalShards
-from consumer.rpc.call_context import claims_of
-from consumer.rpc.state_reader import ShownState, StateReader
-from consumer.shard.replica_progress import progress_of
-from consumer.state_tables import ScannableStore
+from broadsheet.consumer.protocol.validation_shard import validate_shard_id
+from broadsheet.consumer.protocol.validation_terms import validate_selector
+from broadsheet.consumer.resolver.decision import header_of
+from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.state_reader import ShownState, StateReader
+from broadsheet.consumer.shard.replica_progress import progress_of
+from broadsheet.consumer.state_tables import ScannableStore
 
 SCANS_MAX = 4
 """At a time: each takes a thread, which shares the processor with the shards' own."""

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allocator.model import ItemId
-from allocator.runtime.clock import Clock
-from consumer.application import Application
-from consumer.errors import StateNotShownError
-from consumer.key_space import PRIMARY_SLOT
-from consumer.protocol.auth import Claims
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.shard_pb2 import Status
-from consumer.recoverylog.hints import has_recovery_log
-from consumer.resolver.local_shards import LocalShards
-from consumer.resolver.resolver import ShardResolution, ShardResolver
-from consumer.shard.live_shard import LiveShard
-from consumer.shard.standby_copy import opened_copy
-from consumer.state_tables import ScannableStore
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.application import Application
+from broadsheet.consumer.errors import StateNotShownError
+from broadsheet.consumer.key_space import PRIMARY_SLOT
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.journal_pb2 import Header
+from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.resolver.resolver import ShardResolution, ShardResolver
+from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.shard.standby_copy import opened_copy
+from broadsheet.consumer.state_tables import ScannableStore
 
 _PASSES_TO_STANDBYS = (Status.NOT_SHARD_PRIMARY, Status.NO_SHARD_PRIMARY)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from consumer.application import Shard
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.shard import transaction_events as tx
-from consumer.shard.metrics import ShardMetrics
-from consumer.shard.progress import ACKNOWLEDGED, Progress
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.consumer.shard.progress import ACKNOWLEDGED, Progress
 
 _log = structlog.get_logger()
 _WORTH_KNOWING = {
@@ -23,7 +23,7 @@ _WORTH_KNOWING = {
 
 
 class AttemptCounters:
-    """Of one attempt; implements `consumer.shard.transaction_loop.TxnObserver`."""
+    """Of one attempt; implements `broadsheet.consumer.shard.transaction_loop.TxnObserver`."""
 
     def __init__(self, shard: Shard, progress: Progress, metrics: ShardMetrics) -> None:
         """Take where to tell."""

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from allocator.runtime.clock import Clock
-from consumer.application import (
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.application import (
     Application,
     BatchConsumer,
     BeginFinisher,
@@ -22,17 +22,21 @@ from consumer.application import (
     Shard,
     Store,
 )
-from consumer.errors import ApplicationError, ConsumerError, FramingError
-from consumer.message.batch import MessageBatch, unreadable_apart, why_unreadable
-from consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
-from consumer.message.publisher import PendingAppend, Publisher
-from consumer.message.rollback import Rollback
-from consumer.message.uuid import MessageClock
-from consumer.op_future import OpFuture, failed
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.dead_letters import DeadLetters, dead_letter_journal, publish_dead_letter
-from consumer.shard.supervision import MessagePosition
-from consumer.shard.transaction_events import Finalize
+from broadsheet.consumer.errors import ApplicationError, ConsumerError, FramingError
+from broadsheet.consumer.message.batch import MessageBatch, unreadable_apart, why_unreadable
+from broadsheet.consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
+from broadsheet.consumer.message.publisher import PendingAppend, Publisher
+from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.uuid import MessageClock
+from broadsheet.consumer.op_future import OpFuture, failed
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard.dead_letters import (
+    DeadLetters,
+    dead_letter_journal,
+    publish_dead_letter,
+)
+from broadsheet.consumer.shard.supervision import MessagePosition
+from broadsheet.consumer.shard.transaction_events import Finalize
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,24 +12,24 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from allocator.etcd.api import Etcd
-from allocator.keys import Keys
-from allocator.leader.move_log import MoveLog
-from allocator.runtime.clock import Clock
-from consumer.application import Application
-from consumer.journal.append_fence import WriterEpochRegister
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.journal.guard import HEAD_PATIENCE_SECONDS
-from consumer.journal.pipelining import TokenSource
-from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
-from consumer.message.publisher import CARRIED_BYTES_MAX
-from consumer.message.sequencer import PRODUCERS_BYTES_MAX
-from consumer.shard.crash_loop import CrashHistory
-from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback.records import RollbackRecords
-from consumer.shard.supervision import RestartPolicy
-from consumer.shard.worker import ShardThread, ShardWorker
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.application import Application
+from broadsheet.consumer.journal.append_fence import WriterEpochRegister
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.guard import HEAD_PATIENCE_SECONDS
+from broadsheet.consumer.journal.pipelining import TokenSource
+from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
+from broadsheet.consumer.message.publisher import CARRIED_BYTES_MAX
+from broadsheet.consumer.message.sequencer import PRODUCERS_BYTES_MAX
+from broadsheet.consumer.shard.crash_loop import CrashHistory
+from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.shard.supervision import RestartPolicy
+from broadsheet.consumer.shard.worker import ShardThread, ShardWorker
 
 
 class RevisionWaiter(Protocol):

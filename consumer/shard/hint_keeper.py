@@ -16,14 +16,14 @@ import asyncio
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.runtime.backoff import Backoff
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hint_store import rotate_backup_hints, store_recorded_hints
-from consumer.recoverylog.recorder import Recorder
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.replica_status import AssignmentSource
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.hint_store import rotate_backup_hints, store_recorded_hints
+from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.replica_status import AssignmentSource
 
 REST_SECONDS = 0.25
 """Time before the first writes: until then, who was waiting for a primary has etcd and the log to itself."""

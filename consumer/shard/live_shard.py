@@ -7,7 +7,7 @@
 Each *attempt* to be the primary has its own worker thread, store, publisher and append service, and ends for good.
 `ShardReference` is how others use a shard.
 
-With a recovery log, each attempt first plays it (`consumer.shard.recovery`); a standby goes on playing.
+With a recovery log, each attempt first plays it (`broadsheet.consumer.shard.recovery`); a standby goes on playing.
 
 Source: gazette/core consumer/shard.go (what a shard does, and when it tells etcd). Restarts in place are our own.
 """
@@ -24,29 +24,44 @@ from pathlib import Path
 
 import structlog
 
-from allocator.model import Assignment, ItemId
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from allocator.state.load import Lag
-from consumer.errors import AssignmentLostError, ShardHeldBackError
-from consumer.failure_kind import FailureKind, failure_kind
-from consumer.journal.client import JournalClient
-from consumer.local_state import LocalState
-from consumer.message.batch import MessageBatch
-from consumer.message.clock_watch import ToldProducers, clock_ahead, first_ahead, latest_clock
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.recoverylog.hints import has_recovery_log
-from consumer.recoverylog.playback import PlaybackProgress
-from consumer.shard.attempt_counters import Usage
-from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.metrics import ShardMetrics
-from consumer.shard.primary import PrimaryAttempt
-from consumer.shard.recovery import Recovery
-from consumer.shard.replica_status import Availability, ReplicaStatusWriter, failed_status
-from consumer.shard.shard_reference import ShardReference as ShardReference
-from consumer.shard.stall_detector import StallWatch
-from consumer.shard.supervision import RestartDecision, Supervision, text_of, trace_of, way_past
+from broadsheet.allocator.model import Assignment, ItemId
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.state.load import Lag
+from broadsheet.consumer.errors import AssignmentLostError, ShardHeldBackError
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.clock_watch import (
+    ToldProducers,
+    clock_ahead,
+    first_ahead,
+    latest_clock,
+)
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.recoverylog.playback import PlaybackProgress
+from broadsheet.consumer.shard.attempt_counters import Usage
+from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.consumer.shard.primary import PrimaryAttempt
+from broadsheet.consumer.shard.recovery import Recovery
+from broadsheet.consumer.shard.replica_status import (
+    Availability,
+    ReplicaStatusWriter,
+    failed_status,
+)
+from broadsheet.consumer.shard.shard_reference import ShardReference as ShardReference
+from broadsheet.consumer.shard.stall_detector import StallWatch
+from broadsheet.consumer.shard.supervision import (
+    RestartDecision,
+    Supervision,
+    text_of,
+    trace_of,
+    way_past,
+)
 
 # Tells which producers of a shard's sources have clocks ahead of this process's: a warning each,
 # and a count.
@@ -93,10 +108,10 @@ _log = structlog.get_logger()
 
 
 class LiveShard:
-    """A shard of this process; implements `consumer.application.Shard`.
+    """A shard of this process; implements `broadsheet.consumer.application.Shard`.
 
     The resolver makes one for a new assignment, keeps it over a promotion, and stops it when the assignment is gone or
-    was made anew (`consumer.resolver.local_shards`).
+    was made anew (`broadsheet.consumer.resolver.local_shards`).
     """
 
     def __init__(

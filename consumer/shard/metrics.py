@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.shard.transaction_events import (
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.shard.transaction_events import (
     RecordCheckpoint,
     RecordSequenced,
     RecordTxn,

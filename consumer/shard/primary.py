@@ -17,34 +17,34 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from allocator.model import Assignment
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import SegmentKeeper, Shard, Store
-from consumer.checkpoint import read_through_of
-from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
-from consumer.failure_kind import FailureKind, failure_kind
-from consumer.journal.append_service import AppendService
-from consumer.message.batch import MessageBatch
-from consumer.message.producers import FilingLimits
-from consumer.message.sequencer import RING_MESSAGES, Sequencer
-from consumer.message.uuid import new_producer_id
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard import transaction_events as tx
-from consumer.shard.attempt_counters import AttemptCounters, Usage
-from consumer.shard.callbacks import Callbacks
-from consumer.shard.crash_loop import DeathRecord
-from consumer.shard.dead_letters import DeadLetters
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.hint_keeper import HintKeeper
-from consumer.shard.progress import ACKNOWLEDGED, UNDONE, Progress
-from consumer.shard.replica_status import prove_assignment
-from consumer.shard.rollback.keeper import Rollbacks
-from consumer.shard.sources import Sources
-from consumer.shard.stall import ProgressSample
-from consumer.shard.supervision import MessagePosition
-from consumer.shard.transaction_loop import TransactionLoop, TxnServices, limits_of
-from consumer.shard.transaction_machine import TransactionMachine
-from consumer.shard.worker import ShardWorker
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import SegmentKeeper, Shard, Store
+from broadsheet.consumer.checkpoint import read_through_of
+from broadsheet.consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.producers import FilingLimits
+from broadsheet.consumer.message.sequencer import RING_MESSAGES, Sequencer
+from broadsheet.consumer.message.uuid import new_producer_id
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.attempt_counters import AttemptCounters, Usage
+from broadsheet.consumer.shard.callbacks import Callbacks
+from broadsheet.consumer.shard.crash_loop import DeathRecord
+from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.hint_keeper import HintKeeper
+from broadsheet.consumer.shard.progress import ACKNOWLEDGED, UNDONE, Progress
+from broadsheet.consumer.shard.replica_status import prove_assignment
+from broadsheet.consumer.shard.rollback.keeper import Rollbacks
+from broadsheet.consumer.shard.sources import Sources
+from broadsheet.consumer.shard.stall import ProgressSample
+from broadsheet.consumer.shard.supervision import MessagePosition
+from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices, limits_of
+from broadsheet.consumer.shard.transaction_machine import TransactionMachine
+from broadsheet.consumer.shard.worker import ShardWorker
 
 _log = structlog.get_logger()
 READ_CHANNEL_MESSAGES = 8192

@@ -16,22 +16,22 @@ from pathlib import Path
 
 import structlog
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ContentTypeError
-from consumer.journal.append_service import AppendService
-from consumer.journal.pipelining import TokenSource
-from consumer.local_state import LocalState
-from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.fsm import author_from
-from consumer.recoverylog.hint_store import fetch_hints
-from consumer.recoverylog.hints import recovery_log_of
-from consumer.recoverylog.playback import PlaybackProgress
-from consumer.recoverylog.player import Player, Recovered
-from consumer.recoverylog.recorder import Recorder
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.hint_keeper import HintKeeper
-from consumer.shard.replica_status import AssignmentSource
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import ContentTypeError
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.pipelining import TokenSource
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.fsm import author_from
+from broadsheet.consumer.recoverylog.hint_store import fetch_hints
+from broadsheet.consumer.recoverylog.hints import recovery_log_of
+from broadsheet.consumer.recoverylog.playback import PlaybackProgress
+from broadsheet.consumer.recoverylog.player import Player, Recovered
+from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.hint_keeper import HintKeeper
+from broadsheet.consumer.shard.replica_status import AssignmentSource
 
 AUTHOR_BYTES = 8
 

@@ -15,15 +15,15 @@ from typing import TypeAlias
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.etcd.api import Etcd
-from allocator.model import Assignment
-from allocator.ops import Compare, Put
-from allocator.runtime.backoff import Backoff
-from consumer.errors import AssignmentLostError
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.shard.environment import RevisionWaiter
-from consumer.shard.metrics import ShardMetrics
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.ops import Compare, Put
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.errors import AssignmentLostError
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.shard.environment import RevisionWaiter
+from broadsheet.consumer.shard.metrics import ShardMetrics
 
 _log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from consumer.application import Store
-from consumer.shard.primary import PrimaryAttempt
+from broadsheet.consumer.application import Store
+from broadsheet.consumer.shard.primary import PrimaryAttempt
 
 ResultT = TypeVar("ResultT")
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import Etcd
-from allocator.keys import SEPARATOR, AuxiliaryKeys
-from allocator.ops import Compare, Delete, KeyValue, Put, prefix_range_end
-from consumer.journal.guard import Present, RememberedOffset, standing
-from consumer.protocol.identity_pb2 import JournalEpoch
-from consumer.protocol.recovery_pb2 import SourceResetRecord
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import SEPARATOR, AuxiliaryKeys
+from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put, prefix_range_end
+from broadsheet.consumer.journal.guard import Present, RememberedOffset, standing
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.consumer.protocol.recovery_pb2 import SourceResetRecord
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
 

@@ -10,19 +10,19 @@ from typing import TypeVar
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import Etcd
-from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.model import ItemId
-from allocator.ops import Compare, Delete, Get, KeyValue, prefix_range_end
-from consumer.errors import JournalNotFoundError
-from consumer.journal.client import JournalClient
-from consumer.journal.guard import Present
-from consumer.protocol.alphabet import split_journal
-from consumer.protocol.recovery_pb2 import ResetSourceStatus
-from consumer.protocol.recovery_pb2 import SourceReset as SourceResetMessage
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard.source_resets import SourceReset, SourceResets
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import Compare, Delete, Get, KeyValue, prefix_range_end
+from broadsheet.consumer.errors import JournalNotFoundError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.guard import Present
+from broadsheet.consumer.protocol.alphabet import split_journal
+from broadsheet.consumer.protocol.recovery_pb2 import ResetSourceStatus
+from broadsheet.consumer.protocol.recovery_pb2 import SourceReset as SourceResetMessage
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.shard.source_resets import SourceReset, SourceResets
 
 _MessageT = TypeVar("_MessageT", ShardSpec, ReplicaStatus)
 

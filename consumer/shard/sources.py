@@ -13,30 +13,30 @@ from typing import Any
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.keys import AuxiliaryKeys
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Application, MessageProducer, Shard, Store
-from consumer.checkpoint import epoch_of, start_offset
-from consumer.errors import (
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Application, MessageProducer, Shard, Store
+from broadsheet.consumer.checkpoint import epoch_of, start_offset
+from broadsheet.consumer.errors import (
     ApplicationError,
     ConsumerError,
     JournalReplacedError,
     SourceReplacedError,
 )
-from consumer.journal.guard import OffsetGuard, Present
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.reader import MessageSource
-from consumer.protocol.identity_pb2 import JournalEpoch
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
-from consumer.shard import transaction_events as tx
-from consumer.shard.dead_letters import dead_letter_journal
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.source_resets import SourceResets, apply_reset, is_of, was_applied
-from consumer.shard.transaction_loop import TransactionLoop
-from consumer.shard.worker import ShardWorker
+from broadsheet.consumer.journal.guard import OffsetGuard, Present
+from broadsheet.consumer.message.batch import MessageBatch, MessageType
+from broadsheet.consumer.message.reader import MessageSource
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.dead_letters import dead_letter_journal
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.source_resets import SourceResets, apply_reset, is_of, was_applied
+from broadsheet.consumer.shard.transaction_loop import TransactionLoop
+from broadsheet.consumer.shard.worker import ShardWorker
 
 _log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from consumer.shard.transaction_events import Activity
+from broadsheet.consumer.shard.transaction_events import Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

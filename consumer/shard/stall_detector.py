@@ -13,17 +13,17 @@ from contextlib import suppress
 
 import structlog
 
-from allocator.errors import EtcdError
-from allocator.leader.move_records import Cause
-from allocator.model import Assignment
-from allocator.ops import Compare, Delete, TxnCheckpoint
-from consumer.application import MessageProducer
-from consumer.errors import ConsumerError
-from consumer.journal.client import JournalClient
-from consumer.move_messages import STALLED
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.primary import PrimaryAttempt
-from consumer.shard.stall import Stall, StallDetector
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.leader.move_records import Cause
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.ops import Compare, Delete, TxnCheckpoint
+from broadsheet.consumer.application import MessageProducer
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.move_messages import STALLED
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.primary import PrimaryAttempt
+from broadsheet.consumer.shard.stall import Stall, StallDetector
 
 LOOKS_PER_STALL = 4
 """How often to look within the patience: a stall is told at most a quarter late."""

@@ -18,19 +18,24 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from consumer.application import Application, Store
-from consumer.errors import ApplicationError, ConsumerError, StateNotShownError, StoreError
-from consumer.journal.client import JournalClient
-from consumer.local_state import LocalState
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hints import has_recovery_log
-from consumer.shard.live_shard import LiveShard
-from consumer.state_tables import CopyReader
+from broadsheet.consumer.application import Application, Store
+from broadsheet.consumer.errors import (
+    ApplicationError,
+    ConsumerError,
+    StateNotShownError,
+    StoreError,
+)
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.state_tables import CopyReader
 
 
 @dataclass(frozen=True, slots=True)
 class ShownShard:
-    """The shard of a copy, as its store sees it; implements `consumer.application.Shard`."""
+    """The shard of a copy, as its store sees it; implements `broadsheet.consumer.application.Shard`."""
 
     id: str
     fqn: str

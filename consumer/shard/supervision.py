@@ -18,9 +18,9 @@ import traceback
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from consumer.errors import FramingError
-from consumer.failure_kind import FailureKind
-from consumer.protocol.labels import DEAD_LETTER_JOURNAL
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.failure_kind import FailureKind
+from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL
 
 _EXPONENT_MAX = 32
 """So that an endless row of failures overflows no float."""

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer.checkpoint import build_checkpoint
-from consumer.message.batch import MessageBatch
-from consumer.message.producers import ProducerCounts
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.protocol import shard_pb2
-from consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.consumer.checkpoint import build_checkpoint
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.producers import ProducerCounts
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Finalize:
         """Return the transaction's checkpoint.
 
         A transaction that published nothing keeps one acknowledgement of before: whoever takes over learns from it up
-        to where our producer has committed (`consumer.message.rollback`), and may repeat it without effect.
+        to where our producer has committed (`broadsheet.consumer.message.rollback`), and may repeat it without effect.
         """
         return build_checkpoint(self.sources, ack_intents or self.prior_acknowledgement)
 

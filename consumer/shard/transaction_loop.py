@@ -21,22 +21,28 @@ from typing import Protocol, TypeVar, assert_never, cast
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ConsumerError, JournalNotFoundError
-from consumer.journal.append_service import AppendService
-from consumer.message.batch import MessageBatch
-from consumer.message.publisher import PendingAppend
-from consumer.message.rollback import Rollback
-from consumer.message.sequencer import SPAN_SECONDS_MAX
-from consumer.op_future import OpFuture, completed
-from consumer.protocol.journal_pb2 import AppendResponse
-from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
-from consumer.shard import transaction_events as tx
-from consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
-from consumer.shard.transaction_events import Activity, Event, InputDemand, Instruction, TxnLimits
-from consumer.shard.transaction_machine import TransactionMachine
-from consumer.shard.worker import ShardWorker
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import ConsumerError, JournalNotFoundError
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.publisher import PendingAppend
+from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.sequencer import SPAN_SECONDS_MAX
+from broadsheet.consumer.op_future import OpFuture, completed
+from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
+from broadsheet.consumer.shard.transaction_events import (
+    Activity,
+    Event,
+    InputDemand,
+    Instruction,
+    TxnLimits,
+)
+from broadsheet.consumer.shard.transaction_machine import TransactionMachine
+from broadsheet.consumer.shard.worker import ShardWorker
 
 ResultT = TypeVar("ResultT")
 _log = structlog.get_logger()

@@ -28,15 +28,15 @@ from enum import Enum
 from itertools import accumulate
 from typing import Final, assert_never
 
-from consumer.checkpoint import SourceOrigins, read_through_of
-from consumer.errors import ReplayError
-from consumer.message.batch import MessageBatch
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import (
+from broadsheet.consumer.checkpoint import SourceOrigins, read_through_of
+from broadsheet.consumer.errors import ReplayError
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.transaction_events import (
     Activity,
     Event,
     InputDemand,

@@ -17,7 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from consumer.errors import ShardStoppedError
+from broadsheet.consumer.errors import ShardStoppedError
 
 ResultT = TypeVar("ResultT")
 

@@ -1,13 +1,13 @@
-"""`python -m consumer.simulation`: run seeds, and show those that fail."""
+"""`python -m broadsheet.consumer.simulation`: run seeds, and show those that fail."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.simulation.command import simulator_command
-from allocator.simulation.many import Family
-from consumer.simulation.run import shards
-from consumer.simulation.scenario import Scenario
+from broadsheet.allocator.simulation.command import simulator_command
+from broadsheet.allocator.simulation.many import Family
+from broadsheet.consumer.simulation.run import shards
+from broadsheet.consumer.simulation.scenario import Scenario
 
 ABOUT = """Simulate a shard of the real consumer under faults, and check that it is exactly once.
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from consumer.application import Shard
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.simulation.history_checker import HistoryChecker, output_of
-from consumer.simulation.stores import FencedRowStore, RecordedStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.batch import Envelope, MessageType
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.simulation.history_checker import HistoryChecker, output_of
+from broadsheet.consumer.simulation.stores import FencedRowStore, RecordedStore
 
 NumberStore = RecordedStore | FencedRowStore
 
@@ -32,7 +32,7 @@ class FaultSwitch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NumberKeeper:
-    """Implements `consumer.application.Application`."""
+    """Implements `broadsheet.consumer.application.Application`."""
 
     open_store: Callable[[Shard], NumberStore]
     witness: HistoryChecker

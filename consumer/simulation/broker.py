@@ -1,8 +1,8 @@
 """A journal broker in memory: every journal is one open fragment, and judged by the embedded broker's own rules.
 
 It passes the suite that the embedded broker passes (`tests/contract/test_journal_contract.py`), through the real
-client. What can go wrong on the way to it is put in front of it (`consumer.simulation.channels`); what goes wrong with
-it is said here: it stops, it serves nobody, it loses registers.
+client. What can go wrong on the way to it is put in front of it (`broadsheet.consumer.simulation.channels`); what goes
+wrong with it is said here: it stops, it serves nobody, it loses registers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from consumer.broker.append import AppendOrder
-from consumer.broker.preconditions import (
+from broadsheet.consumer.broker.append import AppendOrder
+from broadsheet.consumer.broker.preconditions import (
     JournalEnd,
     content_refusal,
     is_proven,
@@ -20,10 +20,10 @@ from consumer.broker.preconditions import (
     refusal,
     registers_after,
 )
-from consumer.journal.wire import ReadChunk
-from consumer.protocol.alphabet import split_journal
-from consumer.protocol.appends_pb2 import AppendStreamRequest
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.journal.wire import ReadChunk
+from broadsheet.consumer.protocol.alphabet import split_journal
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
     ApplyRequest,
@@ -40,7 +40,7 @@ from consumer.protocol.journal_pb2 import (
     Route,
     Status,
 )
-from consumer.protocol.labels import expand_prefix, matches
+from broadsheet.consumer.protocol.labels import expand_prefix, matches
 
 TURN_SECONDS_MAX = 1.0
 """Longest wait of an append for those that it comes after."""

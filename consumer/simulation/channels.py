@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import grpc
 
-from allocator.simulation.network import Link
-from consumer.broker.faults import RpcFault
-from consumer.journal.channels import BulkStub, Tracked
-from consumer.journal.wire import ReadChunk, append_content, parse_append
-from consumer.protocol.appends_pb2 import AppendStreamRequest
-from consumer.protocol.journal_pb2 import (
+from broadsheet.allocator.simulation.network import Link
+from broadsheet.consumer.broker.faults import RpcFault
+from broadsheet.consumer.journal.channels import BulkStub, Tracked
+from broadsheet.consumer.journal.wire import ReadChunk, append_content, parse_append
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
     ApplyRequest,
@@ -33,11 +33,11 @@ from consumer.protocol.journal_pb2 import (
     ReadRequest,
     ReadResponse,
 )
-from consumer.simulation.broker import MemoryBroker, MemoryRead
+from broadsheet.consumer.simulation.broker import MemoryBroker, MemoryRead
 
 if TYPE_CHECKING:
     # The generated stubs know this class when types are checked only.
-    from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class _Stub:
 
 
 class SimulatedChannels:
-    """Implements `consumer.journal.channels.Channels` over a `Link`."""
+    """Implements `broadsheet.consumer.journal.channels.Channels` over a `Link`."""
 
     def __init__(self, broker: MemoryBroker, link: Link) -> None:
         """Connect.

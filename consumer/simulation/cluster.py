@@ -16,26 +16,30 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from allocator.keys import AssignmentKey, Keys
-from allocator.model import ItemId, MemberId
-from allocator.ops import Delete, KeyValue, Operation, Put
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.etcd import FakeEtcd
-from allocator.simulation.network import Link
-from allocator.simulation.trace import Trace
-from allocator.simulation.virtual_loop import VirtualClock, running_loop
-from consumer.application import Shard
-from consumer.message.framing import NDJSON
-from consumer.protocol.journal_pb2 import CompressionCodec, JournalSpec
-from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.shard.environment import ShardConfig
-from consumer.simulation.application import NumberKeeper, NumberStore
-from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.history_checker import INPUTS, LOG, OUTPUTS, HistoryChecker
-from consumer.simulation.member import SimulatedConsumer, SimulatedSurroundings, new_member
-from consumer.simulation.scenario import Scenario
-from consumer.simulation.stores import FaultyTable, FencedRowStore, RecordedStore, Table
+from broadsheet.allocator.keys import AssignmentKey, Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.network import Link
+from broadsheet.allocator.simulation.trace import Trace
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, running_loop
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, JournalSpec
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.simulation.application import NumberKeeper, NumberStore
+from broadsheet.consumer.simulation.broker import MemoryBroker
+from broadsheet.consumer.simulation.history_checker import INPUTS, LOG, OUTPUTS, HistoryChecker
+from broadsheet.consumer.simulation.member import (
+    SimulatedConsumer,
+    SimulatedSurroundings,
+    new_member,
+)
+from broadsheet.consumer.simulation.scenario import Scenario
+from broadsheet.consumer.simulation.stores import FaultyTable, FencedRowStore, RecordedStore, Table
 
 ROOT: Final = "/simulated"
 SHARD: Final = ItemId("shard-1")

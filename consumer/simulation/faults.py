@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Final
 
-from allocator.simulation.network import Link
-from consumer.protocol.journal_pb2 import Status
-from consumer.simulation.cluster import ConsumerCluster
-from consumer.simulation.history_checker import LOG
-from consumer.simulation.member import SimulatedConsumer
-from consumer.simulation.scenario import Fault
+from broadsheet.allocator.simulation.network import Link
+from broadsheet.consumer.protocol.journal_pb2 import Status
+from broadsheet.consumer.simulation.cluster import ConsumerCluster
+from broadsheet.consumer.simulation.history_checker import LOG
+from broadsheet.consumer.simulation.member import SimulatedConsumer
+from broadsheet.consumer.simulation.scenario import Fault
 
 LOSS_MAX: Final = 0.35
 LATE_MAX: Final = 0.25

@@ -19,17 +19,17 @@ from typing import Final
 
 import msgspec
 
-from consumer.message.batch import batch_of
-from consumer.message.framing import NDJSON, framing_for
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.sequencer import Sequencer
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.playback import CreateFile, Playback, RemoveFile
-from consumer.simulation.broker import Appended
-from consumer.simulation.stores import State
-from consumer.stores.json_document import decode_documents
+from broadsheet.consumer.message.batch import batch_of
+from broadsheet.consumer.message.framing import NDJSON, framing_for
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.playback import CreateFile, Playback, RemoveFile
+from broadsheet.consumer.simulation.broker import Appended
+from broadsheet.consumer.simulation.stores import State
+from broadsheet.consumer.stores.json_document import decode_documents
 
 INPUTS = ("in/a", "in/b")
 OUTPUTS = ("out/a", "out/b")
@@ -139,7 +139,7 @@ class HistoryViolation:
 
 @dataclass(slots=True)
 class HistoryChecker:
-    """Sees everything as it happens. Implements `consumer.simulation.stores.StoreObserver`."""
+    """Sees everything as it happens. Implements `broadsheet.consumer.simulation.stores.StoreObserver`."""
 
     tell: Callable[[str], object] = lambda _: None
     """Is told each event."""

@@ -18,29 +18,29 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from allocator.errors import EtcdUnavailableError
-from allocator.key_space import KeySpace
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.model import Assignment, MemberId
-from allocator.ops import LeaseId
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.etcd import FakeEtcd
-from allocator.simulation.network import FaultyEtcd, Link
-from allocator.simulation.virtual_loop import Process
-from consumer.application import Application
-from consumer.errors import ShardStoppedError
-from consumer.journal.client import JournalClient
-from consumer.key_space import ShardDecoder
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.resolver.local_shards import LocalShards
-from consumer.shard.crash_loop import CrashHistory
-from consumer.shard.environment import ShardConfig, ShardEnvironment
-from consumer.shard.live_shard import LiveShard
-from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback.records import RollbackRecords
-from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.channels import SimulatedChannels
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.model import Assignment, MemberId
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.network import FaultyEtcd, Link
+from broadsheet.allocator.simulation.virtual_loop import Process
+from broadsheet.consumer.application import Application
+from broadsheet.consumer.errors import ShardStoppedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import ShardDecoder
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.shard.crash_loop import CrashHistory
+from broadsheet.consumer.shard.environment import ShardConfig, ShardEnvironment
+from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.simulation.broker import MemoryBroker
+from broadsheet.consumer.simulation.channels import SimulatedChannels
 
 LOAD_RETRY_SECONDS = 0.3
 STANDBYS_MAX = 2
@@ -53,7 +53,7 @@ CALL_SECONDS_MAX = 0.01
 
 
 class InlineWorker:
-    """Implements `consumer.shard.worker.ShardWorker` on the event loop."""
+    """Implements `broadsheet.consumer.shard.worker.ShardWorker` on the event loop."""
 
     def __init__(self, name: str, random: Random) -> None:
         """Begin with nothing to do.

@@ -11,26 +11,26 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import KeyPut
-from allocator.keys import AssignmentKey, Keys
-from allocator.ops import KeyValue
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.many import Family
-from allocator.simulation.run import logs_to
-from allocator.simulation.store import StoreCommit
-from allocator.simulation.trace import Trace
-from allocator.simulation.virtual_loop import run_virtual, running_loop
-from allocator.simulation.world import describe
-from consumer.failure_kind import FailureKind
-from consumer.protocol.journal_pb2 import Status
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.simulation.application import BROKEN_ON_PURPOSE
-from consumer.simulation.cluster import CONFIG, ROOT, ConsumerCluster
-from consumer.simulation.faults import ShardFaults
-from consumer.simulation.history_checker import HistoryChecker
-from consumer.simulation.scenario import Report, Scenario
-from consumer.simulation.writers import Writers, writers_of_outputs
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import KeyPut
+from broadsheet.allocator.keys import AssignmentKey, Keys
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.many import Family
+from broadsheet.allocator.simulation.run import logs_to
+from broadsheet.allocator.simulation.store import StoreCommit
+from broadsheet.allocator.simulation.trace import Trace
+from broadsheet.allocator.simulation.virtual_loop import run_virtual, running_loop
+from broadsheet.allocator.simulation.world import describe
+from broadsheet.consumer.failure_kind import FailureKind
+from broadsheet.consumer.protocol.journal_pb2 import Status
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.simulation.application import BROKEN_ON_PURPOSE
+from broadsheet.consumer.simulation.cluster import CONFIG, ROOT, ConsumerCluster
+from broadsheet.consumer.simulation.faults import ShardFaults
+from broadsheet.consumer.simulation.history_checker import HistoryChecker
+from broadsheet.consumer.simulation.scenario import Report, Scenario
+from broadsheet.consumer.simulation.writers import Writers, writers_of_outputs
 
 POLL_SECONDS = 1.0
 END_SECONDS_MAX = 600.0
@@ -133,7 +133,7 @@ def shards(scenario: Scenario | None = None, *, arguments: tuple[str, ...] = ())
         scenario: What they are drawn from; with more than one job it must be picklable.
         arguments: What makes the command line draw from the same.
     """
-    return Family(partial(simulate, scenario=scenario), "consumer.simulation", arguments)
+    return Family(partial(simulate, scenario=scenario), "broadsheet.consumer.simulation", arguments)
 
 
 class _Run:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from consumer.simulation.history_checker import HistoryViolation
+from broadsheet.consumer.simulation.history_checker import HistoryViolation
 
 Range = tuple[float, float]
 IntRange = tuple[int, int]

@@ -16,22 +16,22 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from allocator.simulation.network import Link
-from consumer.application import Shard
-from consumer.errors import CommitFencedError, StoreClosedError, StoreUnavailableError
-from consumer.local_state import local_state_of, remove_if_there
-from consumer.message.producer_segment import (
+from broadsheet.allocator.simulation.network import Link
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import CommitFencedError, StoreClosedError, StoreUnavailableError
+from broadsheet.consumer.local_state import local_state_of, remove_if_there
+from broadsheet.consumer.message.producer_segment import (
     EncodedCheckpoint,
     encoded,
     put_together,
     segments_named,
     taken_out,
 )
-from consumer.op_future import OpFuture, TurnFuture
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.recoverylog.recorder import FileRecorder
-from consumer.stores.json_document import decode_documents, encode_documents
-from consumer.stores.state_file import RecordedStateFile, Segments
+from broadsheet.consumer.op_future import OpFuture, TurnFuture
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.stores.json_document import decode_documents, encode_documents
+from broadsheet.consumer.stores.state_file import RecordedStateFile, Segments
 
 State = dict[str, int]
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _NEXT = "next.json"
 # A recorder whose operations reach the log one by one, so that a crash may come between any two of
 # a commit.
 class PiecewiseRecorder:
-    """Implements `consumer.recoverylog.recorder.FileRecorder`: sends each operation by itself."""
+    """Implements `broadsheet.consumer.recoverylog.recorder.FileRecorder`: sends each operation by itself."""
 
     def __init__(self, recorder: FileRecorder) -> None:
         """Take the recorder that does the work."""
@@ -400,7 +400,7 @@ IMPATIENCE_SECONDS: Final = 2.0
 
 
 class FaultyTable:
-    """Implements `consumer.simulation.stores.Way` over a `Link`."""
+    """Implements `broadsheet.consumer.simulation.stores.Way` over a `Link`."""
 
     def __init__(self, link: Link) -> None:
         """Take what is in between."""

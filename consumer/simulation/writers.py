@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from allocator.runtime.clock import Clock
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.rollback import Rollback
-from consumer.message.types import JsonType
-from consumer.message.uuid import MessageClock, new_producer_id
-from consumer.protocol.journal_pb2 import AppendRequest, Status
-from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.history_checker import FOREIGN, INPUTS, OUTPUTS
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, Status
+from broadsheet.consumer.simulation.broker import MemoryBroker
+from broadsheet.consumer.simulation.history_checker import FOREIGN, INPUTS, OUTPUTS
 
 OUTSIDE, ENDED, ROLLED_BACK, ABANDONED = 0.2, 0.3, 0.08, 0.04
 """Shares of what a writer does that are a message by itself, the end of its transaction, its rollback, its death."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from consumer.errors import SourceDataLossError, SourceError, SourceUnavailableError
+from broadsheet.consumer.errors import SourceDataLossError, SourceError, SourceUnavailableError
 
 UNAVAILABLE = "unavailable"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from consumer.errors import UnsupportedSpecError
-from consumer.protocol.labels import value_of
-from consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.errors import UnsupportedSpecError
+from broadsheet.consumer.protocol.labels import value_of
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 
 SOURCE_PART: Final = "broadsheet.dev/source-part"
 """Of a shard: the part of a source that it reads, `index/count`; the index counts from 0. Absent: all of it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from consumer.message.batch import MessageType
+from broadsheet.consumer.message.batch import MessageType
 
 MetadataT = TypeVar("MetadataT")
 
@@ -38,7 +38,9 @@ class Received:
     content: Any
     """As the inner message type decodes it; None if there is none."""
     metadata: Any
-    """`consumer.sources.kinesis.records.KinesisMetadata`, `consumer.sources.kafka.records.KafkaMetadata`."""
+    """`broadsheet.consumer.sources.kinesis.records.KinesisMetadata`,
+    `broadsheet.consumer.sources.kafka.records.KafkaMetadata`.
+    """
 
 
 class WithMetadata:

@@ -5,23 +5,26 @@
 
 from typing import TYPE_CHECKING
 
-from allocator.runtime.door import lazy_names
+from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from consumer.application import SegmentKeeper
-    from consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
-    from consumer.local_state import LocalState, remove_if_there, replace_file
-    from consumer.recoverylog.recorder import FileRecorder
-    from consumer.state_tables import CopyReader, ScannableStore, TableScan
-    from consumer.stores.commit_thread import CommitThread
-    from consumer.stores.conformance.recorded_suite import RecordedStoreConformance
-    from consumer.stores.conformance.scan_suite import RecordedScanConformance, ScanConformance
-    from consumer.stores.conformance.subject import RecordedSubject, StoreSubject
-    from consumer.stores.conformance.suite import StoreConformance
-    from consumer.stores.json_file import JsonFileStore
-    from consumer.stores.rocksdb.store import RocksDbStore
-    from consumer.stores.sql import SqlStore
-    from consumer.stores.sqlite.store import SqliteStore
+    from broadsheet.consumer.application import SegmentKeeper
+    from broadsheet.consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
+    from broadsheet.consumer.local_state import LocalState, remove_if_there, replace_file
+    from broadsheet.consumer.recoverylog.recorder import FileRecorder
+    from broadsheet.consumer.state_tables import CopyReader, ScannableStore, TableScan
+    from broadsheet.consumer.stores.commit_thread import CommitThread
+    from broadsheet.consumer.stores.conformance.recorded_suite import RecordedStoreConformance
+    from broadsheet.consumer.stores.conformance.scan_suite import (
+        RecordedScanConformance,
+        ScanConformance,
+    )
+    from broadsheet.consumer.stores.conformance.subject import RecordedSubject, StoreSubject
+    from broadsheet.consumer.stores.conformance.suite import StoreConformance
+    from broadsheet.consumer.stores.json_file import JsonFileStore
+    from broadsheet.consumer.stores.rocksdb.store import RocksDbStore
+    from broadsheet.consumer.stores.sql import SqlStore
+    from broadsheet.consumer.stores.sqlite.store import SqliteStore
 
 __all__ = [
     "CommitThread",
@@ -52,27 +55,27 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "CommitThread": "consumer.stores.commit_thread",
-            "CopyReader": "consumer.state_tables",
-            "FileRecorder": "consumer.recoverylog.recorder",
-            "JsonFileStore": "consumer.stores.json_file",
-            "LocalState": "consumer.local_state",
-            "RecordedScanConformance": "consumer.stores.conformance.scan_suite",
-            "RecordedStoreConformance": "consumer.stores.conformance.recorded_suite",
-            "RecordedSubject": "consumer.stores.conformance.subject",
-            "RocksDbStore": "consumer.stores.rocksdb.store",
-            "ScanConformance": "consumer.stores.conformance.scan_suite",
-            "ScannableStore": "consumer.state_tables",
-            "SegmentKeeper": "consumer.application",
-            "SqlStore": "consumer.stores.sql",
-            "SqliteStore": "consumer.stores.sqlite.store",
-            "StoreClosedError": "consumer.errors",
-            "StoreConformance": "consumer.stores.conformance.suite",
-            "StoreError": "consumer.errors",
-            "StoreSubject": "consumer.stores.conformance.subject",
-            "StoreUnavailableError": "consumer.errors",
-            "TableScan": "consumer.state_tables",
-            "remove_if_there": "consumer.local_state",
-            "replace_file": "consumer.local_state",
+            "CommitThread": "broadsheet.consumer.stores.commit_thread",
+            "CopyReader": "broadsheet.consumer.state_tables",
+            "FileRecorder": "broadsheet.consumer.recoverylog.recorder",
+            "JsonFileStore": "broadsheet.consumer.stores.json_file",
+            "LocalState": "broadsheet.consumer.local_state",
+            "RecordedScanConformance": "broadsheet.consumer.stores.conformance.scan_suite",
+            "RecordedStoreConformance": "broadsheet.consumer.stores.conformance.recorded_suite",
+            "RecordedSubject": "broadsheet.consumer.stores.conformance.subject",
+            "RocksDbStore": "broadsheet.consumer.stores.rocksdb.store",
+            "ScanConformance": "broadsheet.consumer.stores.conformance.scan_suite",
+            "ScannableStore": "broadsheet.consumer.state_tables",
+            "SegmentKeeper": "broadsheet.consumer.application",
+            "SqlStore": "broadsheet.consumer.stores.sql",
+            "SqliteStore": "broadsheet.consumer.stores.sqlite.store",
+            "StoreClosedError": "broadsheet.consumer.errors",
+            "StoreConformance": "broadsheet.consumer.stores.conformance.suite",
+            "StoreError": "broadsheet.consumer.errors",
+            "StoreSubject": "broadsheet.consumer.stores.conformance.subject",
+            "StoreUnavailableError": "broadsheet.consumer.errors",
+            "TableScan": "broadsheet.consumer.state_tables",
+            "remove_if_there": "broadsheet.consumer.local_state",
+            "replace_file": "broadsheet.consumer.local_state",
         },
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from consumer.errors import StoreError
-from consumer.state_tables import ROWS_PER_BATCH
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.state_tables import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
     import pyarrow as pa

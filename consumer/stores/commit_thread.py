@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import cast
 
-from consumer.errors import StoreClosedError, StoreError
-from consumer.op_future import OpFuture, TurnFuture
-from consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.errors import StoreClosedError, StoreError
+from broadsheet.consumer.op_future import OpFuture, TurnFuture
+from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 
 class CommitThread:

@@ -11,8 +11,8 @@ import os
 import time
 from pathlib import Path
 
-from consumer.errors import StoreUnavailableError
-from consumer.private_directory import make_private
+from broadsheet.consumer.errors import StoreUnavailableError
+from broadsheet.consumer.private_directory import make_private
 
 LOCK_POLL_SECONDS = 0.02
 """`flock` cannot wait with a deadline."""

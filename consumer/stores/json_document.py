@@ -14,10 +14,10 @@ from typing import TypeVar
 import msgspec
 from google.protobuf.message import DecodeError
 
-from allocator.documents import decode_json
-from consumer.checkpoint import read_through_of
-from consumer.protocol.identity_pb2 import JournalEpoch
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.allocator.documents import decode_json
+from broadsheet.consumer.checkpoint import read_through_of
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 StateT = TypeVar("StateT")
 

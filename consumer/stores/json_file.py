@@ -8,7 +8,7 @@
 A commit writes next.json whole, syncs it and renames it over state.json, so a crash leaves either commit. Every restore
 raises the epoch, and a commit looks at it under the lock: a primary whose epoch is not the newest cannot commit. That
 holds among processes that see the directory through one kernel; for shards that move between machines give the shard a
-recovery log, which then holds the file and is its fence (`consumer.local_state`), or use `SqlStore`.
+recovery log, which then holds the file and is its fence (`broadsheet.consumer.local_state`), or use `SqlStore`.
 
 Source: gazette/core consumer/store_json_file.go (files and documents; the fence there is the recovery log's).
 """
@@ -26,18 +26,23 @@ from urllib.parse import quote
 
 import msgspec
 
-from consumer.application import Shard
-from consumer.checkpoint import whole_checkpoint
-from consumer.errors import StoreError
-from consumer.local_state import LocalState, local_state_of
-from consumer.message.producer_segment import segments_named, taken_out
-from consumer.op_future import OpFuture, failed
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.state_tables import TableScan, picked, require_table
-from consumer.stores.arrow_rows import row_batches
-from consumer.stores.commit_thread import CommitThread
-from consumer.stores.json_document import decode_documents, encode_documents
-from consumer.stores.state_file import KeptStateFile, RecordedStateFile, Segments, StateFile
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.checkpoint import whole_checkpoint
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.local_state import LocalState, local_state_of
+from broadsheet.consumer.message.producer_segment import segments_named, taken_out
+from broadsheet.consumer.op_future import OpFuture, failed
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.state_tables import TableScan, picked, require_table
+from broadsheet.consumer.stores.arrow_rows import row_batches
+from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.json_document import decode_documents, encode_documents
+from broadsheet.consumer.stores.state_file import (
+    KeptStateFile,
+    RecordedStateFile,
+    Segments,
+    StateFile,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

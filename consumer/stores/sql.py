@@ -7,8 +7,8 @@ The application's statements and the checkpoint go into one SQL transaction. `fe
 restored: a primary that restores raises it, and every transaction checks it when it begins (and holds it) and again in
 the update that ends it. An old primary can thus neither start nor end a transaction after its successor restored.
 
-The second table has segments that the checkpoint rests on (`consumer.message.producer_segment`), written in the same
-transaction. It is only needed where a shard's journals have hundreds of producers.
+The second table has segments that the checkpoint rests on (`broadsheet.consumer.message.producer_segment`), written in
+the same transaction. It is only needed where a shard's journals have hundreds of producers.
 
 Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at the start is our own.
 """
@@ -29,26 +29,26 @@ from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from consumer.application import Shard
-from consumer.checkpoint import stored_checkpoint, whole_checkpoint
-from consumer.errors import (
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.consumer.errors import (
     CommitFencedError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
 )
-from consumer.failure_kind import is_passing_sqlite_error
-from consumer.message.producer_segment import (
+from broadsheet.consumer.failure_kind import is_passing_sqlite_error
+from broadsheet.consumer.message.producer_segment import (
     SEGMENT_ID_BYTES,
     EncodedCheckpoint,
     encoded,
 )
-from consumer.op_future import OpFuture
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.state_tables import TableScan, picked, require_table
-from consumer.stores.commit_thread import CommitThread
-from consumer.stores.sql_dialect import SqlDialect, dialect_of
-from consumer.stores.sql_tables import rows_of, schema_of
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.state_tables import TableScan, picked, require_table
+from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.sql_dialect import SqlDialect, dialect_of
+from broadsheet.consumer.stores.sql_tables import rows_of, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

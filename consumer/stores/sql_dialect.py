@@ -18,7 +18,7 @@ from typing import Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from allocator.errors import ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 
 class SqlDialect(Protocol):

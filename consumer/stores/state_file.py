@@ -1,7 +1,7 @@
 """The one file of a `JsonFileStore`, and what keeps an older primary from replacing it.
 
-Beside it are segments of its checkpoint (`consumer.message.producer_segment`), each in a file that is named by its id,
-and that is written before a state which rests on it: producers-{id, hex}.
+Beside it are segments of its checkpoint (`broadsheet.consumer.message.producer_segment`), each in a file that is named
+by its id, and that is written before a state which rests on it: producers-{id, hex}.
 
 `KeptStateFile` stands in a directory that stays: every restore raises an epoch, and a replacement looks at it under a
 lock. `RecordedStateFile` stands in a directory of its own life, and its recovery log refuses older recorders.
@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from consumer.errors import CommitFencedError, StoreClosedError, StoreError
-from consumer.local_state import record_file, remove_if_there, replace_file
-from consumer.op_future import OpFuture
-from consumer.private_directory import FILE_MODE, make_private
-from consumer.recoverylog.recorder import FileRecorder
-from consumer.stores.directory_lock import lock_descriptor
+from broadsheet.consumer.errors import CommitFencedError, StoreClosedError, StoreError
+from broadsheet.consumer.local_state import record_file, remove_if_there, replace_file
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.private_directory import FILE_MODE, make_private
+from broadsheet.consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.stores.directory_lock import lock_descriptor
 
 _STATE, _NEXT = "state.json", "next.json"
 _SEGMENT = re.compile(r"producers-([0-9a-f]{32})")

@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
-from consumer import BoundExceededError, Resolver, serving_shard
-from examples.enrich import enrich_pb2_grpc
-from examples.enrich.enrich_pb2 import LookUpRequest, LookUpResponse
-from examples.enrich.store import Profile, ProfileStore
+from broadsheet.consumer import BoundExceededError, Resolver, serving_shard
+from broadsheet.examples.enrich import enrich_pb2_grpc
+from broadsheet.examples.enrich.enrich_pb2 import LookUpRequest, LookUpResponse
+from broadsheet.examples.enrich.store import Profile, ProfileStore
 
 ACCOUNTS_MAX = 10_000
 """Most accounts in one question: some milliseconds of the shard's time."""

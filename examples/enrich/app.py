@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import grpc
 
-from consumer import (
+from broadsheet.consumer import (
     Envelope,
     Flags,
     JournalSpec,
@@ -17,9 +17,9 @@ from consumer import (
     Resolver,
     Shard,
 )
-from examples.enrich import api
-from examples.enrich.messages import PAYMENTS
-from examples.enrich.store import ProfileStore
+from broadsheet.examples.enrich import api
+from broadsheet.examples.enrich.messages import PAYMENTS
+from broadsheet.examples.enrich.store import ProfileStore
 
 
 class Enrich:

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from examples.enrich import enrich_pb2 as examples_dot_enrich_dot_enrich__pb2
+from broadsheet.examples.enrich import enrich_pb2 as examples_dot_enrich_dot_enrich__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__

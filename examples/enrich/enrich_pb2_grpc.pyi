@@ -4,7 +4,7 @@ isort:skip_file
 What accounts usually spend, answered from the live state of the shard that keeps them."""
 
 from collections import abc as _abc
-from examples.enrich import enrich_pb2 as _enrich_pb2
+from broadsheet.examples.enrich import enrich_pb2 as _enrich_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import LongType, StringType, StructType
 
-from examples.enrich.enrich_pb2 import LookUpRequest, LookUpResponse
-from examples.enrich.enrich_pb2_grpc import ProfileServiceStub
-from examples.enrich.store import Profile
-from spark_bridge import TaskResolver
+from broadsheet.examples.enrich.enrich_pb2 import LookUpRequest, LookUpResponse
+from broadsheet.examples.enrich.enrich_pb2_grpc import ProfileServiceStub
+from broadsheet.examples.enrich.store import Profile
+from broadsheet.spark_bridge import TaskResolver
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from consumer import JsonStructType, Meta
+from broadsheet.consumer import JsonStructType, Meta
 
 
 class Payment(msgspec.Struct):

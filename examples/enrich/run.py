@@ -1,4 +1,4 @@
-"""The whole of it in one program: `python -m examples.enrich.run`.
+"""The whole of it in one program: `python -m broadsheet.examples.enrich.run`.
 
 Three members on Spark keep profiles of accounts. A DataFrame of payments is published into their journals; another one
 of orders is enriched by the profiles: live ones, with all payments that were just published. In between the member that
@@ -17,10 +17,10 @@ from collections import Counter
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from examples.enrich.look_up import unusual_orders, with_profiles
-from examples.enrich.messages import PAYMENT_JOURNALS, SHARDS
-from examples.enrich.rows import differences, orders_of, payments_of
-from spark_bridge import (
+from broadsheet.examples.enrich.look_up import unusual_orders, with_profiles
+from broadsheet.examples.enrich.messages import PAYMENT_JOURNALS, SHARDS
+from broadsheet.examples.enrich.rows import differences, orders_of, payments_of
+from broadsheet.spark_bridge import (
     PublishTarget,
     ShardCluster,
     TaskResolver,
@@ -43,7 +43,7 @@ def main() -> int:
     spark.sparkContext.setLogLevel("OFF")
     try:
         with ShardCluster(
-            spark, "examples.enrich.app:create", members=MEMBERS, root=ROOT
+            spark, "broadsheet.examples.enrich.app:create", members=MEMBERS, root=ROOT
         ) as cluster:
             return _run(spark, cluster)
     finally:

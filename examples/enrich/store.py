@@ -6,9 +6,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from consumer import Shard
-from consumer.stores import SqliteStore
-from examples.enrich.messages import Payment
+from broadsheet.consumer import Shard
+from broadsheet.consumer.stores import SqliteStore
+from broadsheet.examples.enrich.messages import Payment
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS profiles (
     account TEXT PRIMARY KEY, payments INTEGER NOT NULL, cents_total INTEGER NOT NULL,

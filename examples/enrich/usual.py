@@ -10,8 +10,8 @@ from pyspark.sql import Column
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import LongType
 
-from examples.enrich.look_up import look_up, mean_cents
-from spark_bridge import TaskResolver
+from broadsheet.examples.enrich.look_up import look_up, mean_cents
+from broadsheet.spark_bridge import TaskResolver
 
 
 def usual_cents_of(resolver: TaskResolver) -> Callable[[Column], Column]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from examples.flights.messages import ALERT_LATE_MINUTES, Alert, Flight
+from broadsheet.examples.flights.messages import ALERT_LATE_MINUTES, Alert, Flight
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_bridge import Services
+from broadsheet.spark_bridge import Services
 
 ALERT_COLUMNS = (
     "aircraft STRING, carrier STRING, flight INT, origin STRING, destination STRING, scheduled_at LONG, "
@@ -19,7 +19,7 @@ def start_alert_stream(spark: SparkSession, services: Services, directory: Path)
     """Start a query that writes every committed alert into files of `directory`, once.
 
     Args:
-        spark: Has the project's formats; see `spark_bridge.formats.register_formats`.
+        spark: Has the project's formats; see `broadsheet.spark_bridge.formats.register_formats`.
         services: Where the journals are.
         directory: Holds the files, and the query's checkpoint: the same one continues where it was.
     """

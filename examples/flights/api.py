@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc
 
-from consumer import Resolver, Status, claims_of
-from examples.flights import flights_pb2_grpc
-from examples.flights.aircraft import Aircraft
-from examples.flights.flights_pb2 import Aircraft as AircraftMessage
-from examples.flights.flights_pb2 import ListAircraftRequest, ListAircraftResponse
-from examples.flights.store import FlightStore
+from broadsheet.consumer import Resolver, Status, claims_of
+from broadsheet.examples.flights import flights_pb2_grpc
+from broadsheet.examples.flights.aircraft import Aircraft
+from broadsheet.examples.flights.flights_pb2 import Aircraft as AircraftMessage
+from broadsheet.examples.flights.flights_pb2 import ListAircraftRequest, ListAircraftResponse
+from broadsheet.examples.flights.store import FlightStore
 
 _FORWARD_SECONDS_MAX = 30.0
 

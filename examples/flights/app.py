@@ -1,6 +1,7 @@
 """The application: totals of every aircraft, and an alert for every arrival more than two hours late.
 
-Serve it on Spark with `spark_bridge.cluster.ShardCluster`, or without it: `shardctl serve examples.flights.app:create`.
+Serve it on Spark with `broadsheet.spark_bridge.cluster.ShardCluster`, or without it: `shardctl serve
+broadsheet.examples.flights.app:create`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import grpc
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from consumer import (
+from broadsheet.consumer import (
     Envelope,
     Flags,
     JournalSpec,
@@ -23,17 +24,19 @@ from consumer import (
     Shard,
     modulo_mapping,
 )
-from examples.flights import api
-from examples.flights.aircraft import Aircraft
-from examples.flights.messages import ALERT_JOURNALS, ALERTS, FLIGHTS, Flight
-from examples.flights.store import FlightStore
+from broadsheet.examples.flights import api
+from broadsheet.examples.flights.aircraft import Aircraft
+from broadsheet.examples.flights.messages import ALERT_JOURNALS, ALERTS, FLIGHTS, Flight
+from broadsheet.examples.flights.store import FlightStore
 
 DATABASE_VARIABLE = "FLIGHTS_DATABASE_URL"
 DATABASE_DEFAULT = "sqlite:///flights-{shard}.db"
 
 
 class FlightsApplication:
-    """Consumes flights; implements `consumer.application.Application` with its batch and service extensions."""
+    """Consumes flights; implements `broadsheet.consumer.application.Application` with its batch and service
+    extensions.
+    """
 
     def __init__(self, database_url: str) -> None:
         """Keep state in a database.

@@ -29,17 +29,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from consumer import EndpointError, JournalClient, ShardError
-from examples.flights.alerts import read_alerts, start_alert_stream
-from examples.flights.app import FlightsApplication
-from examples.flights.client import ask_for_aircraft, list_aircraft
-from examples.flights.dataset import FLIGHT_COUNT, read_flights, unpack_flights
-from examples.flights.flights_pb2 import Aircraft
-from examples.flights.messages import FLIGHT_JOURNALS
-from examples.flights.postgresql import PostgresqlServer, PostgresqlUnavailableError
-from examples.flights.progress import RunProgress
-from examples.flights.publish import publish_flights
-from examples.flights.verify import (
+from broadsheet.consumer import EndpointError, JournalClient, ShardError
+from broadsheet.examples.flights.alerts import read_alerts, start_alert_stream
+from broadsheet.examples.flights.app import FlightsApplication
+from broadsheet.examples.flights.client import ask_for_aircraft, list_aircraft
+from broadsheet.examples.flights.dataset import FLIGHT_COUNT, read_flights, unpack_flights
+from broadsheet.examples.flights.flights_pb2 import Aircraft
+from broadsheet.examples.flights.messages import FLIGHT_JOURNALS
+from broadsheet.examples.flights.postgresql import PostgresqlServer, PostgresqlUnavailableError
+from broadsheet.examples.flights.progress import RunProgress
+from broadsheet.examples.flights.publish import publish_flights
+from broadsheet.examples.flights.verify import (
     Comparison,
     alerts_of,
     compare,
@@ -47,7 +47,7 @@ from examples.flights.verify import (
     expected_alerts,
     live_totals,
 )
-from spark_bridge import (
+from broadsheet.spark_bridge import (
     NoMemberError,
     ShardCluster,
     StandaloneCluster,

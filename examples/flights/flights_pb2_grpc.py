@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from examples.flights import flights_pb2 as examples_dot_flights_dot_flights__pb2
+from broadsheet.examples.flights import flights_pb2 as examples_dot_flights_dot_flights__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__

@@ -4,7 +4,7 @@ isort:skip_file
 Questions about aircraft, answered from the live state of the shard that has them."""
 
 from collections import abc as _abc
-from examples.flights import flights_pb2 as _flights_pb2
+from broadsheet.examples.flights import flights_pb2 as _flights_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

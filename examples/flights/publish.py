@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 
-from examples.flights.dataset import ORDER
-from spark_bridge import Services
+from broadsheet.examples.flights.dataset import ORDER
+from broadsheet.spark_bridge import Services
 
 WRITE_TASKS = 4
 """Each writes into all journals; beside the members there are so many slots in the demonstration."""

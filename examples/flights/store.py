@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from consumer import Checkpoint, Shard
-from consumer.stores import SqlStore
-from examples.flights.aircraft import Aircraft
+from broadsheet.consumer import Checkpoint, Shard
+from broadsheet.consumer.stores import SqlStore
+from broadsheet.examples.flights.aircraft import Aircraft
 
 _METADATA = sa.MetaData()
 _TOTALS = (

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-from examples.flights.flights_pb2 import Aircraft
-from examples.flights.messages import ALERT_LATE_MINUTES
+from broadsheet.examples.flights.flights_pb2 import Aircraft
+from broadsheet.examples.flights.messages import ALERT_LATE_MINUTES
 
 _SHOWN_MAX = 10
 """Differences listed of each kind; one is enough to fail."""

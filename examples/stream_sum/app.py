@@ -1,7 +1,7 @@
 """The application: the sum of every stream, published once the stream has ended.
 
-Whatever befalls the members, the sums come out right, and each once: `python -m examples.stream_sum.run` publishes
-streams on purpose in the most confusing ways that are allowed, and checks that.
+Whatever befalls the members, the sums come out right, and each once: `python -m broadsheet.examples.stream_sum.run`
+publishes streams on purpose in the most confusing ways that are allowed, and checks that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from consumer import (
+from broadsheet.consumer import (
     Envelope,
     Flags,
     JournalSpec,
@@ -22,8 +22,8 @@ from consumer import (
     Shard,
     modulo_mapping,
 )
-from examples.stream_sum.messages import CHUNKS, SUM_JOURNALS, SUMS
-from examples.stream_sum.store import (
+from broadsheet.examples.stream_sum.messages import CHUNKS, SUM_JOURNALS, SUMS
+from broadsheet.examples.stream_sum.store import (
     JsonStreamStore,
     SqliteStreamStore,
     SqlStreamStore,

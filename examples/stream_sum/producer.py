@@ -16,8 +16,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from consumer import Flags, MappedJournal, Publisher, modulo_mapping
-from consumer.message import (
+from broadsheet.consumer import Flags, MappedJournal, Publisher, modulo_mapping
+from broadsheet.consumer.message import (
     NDJSON,
     MessageClock,
     PendingAppend,
@@ -27,8 +27,8 @@ from consumer.message import (
     new_producer_id,
     parse_uuid,
 )
-from examples.stream_sum.messages import CHUNKS, Chunk
-from examples.stream_sum.source import StreamSource
+from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk
+from broadsheet.examples.stream_sum.source import StreamSource
 
 CHUNKS_OF_A_ROUND = 12
 REMEMBERED = 20

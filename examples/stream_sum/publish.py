@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from random import Random
 
-from allocator import TaskGroup
-from consumer import AppendService, JournalClient
-from consumer.message import PendingAppend, WriterEpochRegister
-from examples.stream_sum.messages import CHUNK_JOURNALS, StreamSum
-from examples.stream_sum.producer import Producer
+from broadsheet.allocator import TaskGroup
+from broadsheet.consumer import AppendService, JournalClient
+from broadsheet.consumer.message import PendingAppend, WriterEpochRegister
+from broadsheet.examples.stream_sum.messages import CHUNK_JOURNALS, StreamSum
+from broadsheet.examples.stream_sum.producer import Producer
 
 
 class Producers:

@@ -1,4 +1,6 @@
-"""Publishes streams for a while, and checks that every one comes out right: `python -m examples.stream_sum.run`."""
+"""Publishes streams for a while, and checks that every one comes out right: `python -m
+broadsheet.examples.stream_sum.run`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import time
 
 import click
 
-from allocator import TaskGroup
-from consumer import BROKER_ADDRESS_DEFAULT, JournalClient
-from examples.stream_sum.check import Comparison, all_sums, compare
-from examples.stream_sum.publish import Producers
+from broadsheet.allocator import TaskGroup
+from broadsheet.consumer import BROKER_ADDRESS_DEFAULT, JournalClient
+from broadsheet.examples.stream_sum.check import Comparison, all_sums, compare
+from broadsheet.examples.stream_sum.publish import Producers
 
 _LOOK_SECONDS = 0.5
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from examples.stream_sum.messages import Chunk, StreamSum
-from examples.stream_sum.stream import Progress
+from broadsheet.examples.stream_sum.messages import Chunk, StreamSum
+from broadsheet.examples.stream_sum.stream import Progress
 
 OPEN_STREAMS = 8
 """Streams that are interleaved."""

@@ -17,9 +17,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.engine import Engine
 
-from consumer import Checkpoint, Shard, Store
-from consumer.stores import JsonFileStore, LocalState, SqliteStore, SqlStore
-from examples.stream_sum.stream import Progress
+from broadsheet.consumer import Checkpoint, Shard, Store
+from broadsheet.consumer.stores import JsonFileStore, LocalState, SqliteStore, SqlStore
+from broadsheet.examples.stream_sum.stream import Progress
 
 
 class StreamStore(Store, Protocol):

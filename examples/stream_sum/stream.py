@@ -6,7 +6,7 @@ import zlib
 
 import msgspec
 
-from examples.stream_sum.messages import Chunk, StreamSum
+from broadsheet.examples.stream_sum.messages import Chunk, StreamSum
 
 
 class StreamOrderError(Exception):

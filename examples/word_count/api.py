@@ -9,11 +9,15 @@ from typing import Any
 
 import grpc
 
-from consumer import Resolver, Status, claims_of
-from consumer.stores import SqliteStore
-from examples.word_count import word_count_pb2_grpc
-from examples.word_count.store import CountStore
-from examples.word_count.word_count_pb2 import Count, ListCountsRequest, ListCountsResponse
+from broadsheet.consumer import Resolver, Status, claims_of
+from broadsheet.consumer.stores import SqliteStore
+from broadsheet.examples.word_count import word_count_pb2_grpc
+from broadsheet.examples.word_count.store import CountStore
+from broadsheet.examples.word_count.word_count_pb2 import (
+    Count,
+    ListCountsRequest,
+    ListCountsResponse,
+)
 
 _FORWARD_SECONDS_MAX = 30.0
 

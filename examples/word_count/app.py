@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import grpc
 
-from consumer import Envelope, Flags, JournalSpec, MessageType, Publisher, Resolver, Shard
-from consumer.stores import SqliteStore
-from examples.word_count import api
-from examples.word_count.messages import LINE_JOURNALS, LINES, WORDS, Word, by_word
-from examples.word_count.store import CountStore
-from examples.word_count.words import words_of
+from broadsheet.consumer import (
+    Envelope,
+    Flags,
+    JournalSpec,
+    MessageType,
+    Publisher,
+    Resolver,
+    Shard,
+)
+from broadsheet.consumer.stores import SqliteStore
+from broadsheet.examples.word_count import api
+from broadsheet.examples.word_count.messages import LINE_JOURNALS, LINES, WORDS, Word, by_word
+from broadsheet.examples.word_count.store import CountStore
+from broadsheet.examples.word_count.words import words_of
 
 
 class WordCount:

@@ -1,4 +1,5 @@
-"""Asks how often words came: `python -m examples.word_count.ask WORD…`, or without words for the most frequent ones.
+"""Asks how often words came: `python -m broadsheet.examples.word_count.ask WORD…`, or without words for the most
+frequent ones.
 
 The answer has all lines that are in the journals when it is asked. A word passes two shards, so two things are waited
 for: that the first stage has read all lines, and that the second has read all that the first then had published.
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import click
 import grpc
 
-from consumer import (
+from broadsheet.consumer import (
     BROKER_ADDRESS_DEFAULT,
     CONSUMER_ADDRESS_DEFAULT,
     JournalClient,
@@ -21,15 +22,15 @@ from consumer import (
     Status,
     parse_endpoint,
 )
-from examples.word_count.messages import (
+from broadsheet.examples.word_count.messages import (
     COUNT_SHARDS,
     LINE_JOURNALS,
     SPLIT_SHARDS,
     WORD_JOURNALS,
     shard_of,
 )
-from examples.word_count.word_count_pb2 import ListCountsRequest, ListCountsResponse
-from examples.word_count.word_count_pb2_grpc import WordCountServiceStub
+from broadsheet.examples.word_count.word_count_pb2 import ListCountsRequest, ListCountsResponse
+from broadsheet.examples.word_count.word_count_pb2_grpc import WordCountServiceStub
 
 _RPC_SECONDS_MAX = 30.0
 

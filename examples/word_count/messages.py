@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from consumer import JsonStructType, MappedJournal, Meta, modulo_mapping
-from consumer.message import fnv1a_32
+from broadsheet.consumer import JsonStructType, MappedJournal, Meta, modulo_mapping
+from broadsheet.consumer.message import fnv1a_32
 
 
 class Line(msgspec.Struct):

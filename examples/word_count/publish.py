@@ -1,4 +1,4 @@
-"""Publishes a text, a message a line: `python -m examples.word_count.publish FILE…`.
+"""Publishes a text, a message a line: `python -m broadsheet.examples.word_count.publish FILE…`.
 
 Each file is one transaction over both journals of lines: readers see all of it, or nothing yet.
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from consumer import BROKER_ADDRESS_DEFAULT, JournalClient, MappedJournal, Publisher
-from consumer.message import MessageClock, new_producer_id
-from examples.word_count.messages import LINE_JOURNALS, LINES, Line
+from broadsheet.consumer import BROKER_ADDRESS_DEFAULT, JournalClient, MappedJournal, Publisher
+from broadsheet.consumer.message import MessageClock, new_producer_id
+from broadsheet.examples.word_count.messages import LINE_JOURNALS, LINES, Line
 
 
 async def publish_text(journals: JournalClient, text: str) -> int:

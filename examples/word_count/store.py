@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from consumer import Shard
-from consumer.stores import SqliteStore
+from broadsheet.consumer import Shard
+from broadsheet.consumer.stores import SqliteStore
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS counts (word TEXT PRIMARY KEY, count INTEGER NOT NULL)"
 _ADD = "INSERT INTO counts VALUES (?, 1) ON CONFLICT (word) DO UPDATE SET count = counts.count + 1"

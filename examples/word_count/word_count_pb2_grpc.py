@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from examples.word_count import word_count_pb2 as examples_dot_word__count_dot_word__count__pb2
+from broadsheet.examples.word_count import word_count_pb2 as examples_dot_word__count_dot_word__count__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__

@@ -4,7 +4,7 @@ isort:skip_file
 Counts of words, answered from the live state of the shard that has them."""
 
 from collections import abc as _abc
-from examples.word_count import word_count_pb2 as _word_count_pb2
+from broadsheet.examples.word_count import word_count_pb2 as _word_count_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from allocator.errors import ValidationError
-from allocator.etcd.config import EtcdConfig
-from allocator.policy import AllocationPolicy
-from consumer.rpc.call_limits import CallBounds
-from consumer.shard.environment import ShardConfig
-from spark_bridge.errors import ClusterConfError
-from spark_bridge.member.application import Arguments
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.consumer.rpc.call_limits import CallBounds
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.spark_bridge.errors import ClusterConfError
+from broadsheet.spark_bridge.member.application import Arguments
 
 PREFIX = "spark.broadsheet."
 _APP = f"{PREFIX}app."
@@ -53,7 +53,7 @@ _CHECKED_PREFIXES = (_ETCD, _SECRET)
 
 
 class MemberSettings(TypedDict, total=False):
-    """What may be set for every member; see `consumer.config.MemberConfig`."""
+    """What may be set for every member; see `broadsheet.consumer.config.MemberConfig`."""
 
     bind_host: str
     state_dir: str

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from spark_bridge.cluster.executors import Executors
-from spark_bridge.cluster.member_jobs import MemberJobs
-from spark_bridge.cluster.membership import MemberInfo, Membership
-from spark_bridge.errors import ClusterStoppedError, NotInClusterError, ScaleTimeoutError
+from broadsheet.spark_bridge.cluster.executors import Executors
+from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
+from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
+from broadsheet.spark_bridge.errors import ClusterStoppedError, NotInClusterError, ScaleTimeoutError
 
 POLL_SECONDS = 0.05
 log = structlog.get_logger()

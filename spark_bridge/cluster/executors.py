@@ -16,9 +16,9 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from allocator.errors import EtcdError
-from spark_bridge.cluster.membership import Membership
-from spark_bridge.errors import ClusterStoppedError, SparkConfError
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.spark_bridge.cluster.membership import Membership
+from broadsheet.spark_bridge.errors import ClusterStoppedError, SparkConfError
 
 DECOMMISSION_CONF = "spark.decommission.enabled"
 _CLIENT_CLASS = "org.apache.spark.ExecutorAllocationClient"

@@ -14,7 +14,7 @@ from pyspark import InheritableThread
 from pyspark.resource import ResourceProfile
 from pyspark.sql import SparkSession
 
-from spark_bridge.member.task import MemberResult, MemberTask
+from broadsheet.spark_bridge.member.task import MemberResult, MemberTask
 
 _POOL_PROPERTY = "spark.scheduler.pool"
 

@@ -12,19 +12,19 @@ from uuid import uuid4
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.documents import DocumentError
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import Etcd
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import Keys, MemberKey
-from allocator.model import MemberId
-from allocator.ops import LeaseId, prefix_range_end
-from consumer.client.loop_thread import LoopThread
-from consumer.protocol.shard_pb2 import ConsumerSpec
-from spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_prefix
-from spark_bridge.member.identity import Host, Incarnation, decode_host, parse_suffix
-from spark_bridge.member.orders import all_members_key, attempt_key, task_key
+from broadsheet.allocator.documents import DocumentError
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import Keys, MemberKey
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import LeaseId, prefix_range_end
+from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_prefix
+from broadsheet.spark_bridge.member.identity import Host, Incarnation, decode_host, parse_suffix
+from broadsheet.spark_bridge.member.orders import all_members_key, attempt_key, task_key
 
 _log = structlog.get_logger()
 

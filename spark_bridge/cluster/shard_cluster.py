@@ -1,6 +1,7 @@
 """Runs members on a Spark cluster, from the driver.
 
-    with ShardCluster(spark, "examples.flights.app:create", members=4, root="/broadsheet/flights") as cluster:
+    with ShardCluster(spark, "broadsheet.examples.flights.app:create", members=4, root="/broadsheet/flights") as
+    cluster:
         cluster.apply(specs)
         cluster.wait_for_primary([spec.id for spec in specs])
 
@@ -24,30 +25,30 @@ import structlog
 from pyspark.resource import ResourceProfile
 from pyspark.sql import SparkSession
 
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.policy import AllocationPolicy, TransitionPolicy
-from consumer.client import SyncShardClient
-from consumer.config import MemberConfig
-from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.shard_pb2 import ShardSpec
-from spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
-from spark_bridge.cluster.elasticity import Elasticity, wait_until
-from spark_bridge.cluster.executors import Executors, ExecutorWatch
-from spark_bridge.cluster.member_jobs import MemberJobs
-from spark_bridge.cluster.membership import MemberInfo, Membership
-from spark_bridge.cluster.shards import MemberClient, Shards
-from spark_bridge.errors import (
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.consumer.client import SyncShardClient
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
+from broadsheet.spark_bridge.cluster.elasticity import Elasticity, wait_until
+from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
+from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
+from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
+from broadsheet.spark_bridge.cluster.shards import MemberClient, Shards
+from broadsheet.spark_bridge.errors import (
     ClusterStartError,
     ClusterStoppedError,
     NotInClusterError,
     ScaleTimeoutError,
 )
-from spark_bridge.member.application import ApplicationFactory, Arguments
-from spark_bridge.member.serving import MemberPlan
-from spark_bridge.member.task import MemberTask
-from spark_bridge.session import check_session
+from broadsheet.spark_bridge.member.application import ApplicationFactory, Arguments
+from broadsheet.spark_bridge.member.serving import MemberPlan
+from broadsheet.spark_bridge.member.task import MemberTask
+from broadsheet.spark_bridge.session import check_session
 
 log = structlog.get_logger()
 START_SECONDS_MAX = 90.0
@@ -92,8 +93,8 @@ def find_or_start(
         broker_address: `http://host:port` of your brokers; None starts one.
         data_dir: Where started ones keep their data; it survives them.
     """
-    from consumer.embedded.broker import EmbeddedBrokerProcess
-    from consumer.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 
     with ExitStack() as started:
         if etcd is None:
@@ -128,10 +129,11 @@ class ShardCluster:
     ) -> None:
         """Describe the cluster; `start` starts it.
 
-        What is not given is taken from the session's conf (`spark_bridge.cluster.cluster_conf`), if it says.
+        What is not given is taken from the session's conf (`broadsheet.spark_bridge.cluster.cluster_conf`), if it says.
 
         Args:
-            spark: A session started with `spark_bridge.recommended_conf()`. Each member takes one task slot for
+            spark: A session started with `broadsheet.spark_bridge.recommended_conf()`. Each member takes one task slot
+                for
                 as long as it lives.
             application: `module:factory` that executors can import, or a function that makes the application and can
                 be pickled. It takes no argument, or one: the arguments.

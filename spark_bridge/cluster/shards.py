@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from allocator.model import MemberId
-from consumer.client import SyncShardClient
-from consumer.errors import EndpointError
-from consumer.protocol.auth import ClientAuth
-from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
-from spark_bridge.cluster.elasticity import wait_until
-from spark_bridge.cluster.membership import MemberInfo
-from spark_bridge.errors import NoMemberError
+from broadsheet.allocator.model import MemberId
+from broadsheet.consumer.client import SyncShardClient
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.protocol.auth import ClientAuth
+from broadsheet.consumer.protocol.shard_pb2 import (
+    ApplyRequest,
+    ListResponse,
+    ReplicaStatus,
+    ShardSpec,
+)
+from broadsheet.spark_bridge.cluster.elasticity import wait_until
+from broadsheet.spark_bridge.cluster.membership import MemberInfo
+from broadsheet.spark_bridge.errors import NoMemberError
 
 log = structlog.get_logger()
 

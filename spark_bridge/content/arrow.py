@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from consumer.message.arrow_ipc import read_stream
-from consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
-from spark_bridge.content.encoder import Encoded, Stretches, in_order
-from spark_bridge.content.frames import (
+from broadsheet.consumer.message.arrow_ipc import read_stream
+from broadsheet.consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
+from broadsheet.spark_bridge.content.frames import (
     _UUID_BYTES,
     frames_of,
     framing_error,
     places_of,
     whole_frames,
 )
-from spark_bridge.journal_sink.stamps import Stamper
-from spark_bridge.journal_sink.texts import Indices
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.columns import RowColumns, metadata_columns
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
+from broadsheet.spark_bridge.journal_sink.texts import Indices
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 
 
 class ArrowDecoder:

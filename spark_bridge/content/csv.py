@@ -10,16 +10,21 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from consumer.errors import FramingError
-from consumer.message.framing import CSV, CsvFraming, Frames
-from consumer.message.types import CsvType
-from consumer.message.uuid import format_uuid
-from spark_bridge.content.encoder import Encoded, Stretches, check_columns, in_order
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.stamps import Stamper, uuid_texts
-from spark_bridge.journal_sink.texts import Indices, base64_text, fixed_width_texts, timestamp_text
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.columns import RowColumns, metadata_columns
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import CSV, CsvFraming, Frames
+from broadsheet.consumer.message.types import CsvType
+from broadsheet.consumer.message.uuid import format_uuid
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns, in_order
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper, uuid_texts
+from broadsheet.spark_bridge.journal_sink.texts import (
+    Indices,
+    base64_text,
+    fixed_width_texts,
+    timestamp_text,
+)
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 
 _UUID_COLUMN = "\0uuid"
 """No column of anybody's is called so."""

@@ -21,13 +21,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink.stamps import Stamper
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_bridge.journal_sink.texts import Indices
+    from broadsheet.spark_bridge.journal_sink.texts import Indices
 
 Stretches: TypeAlias = Sequence[tuple[int, int]]
 """Ranges [begin, end) of rows, none of them empty, each of which goes to one journal; shape (S,)."""

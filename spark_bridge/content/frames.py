@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from consumer.errors import FramingError
-from consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
-from spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 
 _HEADER: Final = struct.Struct("<4sI")
 _UUID_BYTES: Final = 16

@@ -40,15 +40,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer.errors import FramingError
-from consumer.message.framing import NDJSON, LineFraming
-from consumer.message.types import JsonType
-from consumer.message.uuid import format_uuid
-from spark_bridge.content.encoder import Encoded, Stretches, check_columns
-from spark_bridge.errors import PublishError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.stamps import Bytes, Stamper, first_digits, uuid_texts
-from spark_bridge.journal_sink.texts import (
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import NDJSON, LineFraming
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import format_uuid
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.stamps import Bytes, Stamper, first_digits, uuid_texts
+from broadsheet.spark_bridge.journal_sink.texts import (
     Indices,
     InOrder,
     Part,
@@ -60,10 +60,10 @@ from spark_bridge.journal_sink.texts import (
     plain_text,
     timestamp_text,
 )
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.columns import RowColumns, metadata_columns
-from spark_bridge.journal_source.damage import corrupt_column
-from spark_bridge.journal_source.line_tables import bounds_of_lines, uuids_of_lines
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
+from broadsheet.spark_bridge.journal_source.damage import corrupt_column
+from broadsheet.spark_bridge.journal_source.line_tables import bounds_of_lines, uuids_of_lines
 
 # ---- Single values: what Arrow's JSON reader cannot read, or refuses -------------------------------
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
-from consumer.message.framing import PROTOBUF_FIXED, FixedFraming
-from consumer.message.types import ProtobufType
-from spark_bridge.content.encoder import Encoded, Stretches, in_order
-from spark_bridge.content.frames import frames_of, framing_error, places_of, whole_frames
-from spark_bridge.errors import PublishError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.imports import imported
-from spark_bridge.journal_sink.stamps import Stamper
-from spark_bridge.journal_sink.texts import Indices
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.columns import RowColumns, metadata_columns
-from spark_bridge.journal_source.message_types import TIMESTAMP, is_map
+from broadsheet.consumer.message.framing import PROTOBUF_FIXED, FixedFraming
+from broadsheet.consumer.message.types import ProtobufType
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
+from broadsheet.spark_bridge.content.frames import frames_of, framing_error, places_of, whole_frames
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.imports import imported
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
+from broadsheet.spark_bridge.journal_sink.texts import Indices
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
+from broadsheet.spark_bridge.journal_source.message_types import TIMESTAMP, is_map
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from consumer.interpreter import freeze_imports
+from broadsheet.consumer.interpreter import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -22,8 +22,8 @@ def batch_writer(
         PublishError: the mode or a column does not fit; the message names it.
     """
     _refuse_overwrite(overwrite, 'mode: expected mode("append")')
-    from spark_bridge.journal_sink.options import write_options
-    from spark_bridge.journal_sink.writers import BatchJournalWriter
+    from broadsheet.spark_bridge.journal_sink.options import write_options
+    from broadsheet.spark_bridge.journal_sink.writers import BatchJournalWriter
 
     writer = BatchJournalWriter(write_options(options), schema)
     freeze_imports()
@@ -42,8 +42,8 @@ def stream_writer(
     _refuse_overwrite(
         overwrite, 'outputMode: expected outputMode("append") or outputMode("update")'
     )
-    from spark_bridge.journal_sink.options import write_options
-    from spark_bridge.journal_sink.writers import StreamJournalWriter
+    from broadsheet.spark_bridge.journal_sink.options import write_options
+    from broadsheet.spark_bridge.journal_sink.writers import StreamJournalWriter
 
     writer = StreamJournalWriter(write_options(options), schema)
     freeze_imports()
@@ -51,7 +51,7 @@ def stream_writer(
 
 
 def _refuse_overwrite(overwrite: bool, expected: str) -> None:
-    from spark_bridge.errors import PublishError
+    from broadsheet.spark_bridge.errors import PublishError
 
     if overwrite:
         raise PublishError(f"{expected}: a journal only grows, nothing in it can be replaced")

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from consumer.interpreter import keep_freed_buffers
-from consumer.message.uuid import new_producer_id
-from spark_bridge.journal_sink.commit_store import CommitAttempt
-from spark_bridge.journal_sink.key_mapping import stable_order
-from spark_bridge.journal_sink.stamps import UUID_CHARACTERS, Stamper
+from broadsheet.consumer.interpreter import keep_freed_buffers
+from broadsheet.consumer.message.uuid import new_producer_id
+from broadsheet.spark_bridge.journal_sink.commit_store import CommitAttempt
+from broadsheet.spark_bridge.journal_sink.key_mapping import stable_order
+from broadsheet.spark_bridge.journal_sink.stamps import UUID_CHARACTERS, Stamper
 
 if TYPE_CHECKING:
-    from consumer.journal.client import JournalClient
-    from spark_bridge.content.encoder import Encoder
-    from spark_bridge.journal_sink.key_mapping import RowMapping
-    from spark_bridge.journal_sink.texts import Indices
-    from spark_bridge.journal_source.options import Access
+    from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.spark_bridge.content.encoder import Encoder
+    from broadsheet.spark_bridge.journal_sink.key_mapping import RowMapping
+    from broadsheet.spark_bridge.journal_sink.texts import Indices
+    from broadsheet.spark_bridge.journal_source.options import Access
 
 _FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 5 << 20
 """What is worth being encoded at once, and an append, all journals together: bytes of rows in memory, and of UUIDs. It
@@ -64,9 +64,9 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> CommitA
 
 async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
     # gRPC may only be used after the fork that made this process, so it is imported here.
-    from allocator.runtime.task_group import TaskGroup
-    from consumer.journal.appender import BULK_CHUNK_BYTES
-    from spark_bridge.brokers import open_client
+    from broadsheet.allocator.runtime.task_group import TaskGroup
+    from broadsheet.consumer.journal.appender import BULK_CHUNK_BYTES
+    from broadsheet.spark_bridge.brokers import open_client
 
     keep_freed_buffers()
     async with open_client(
@@ -83,7 +83,7 @@ async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
 
 
 async def _append(journals: JournalClient, chunk: Chunk) -> None:
-    from allocator.runtime.task_group import TaskGroup
+    from broadsheet.allocator.runtime.task_group import TaskGroup
 
     async with TaskGroup() as tasks:
         for journal, content in chunk.items():

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
-from consumer.errors import AppendOutcomeUnknownError, ConsumerError
-from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink import commit_store
-from spark_bridge.journal_sink.commit_store import Publication
-from spark_bridge.keys import publication_key, query_key
+from broadsheet.consumer.errors import AppendOutcomeUnknownError, ConsumerError
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.journal_sink import commit_store
+from broadsheet.spark_bridge.journal_sink.commit_store import Publication
+from broadsheet.spark_bridge.keys import publication_key, query_key
 
 if TYPE_CHECKING:
-    from allocator.etcd.client import EtcdClient
-    from allocator.etcd.config import EtcdConfig
-    from consumer.journal.client import JournalClient
-    from spark_bridge.journal_source.options import Access
+    from broadsheet.allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.config import EtcdConfig
+    from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.spark_bridge.journal_source.options import Access
 
 _log = structlog.get_logger()
 
@@ -76,7 +76,7 @@ class CommitTarget:
 
 async def committed_publication(target: CommitTarget, name: str) -> Publication | None:
     """Return what is published under a name; None if nothing is."""
-    from allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
         return await commit_store.load(etcd, publication_key(target.root, name))
@@ -84,7 +84,7 @@ async def committed_publication(target: CommitTarget, name: str) -> Publication 
 
 async def committed_batch(target: CommitTarget, query: str) -> int:
     """Return the number of a query's latest committed micro-batch; -1 if there is none."""
-    from allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
         latest = await commit_store.load(etcd, query_key(target.root, query))
@@ -109,7 +109,7 @@ async def commit_publication(
         PublishError: it is committed, but not acknowledged in every journal; the message says how to go on.
         EtcdUnavailableError: etcd did not answer; commit again under the same name.
     """
-    from allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.client import EtcdClient
 
     target.on_step(CommitStep.STARTED, record.batch)
     key = publication_key(target.root, name)
@@ -138,7 +138,7 @@ async def commit_micro_batch(target: CommitTarget, query: str, record: Publicati
         ConsumerError: a broker refused; the restarted query finishes it.
         EtcdUnavailableError: etcd did not answer; the restarted query commits again.
     """
-    from allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.client import EtcdClient
 
     target.on_step(CommitStep.STARTED, record.batch)
     async with EtcdClient(target.etcd) as etcd:
@@ -172,7 +172,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
     Raises:
         PublishError: it is forgotten since.
     """
-    from allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.client import EtcdClient
 
     target.on_step(CommitStep.STARTED, batch)
     async with EtcdClient(target.etcd) as etcd:
@@ -190,7 +190,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
 
 async def acknowledge(target: CommitTarget, record: Publication) -> None:
     """Append a publication's acknowledgements, each journal's at once; appended twice they do no harm."""
-    from spark_bridge.brokers import open_client
+    from broadsheet.spark_bridge.brokers import open_client
 
     async with (
         asyncio.timeout(ACKNOWLEDGE_TIMEOUT_SECONDS),

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from allocator.documents import decode_json
-from allocator.ops import Compare, Delete, Get, KeyValue, Put, prefix_range_end
-from spark_bridge.errors import PublishError
-from spark_bridge.keys import publication_key, query_key
+from broadsheet.allocator.documents import decode_json
+from broadsheet.allocator.ops import Compare, Delete, Get, KeyValue, Put, prefix_range_end
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.keys import publication_key, query_key
 
 if TYPE_CHECKING:
-    from allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.client import EtcdClient
 
 _log = structlog.get_logger()
 _DAY_SECONDS = 86_400.0

@@ -6,7 +6,7 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
-from spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.format_options import OptionError
 
 _CACHED_NAMES_MAX = 64
 

@@ -1,7 +1,7 @@
 """Which journal each row of a batch goes to, by its key, without a loop over rows.
 
-Hash and use agree with `consumer.message.mapping`, and so with Gazette's publishers: a key has the same journal
-whoever publishes it. A key is the UTF-8 bytes of its column's text, or the bytes of a binary column.
+Hash and use agree with `broadsheet.consumer.message.mapping`, and so with Gazette's publishers: a key has the same
+journal whoever publishes it. A key is the UTF-8 bytes of its column's text, or the bytes of a binary column.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import AtomicType, StructType
 
-from consumer.message.mapping import fnv1a_32
-from spark_bridge.errors import PublishError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.imports import imported
-from spark_bridge.journal_sink.options import MODULO, RENDEZVOUS, WriteOptions
-from spark_bridge.journal_sink.texts import Indices, content_of, plain_text
+from broadsheet.consumer.message.mapping import fnv1a_32
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.imports import imported
+from broadsheet.spark_bridge.journal_sink.options import MODULO, RENDEZVOUS, WriteOptions
+from broadsheet.spark_bridge.journal_sink.texts import Indices, content_of, plain_text
 
 Hashes = npt.NDArray[np.uint32]
 

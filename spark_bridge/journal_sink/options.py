@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from allocator.errors import ValidationError
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import check_root
-from consumer.protocol.selector_text import parse_selector
-from spark_bridge.format_options import FormatOptions, OptionError
-from spark_bridge.journal_source.options import Access
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import check_root
+from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.spark_bridge.journal_source.options import Access
 
 DEFAULT_ROOT: Final = "/broadsheet"
 RETENTION_DAYS: Final = 30

@@ -1,6 +1,6 @@
 """UUIDs for many messages at once, as NumPy columns: one producer, clocks that only grow.
 
-The same bits as `consumer.message.uuid.build_uuid`, which is the reference.
+The same bits as `broadsheet.consumer.message.uuid.build_uuid`, which is the reference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from consumer.message.uuid import CLOCK_UNITS_PER_MESSAGE, Flags, build_uuid, clock_at, format_uuid
+from broadsheet.consumer.message.uuid import (
+    CLOCK_UNITS_PER_MESSAGE,
+    Flags,
+    build_uuid,
+    clock_at,
+    format_uuid,
+)
 
 Bytes = npt.NDArray[np.uint8]
 

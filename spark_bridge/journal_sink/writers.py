@@ -19,13 +19,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from consumer.interpreter import few_collections, freeze_imports
-from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from spark_bridge.content.encoder import Encoder
-from spark_bridge.errors import PublishError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
-from spark_bridge.journal_sink.commit import (
+from broadsheet.consumer.interpreter import few_collections, freeze_imports
+from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.spark_bridge.content.encoder import Encoder
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.attempt import WritePlan, write_attempt
+from broadsheet.spark_bridge.journal_sink.commit import (
     CommitTarget,
     StepObserver,
     commit_micro_batch,
@@ -36,9 +36,9 @@ from spark_bridge.journal_sink.commit import (
     finish_publication,
     observe_nothing,
 )
-from spark_bridge.journal_sink.commit_store import CommitAttempt, publication_of
-from spark_bridge.journal_sink.key_mapping import mapping_for
-from spark_bridge.journal_sink.options import WriteOptions
+from broadsheet.spark_bridge.journal_sink.commit_store import CommitAttempt, publication_of
+from broadsheet.spark_bridge.journal_sink.key_mapping import mapping_for
+from broadsheet.spark_bridge.journal_sink.options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,9 +71,9 @@ async def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
 
 async def _find_journals(options: WriteOptions) -> tuple[tuple[str, ...], str]:
     """Return the journals by name, and their content type."""
-    from consumer.protocol.labels import CONTENT_TYPE, value_of
-    from consumer.protocol.selector_text import parse_selector
-    from spark_bridge.brokers import open_client
+    from broadsheet.consumer.protocol.labels import CONTENT_TYPE, value_of
+    from broadsheet.consumer.protocol.selector_text import parse_selector
+    from broadsheet.spark_bridge.brokers import open_client
 
     async with open_client(options.access) as client:
         listed = await client.list(parse_selector(options.selector))
@@ -270,19 +270,19 @@ def encoder_for(content_type: str, schema: StructType, options: WriteOptions) ->
         PublishError: the rows do not fit it.
     """
     if content_type == NDJSON:
-        from spark_bridge.content.json import JsonLines
+        from broadsheet.spark_bridge.content.json import JsonLines
 
         return JsonLines(schema, ignore_null_fields=options.ignore_null_fields)
     if content_type == CSV:
-        from spark_bridge.content.csv import CsvLines
+        from broadsheet.spark_bridge.content.csv import CsvLines
 
         return CsvLines(schema)
     if content_type == PROTOBUF_FIXED:
-        from spark_bridge.content.protobuf import ProtobufFrames
+        from broadsheet.spark_bridge.content.protobuf import ProtobufFrames
 
         return ProtobufFrames(schema, options.message_type, uuid_field=options.uuid_field)
     if content_type == ARROW_STREAM:
-        from spark_bridge.content.arrow import ArrowFrames
+        from broadsheet.spark_bridge.content.arrow import ArrowFrames
 
         return ArrowFrames()
     raise OptionError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_bridge.journal_source.message_table import Offsets
+from broadsheet.spark_bridge.journal_source.message_table import Offsets
 
 
 @dataclass(frozen=True, slots=True)

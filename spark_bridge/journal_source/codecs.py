@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import Message
 
-from consumer.errors import ContentTypeError
-from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.columns import RowColumns
-from spark_bridge.journal_source.line_tables import LineTables, LineTablesAroundDamage
-from spark_bridge.journal_source.message_table import FrameTables, MessageTable, UuidOf
-from spark_bridge.journal_source.message_types import load_message_class
-from spark_bridge.journal_source.options import ReadMode, ReadOptions
+from broadsheet.consumer.errors import ContentTypeError
+from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import RowColumns
+from broadsheet.spark_bridge.journal_source.line_tables import LineTables, LineTablesAroundDamage
+from broadsheet.spark_bridge.journal_source.message_table import FrameTables, MessageTable, UuidOf
+from broadsheet.spark_bridge.journal_source.message_types import load_message_class
+from broadsheet.spark_bridge.journal_source.options import ReadMode, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_bridge.journal_source.damage import TolerantDecoder
+    from broadsheet.spark_bridge.journal_source.damage import TolerantDecoder
 
 _READABLE: Final = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
 
@@ -104,7 +104,7 @@ def tolerant_decoder_for(
         ContentTypeError: messages of this type cannot be read.
         OptionError: an option or a column does not fit them.
     """
-    from spark_bridge.journal_source.damage import TolerantDecoder
+    from broadsheet.spark_bridge.journal_source.damage import TolerantDecoder
 
     inner = decoder_for(journal, content_type, options=options, columns=columns)
     return TolerantDecoder(inner, columns, content_type=content_type, mode=options.mode)
@@ -120,20 +120,20 @@ def decoder_for(
         OptionError: an option or a column does not fit them.
     """
     if not options.decode:
-        from spark_bridge.journal_source.raw_decoder import RawDecoder
+        from broadsheet.spark_bridge.journal_source.raw_decoder import RawDecoder
 
         uuid_of = uuid_of_messages(journal, content_type, options)
         return RawDecoder(columns, content_type=content_type, uuid_of=uuid_of)
     if content_type == NDJSON:
-        from spark_bridge.content.json import JsonDecoder
+        from broadsheet.spark_bridge.content.json import JsonDecoder
 
         return JsonDecoder(columns, permissive=options.mode is ReadMode.PERMISSIVE)
     if content_type == CSV:
-        from spark_bridge.content.csv import CsvDecoder
+        from broadsheet.spark_bridge.content.csv import CsvDecoder
 
         return CsvDecoder(columns)
-    from spark_bridge.content.arrow import ArrowDecoder
-    from spark_bridge.content.protobuf import ProtobufDecoder
+    from broadsheet.spark_bridge.content.arrow import ArrowDecoder
+    from broadsheet.spark_bridge.content.protobuf import ProtobufDecoder
 
     if content_type == PROTOBUF_FIXED:
         message_class = protobuf_class(journal, options)

@@ -20,9 +20,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer.message.uuid import UNIX_EPOCH_TICKS
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.message_table import Offsets, table_of
+from broadsheet.consumer.message.uuid import UNIX_EPOCH_TICKS
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.message_table import Offsets, table_of
 
 METADATA_TYPES: Final[Mapping[str, DataType]] = MappingProxyType(
     {

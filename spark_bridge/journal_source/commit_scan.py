@@ -9,7 +9,7 @@ A `JournalState` says all that a later scan needs. What a batch holds depends on
 with, the offset that it ends at and the journal's bytes, so a batch that is planned again, elsewhere or years later,
 holds the same messages. Only which silent producers the state at its end still knows depends on the time it took.
 
-Which message is committed is decided by `consumer.message.sequence_rules`, as in a shard.
+Which message is committed is decided by `broadsheet.consumer.message.sequence_rules`, as in a shard.
 
 Pure: the caller reads.
 
@@ -31,8 +31,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
-from consumer.message.sequence_rules import (
+from broadsheet.consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
+from broadsheet.consumer.message.sequence_rules import (
     EFFECTS,
     NOTHING_PENDING,
     CommitSelection,
@@ -42,9 +42,9 @@ from consumer.message.sequence_rules import (
     classify,
     decide,
 )
-from consumer.message.uuid import Flags
-from spark_bridge.journal_source.journal_state import JournalState, ProducerState
-from spark_bridge.journal_source.message_table import (
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.spark_bridge.journal_source.journal_state import JournalState, ProducerState
+from broadsheet.spark_bridge.journal_source.message_table import (
     DAMAGED,
     NO_HEADS,
     MessageTable,
@@ -461,7 +461,9 @@ class CommitScan:
         return round(self._reading.seconds * 1000)
 
     def _age(self, now_seconds: float | None) -> None:
-        """Forget producers that have been silent for long, and have nothing pending (`consumer.message.ageing`)."""
+        """Forget producers that have been silent for long, and have nothing pending
+        (`broadsheet.consumer.message.ageing`).
+        """
         if now_seconds is not None:
             self._reading.advance(now_seconds)
         for key in self._heard & self._producers.keys():

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType
 
-from consumer.errors import FramingError
-from consumer.message.framing import Frames, framing_for
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.columns import RowColumns, metadata_columns
-from spark_bridge.journal_source.message_table import Offsets
-from spark_bridge.journal_source.options import ReadMode
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import Frames, framing_for
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
+from broadsheet.spark_bridge.journal_source.message_table import Offsets
+from broadsheet.spark_bridge.journal_source.options import ReadMode
 
 RECORD_BYTES_MAX: Final = 16 << 20
 """Of a damaged record that a row shows: a stretch of junk may be larger than a row should be."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from consumer.message.sequence_rules import NOTHING_PENDING
+from broadsheet.consumer.message.sequence_rules import NOTHING_PENDING
 
 
 class ProducerState(NamedTuple):
@@ -34,8 +34,8 @@ class JournalState:
     producers: Mapping[int, ProducerState] = field(default_factory=dict)
     """By 48-bit producer id."""
     read_ms: int = 0
-    """How long the journal has been read (`consumer.message.ageing`), milliseconds. Kept here, not measured again, so
-    that the state at a batch's end alone says which producers the next batch knows."""
+    """How long the journal has been read (`broadsheet.consumer.message.ageing`), milliseconds. Kept here, not measured
+    again, so that the state at a batch's end alone says which producers the next batch knows."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values; equal states give equal texts."""

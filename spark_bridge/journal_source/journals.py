@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from consumer.journal.client import JournalClient
-from consumer.journal.guard import Present
-from consumer.message.uuid import clock_at
-from consumer.protocol.labels import CONTENT_TYPE, value_of
-from consumer.protocol.selector_text import parse_selector
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.codecs import tables_for
-from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
-from spark_bridge.journal_source.options import ReadOptions, ReadStart
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.guard import Present
+from broadsheet.consumer.message.uuid import clock_at
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, value_of
+from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.codecs import tables_for
+from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
+from broadsheet.spark_bridge.journal_source.options import ReadOptions, ReadStart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

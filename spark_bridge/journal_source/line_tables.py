@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from consumer.errors import FramingError
-from consumer.message.framing import FRAME_BYTES_MAX, NDJSON
-from consumer.message.types import json_uuid_of
-from spark_bridge.journal_source.message_table import (
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import FRAME_BYTES_MAX, NDJSON
+from broadsheet.consumer.message.types import json_uuid_of
+from broadsheet.spark_bridge.journal_source.message_table import (
     DAMAGED,
     FrameTables,
     MessageTable,

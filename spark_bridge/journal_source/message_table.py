@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from consumer.errors import FramingError
-from consumer.message.batch import UNREADABLE
-from consumer.message.framing import Frames, framing_for
-from consumer.message.uuid import NIL_UUID, Flags
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.batch import UNREADABLE
+from broadsheet.consumer.message.framing import Frames, framing_for
+from broadsheet.consumer.message.uuid import NIL_UUID, Flags
 
 Offsets: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
@@ -100,7 +100,7 @@ def table_of(
 ) -> MessageTable:
     """Return N messages with their UUIDs, 16 bytes each; zero where no publisher can have made one.
 
-    Source: RFC 4122 §4.1.2; `consumer.message.uuid` does the same for one.
+    Source: RFC 4122 §4.1.2; `broadsheet.consumer.message.uuid` does the same for one.
     """
     halves = np.frombuffer(uuids, dtype=">u8").astype(np.uint64).reshape(-1, 2)
     high, low = halves[:, 0], halves[:, 1]

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.format_options import OptionError
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 _OPTION: Final = "messageType"

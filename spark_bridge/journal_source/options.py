@@ -12,10 +12,10 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Literal
 
-from allocator.errors import ValidationError
-from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
-from consumer.protocol.selector_text import parse_selector
-from spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
+from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
 
 PARTITION_BYTES: Final = 64 << 20
 """Of a journal that one task reads, by default. The task itself costs as much as some 10 MiB more."""

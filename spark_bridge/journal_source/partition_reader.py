@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
-from spark_bridge.journal_source.byte_runs import (
+from broadsheet.spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
+from broadsheet.spark_bridge.journal_source.byte_runs import (
     BytePartition,
     ContentBuffer,
     FetchedContent,
     RunCutter,
 )
-from spark_bridge.journal_source.columns import RowColumns
-from spark_bridge.journal_source.options import ReadOptions
+from broadsheet.spark_bridge.journal_source.columns import RowColumns
+from broadsheet.spark_bridge.journal_source.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from consumer.journal.guard import OffsetGuard
-    from consumer.journal.reader import Reader, ReadSpan
-    from spark_bridge.journal_source.damage import DamagedRecord
+    from broadsheet.consumer.journal.guard import OffsetGuard
+    from broadsheet.consumer.journal.reader import Reader, ReadSpan
+    from broadsheet.spark_bridge.journal_source.damage import DamagedRecord
 
 DECODE_BYTES: Final = 4 << 20
 """Content decoded together: an Arrow batch of some ten thousand rows."""
@@ -58,7 +58,7 @@ def read_partition(
     if partition.bytes.damaged:
         yield from _damaged_rows(partition.bytes, options, columns)
         return
-    from spark_bridge.journal_source.codecs import tolerant_decoder_for
+    from broadsheet.spark_bridge.journal_source.codecs import tolerant_decoder_for
 
     journal = partition.bytes.journal
     decoder = tolerant_decoder_for(
@@ -78,7 +78,7 @@ def _damaged_rows(
     wanted: BytePartition, options: ReadOptions, columns: RowColumns
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of records that are no messages."""
-    from spark_bridge.journal_source.damage import DamagedRecord
+    from broadsheet.spark_bridge.journal_source.damage import DamagedRecord
 
     runs = dict(wanted.runs())
     records: list[DamagedRecord] = []
@@ -105,8 +105,8 @@ def _damaged_rows(
 
 
 def _rows_of(columns: RowColumns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
-    from consumer.errors import FramingError
-    from spark_bridge.journal_source.damage import damaged_rows
+    from broadsheet.consumer.errors import FramingError
+    from broadsheet.spark_bridge.journal_source.damage import damaged_rows
 
     try:
         return damaged_rows(columns, journal, records)
@@ -134,7 +134,7 @@ async def _pieces(
     wanted: BytePartition, options: ReadOptions
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Yield the bytes of a partition's runs, and where they stand."""
-    from spark_bridge.brokers import open_client
+    from broadsheet.spark_bridge.brokers import open_client
 
     cutter = RunCutter(wanted.runs())
     expected = wanted.begin
@@ -160,8 +160,8 @@ async def _pieces(
 
 def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
     """Return what notices that the journal was replaced since the partition was planned; the driver has just looked."""
-    from consumer.journal.guard import OffsetGuard
-    from consumer.protocol.identity_pb2 import JournalEpoch
+    from broadsheet.consumer.journal.guard import OffsetGuard
+    from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 
     if not wanted.epoch:
         return None
@@ -172,7 +172,7 @@ def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
 
 async def _guarded(reader: Reader, options: ReadOptions) -> AsyncGenerator[ReadSpan, None]:
     """Yield what is read of the journal that was planned; of another one nothing, or an error."""
-    from consumer.errors import JournalReplacedError as Replaced
+    from broadsheet.consumer.errors import JournalReplacedError as Replaced
 
     try:
         async for span in reader:

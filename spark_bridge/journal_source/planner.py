@@ -15,19 +15,19 @@ from typing import Final, NamedTuple
 import numpy as np
 import structlog
 
-from consumer.journal.client import JournalClient
-from consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
-from consumer.message.uuid import unix_seconds_of
-from spark_bridge.brokers import open_client
-from spark_bridge.errors import JournalBytesGoneError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import (
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
+from broadsheet.consumer.message.uuid import unix_seconds_of
+from broadsheet.spark_bridge.brokers import open_client
+from broadsheet.spark_bridge.errors import JournalBytesGoneError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.byte_runs import (
     BytePartition,
     damaged_partitions_of,
     partitions_of,
 )
-from spark_bridge.journal_source.codecs import Tables, tables_for
-from spark_bridge.journal_source.commit_scan import (
+from broadsheet.spark_bridge.journal_source.codecs import Tables, tables_for
+from broadsheet.spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
     UNLIMITED,
     CommitScan,
@@ -35,17 +35,17 @@ from spark_bridge.journal_source.commit_scan import (
     ScannedBatch,
     ScanReplay,
 )
-from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
-from spark_bridge.journal_source.journals import (
+from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
+from broadsheet.spark_bridge.journal_source.journals import (
     named_offsets,
     selected_journals,
     states_at,
     write_heads,
 )
-from spark_bridge.journal_source.message_table import MessageTable
-from spark_bridge.journal_source.offsets import BatchSpan, States
-from spark_bridge.journal_source.options import ReadMode, ReadOptions
-from spark_bridge.journal_source.partition_reader import JournalPartition
+from broadsheet.spark_bridge.journal_source.message_table import MessageTable
+from broadsheet.spark_bridge.journal_source.offsets import BatchSpan, States
+from broadsheet.spark_bridge.journal_source.options import ReadMode, ReadOptions
+from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
 
 _STRETCHES: Final = 16
 """Of which a partition is put together, or more."""

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from consumer.message.framing import framing_for
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.columns import RowColumns, metadata_columns
-from spark_bridge.journal_source.message_table import UuidOf
+from broadsheet.consumer.message.framing import framing_for
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
+from broadsheet.spark_bridge.journal_source.message_table import UuidOf
 
 VALUE: Final = "value"
 RAW_SCHEMA: Final = StructType([StructField(VALUE, BinaryType())])

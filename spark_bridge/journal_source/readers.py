@@ -20,16 +20,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.columns import RowColumns
-from spark_bridge.journal_source.options import LATEST, ReadMode, ReadOptions
-from spark_bridge.journal_source.partition_reader import read_partition
-from spark_bridge.journal_source.raw_decoder import check_raw
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.columns import RowColumns
+from broadsheet.spark_bridge.journal_source.options import LATEST, ReadMode, ReadOptions
+from broadsheet.spark_bridge.journal_source.partition_reader import read_partition
+from broadsheet.spark_bridge.journal_source.raw_decoder import check_raw
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_bridge.journal_source.stream_plan import StreamPlan
+    from broadsheet.spark_bridge.journal_source.stream_plan import StreamPlan
 
 
 def columns_of_read(schema: StructType, options: ReadOptions) -> RowColumns:
@@ -69,7 +69,7 @@ class JournalBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what tasks read."""
-        from spark_bridge.journal_source.planner import batch_partitions
+        from broadsheet.spark_bridge.journal_source.planner import batch_partitions
 
         return asyncio.run(batch_partitions(self._options))
 
@@ -134,7 +134,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> StreamPlan:
         if self._plan is None:
-            from spark_bridge.journal_source.stream_plan import StreamPlan
+            from broadsheet.spark_bridge.journal_source.stream_plan import StreamPlan
 
             self._plan = StreamPlan(self._options)
         return self._plan
@@ -146,7 +146,7 @@ def batch_reader(options: Mapping[str, Any], schema: StructType) -> JournalBatch
     Raises:
         OptionError: an option or a column is wrong.
     """
-    from spark_bridge.journal_source.options import read_options
+    from broadsheet.spark_bridge.journal_source.options import read_options
 
     return JournalBatchReader(read_options(options), schema)
 
@@ -157,6 +157,6 @@ def stream_reader(options: Mapping[str, Any], schema: StructType) -> JournalStre
     Raises:
         OptionError: an option or a column is wrong.
     """
-    from spark_bridge.journal_source.options import read_options
+    from broadsheet.spark_bridge.journal_source.options import read_options
 
     return JournalStreamReader(read_options(options), schema)

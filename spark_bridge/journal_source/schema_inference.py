@@ -11,20 +11,20 @@ import pyarrow.json as pa_json
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from consumer.errors import ContentTypeError
-from consumer.journal.client import JournalClient
-from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from consumer.message.types import json_uuid_of
-from spark_bridge.brokers import open_client
-from spark_bridge.content.arrow import read_arrow
-from spark_bridge.content.frames import frames_in
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.codecs import protobuf_class
-from spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
-from spark_bridge.journal_source.journals import selected_journals
-from spark_bridge.journal_source.message_types import columns_of, load_message_class
-from spark_bridge.journal_source.options import ReadMode, ReadOptions, read_options
-from spark_bridge.journal_source.raw_decoder import RAW_SCHEMA
+from broadsheet.consumer.errors import ContentTypeError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.consumer.message.types import json_uuid_of
+from broadsheet.spark_bridge.brokers import open_client
+from broadsheet.spark_bridge.content.arrow import read_arrow
+from broadsheet.spark_bridge.content.frames import frames_in
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.codecs import protobuf_class
+from broadsheet.spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
+from broadsheet.spark_bridge.journal_source.journals import selected_journals
+from broadsheet.spark_bridge.journal_source.message_types import columns_of, load_message_class
+from broadsheet.spark_bridge.journal_source.options import ReadMode, ReadOptions, read_options
+from broadsheet.spark_bridge.journal_source.raw_decoder import RAW_SCHEMA
 
 SAMPLE_BYTES: Final = 1 << 20
 """Of each journal looked into."""

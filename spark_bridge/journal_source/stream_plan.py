@@ -10,26 +10,26 @@ from typing import Any, Final
 
 import structlog
 
-from consumer.client.loop_thread import LoopThread
-from consumer.journal.guard import (
+from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.journal.guard import (
     HEAD_PATIENCE_SECONDS,
     Present,
     RememberedOffset,
     epoch_text,
     standing,
 )
-from consumer.protocol.identity_pb2 import JournalEpoch
-from spark_bridge.brokers import open_client
-from spark_bridge.errors import QuerySourceReplacedError
-from spark_bridge.journal_source.byte_runs import BytePartition
-from spark_bridge.journal_source.commit_scan import UNLIMITED
-from spark_bridge.journal_source.journal_state import JournalState
-from spark_bridge.journal_source.journals import (
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.spark_bridge.brokers import open_client
+from broadsheet.spark_bridge.errors import QuerySourceReplacedError
+from broadsheet.spark_bridge.journal_source.byte_runs import BytePartition
+from broadsheet.spark_bridge.journal_source.commit_scan import UNLIMITED
+from broadsheet.spark_bridge.journal_source.journal_state import JournalState
+from broadsheet.spark_bridge.journal_source.journals import (
     presents,
     selected_journals,
     states_at,
 )
-from spark_bridge.journal_source.offsets import (
+from broadsheet.spark_bridge.journal_source.offsets import (
     BatchSpan,
     Epochs,
     States,
@@ -38,9 +38,9 @@ from spark_bridge.journal_source.offsets import (
     parse_offset,
     span_of,
 )
-from spark_bridge.journal_source.options import ReadOptions, parse_place
-from spark_bridge.journal_source.partition_reader import JournalPartition
-from spark_bridge.journal_source.planner import MicroBatchLimits, Planner
+from broadsheet.spark_bridge.journal_source.options import ReadOptions, parse_place
+from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
+from broadsheet.spark_bridge.journal_source.planner import MicroBatchLimits, Planner
 
 _log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from consumer.application import Application
-from spark_bridge.errors import ApplicationLoadError, ArgumentMissingError
+from broadsheet.consumer.application import Application
+from broadsheet.spark_bridge.errors import ApplicationLoadError, ArgumentMissingError
 
 # What an application is told beside its code: arguments and secrets, by name.
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import psutil
 import structlog
 
-from consumer.journal.channels import parse_endpoint, parse_endpoints
+from broadsheet.consumer.journal.channels import parse_endpoint, parse_endpoints
 
 ZONE_VARIABLE = "BROADSHEET_ZONE"
 """Environment variable of an executor that names its failure domain."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from spark_bridge.member.identity import Incarnation
+from broadsheet.spark_bridge.member.identity import Incarnation
 
 
 class Order(Enum):

@@ -20,20 +20,29 @@ from typing import Any
 
 import structlog
 
-from allocator.errors import EtcdError, RevisionCompactedError
-from allocator.etcd.api import Etcd, KeyPut
-from allocator.etcd.client import EtcdClient
-from allocator.ops import prefix_range_end
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Application
-from consumer.config import MemberConfig
-from consumer.interpreter import serve_only, tend_memory
-from consumer.member.service import Service
-from spark_bridge.errors import MemberReleasedError
-from spark_bridge.member.application import ApplicationFactory, Arguments, load_application
-from spark_bridge.member.executor import executor_command, on_executor_exit, own_address, zone_of
-from spark_bridge.member.identity import Incarnation, encode_host, host_key, host_of
-from spark_bridge.member.orders import Order, order_to
+from broadsheet.allocator.errors import EtcdError, RevisionCompactedError
+from broadsheet.allocator.etcd.api import Etcd, KeyPut
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Application
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.interpreter import serve_only, tend_memory
+from broadsheet.consumer.member.service import Service
+from broadsheet.spark_bridge.errors import MemberReleasedError
+from broadsheet.spark_bridge.member.application import (
+    ApplicationFactory,
+    Arguments,
+    load_application,
+)
+from broadsheet.spark_bridge.member.executor import (
+    executor_command,
+    on_executor_exit,
+    own_address,
+    zone_of,
+)
+from broadsheet.spark_bridge.member.identity import Incarnation, encode_host, host_key, host_of
+from broadsheet.spark_bridge.member.orders import Order, order_to
 
 log = structlog.get_logger()
 

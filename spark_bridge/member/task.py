@@ -16,13 +16,13 @@ import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from allocator.announcement import revoke_predecessors
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.ops import LeaseId
-from spark_bridge.member.identity import Incarnation
+from broadsheet.allocator.announcement import revoke_predecessors
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.spark_bridge.member.identity import Incarnation
 
 _NO_LEASE = LeaseId(0)
 _ANY_ZONE = "any"
@@ -44,7 +44,9 @@ class MemberTask:
     etcd: EtcdConfig
     root: str
     plan: bytes = field(repr=False)
-    """With secrets in it. A pickled `spark_bridge.member.serving.MemberPlan`: unpickling it imports what takes time."""
+    """With secrets in it. A pickled `broadsheet.spark_bridge.member.serving.MemberPlan`: unpickling it imports what
+    takes time.
+    """
 
     def __call__(self, rows: Iterable[int]) -> Iterator[MemberResult]:
         """Be the member whose number is the one row, until told to leave."""
@@ -60,9 +62,9 @@ class MemberTask:
         )
         if incarnation.attempt > 0:
             asyncio.run(self._bury_predecessors(incarnation))
-        from allocator.runtime.event_loop import run
-        from spark_bridge.member.executor import log_to_stderr
-        from spark_bridge.member.serving import be_member
+        from broadsheet.allocator.runtime.event_loop import run
+        from broadsheet.spark_bridge.member.executor import log_to_stderr
+        from broadsheet.spark_bridge.member.serving import be_member
 
         log_to_stderr(task=incarnation.suffix)
         plan = pickle.loads(self.plan)  # noqa: S301 - our own driver's

@@ -15,13 +15,13 @@ from typing import Any, TypeVar, assert_never
 import grpc
 from google.protobuf.message import Message
 
-from allocator.runtime.backoff import Backoff
-from consumer.protocol.call_metadata import Token, request_metadata
-from spark_bridge.errors import NoMemberError
-from spark_bridge.routing.channels import PythonWorkerCache, this_worker
-from spark_bridge.routing.lookup import Metadata, believed_route, credentials, selecting
-from spark_bridge.routing.plan import ResolverPlan
-from spark_bridge.routing.retry_policy import (
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.protocol.call_metadata import Token, request_metadata
+from broadsheet.spark_bridge.errors import NoMemberError
+from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, this_worker
+from broadsheet.spark_bridge.routing.lookup import Metadata, believed_route, credentials, selecting
+from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.spark_bridge.routing.retry_policy import (
     Again,
     CallHistory,
     Confirm,
@@ -34,7 +34,7 @@ from spark_bridge.routing.retry_policy import (
     of_error,
     takes_token,
 )
-from spark_bridge.routing.routes import ShardRoute
+from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 PAUSE_SECONDS_MAX = 0.5
 """Longest pause between attempts: a hand-over takes less than a second."""

@@ -19,9 +19,9 @@ from random import Random
 
 import grpc
 
-from consumer.journal.channels import parse_endpoint
-from consumer.resolver.resolver import CHANNEL_OPTIONS
-from spark_bridge.routing.routes import RouteTable
+from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
+from broadsheet.spark_bridge.routing.routes import RouteTable
 
 CHANNELS_MAX = 256
 """Most channels kept; beyond, those unused for longest are closed."""

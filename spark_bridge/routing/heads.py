@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from allocator.runtime.backoff import Backoff
-from consumer.errors import ConsumerError, EndpointError, JournalUnavailableError
-from consumer.journal.transport import error_of_rpc, error_of_status
-from consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
-from consumer.protocol.journal_pb2_grpc import JournalStub
-from consumer.protocol.labels import label_set, selector
-from spark_bridge.routing.channels import PythonWorkerCache, this_worker
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.errors import ConsumerError, EndpointError, JournalUnavailableError
+from broadsheet.consumer.journal.transport import error_of_rpc, error_of_status
+from broadsheet.consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
+from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
+from broadsheet.consumer.protocol.labels import label_set, selector
+from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, this_worker
 
 if TYPE_CHECKING:
-    from consumer.protocol.auth import ClientAuth
+    from broadsheet.consumer.protocol.auth import ClientAuth
 
 PATIENCE_SECONDS = 30.0
 """How long a broker that does not answer, or a journal that nobody serves, is waited for."""
@@ -83,7 +83,7 @@ def _ask(
 
 def _credentials(auth: ClientAuth, journal: str) -> tuple[tuple[str, str], ...]:
     # Takes a third of a short task's imports, and most clusters have no keys.
-    from consumer.protocol.auth import Capability, expiring
+    from broadsheet.consumer.protocol.auth import Capability, expiring
 
     named = selector(label_set(("name", journal)))
     return auth.metadata(expiring(Capability.READ, named, life_seconds=CREDENTIAL_SECONDS))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from allocator.errors import ValidationError
-from consumer.message.mapping import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.message.mapping import (
     KeyFunction,
     MappedJournal,
     Partitions,
     modulo_mapping,
     rendezvous_mapping,
 )
-from consumer.message.mapping import Mapping as JournalMapping
-from spark_bridge.routing.routes import ShardRoute
+from broadsheet.consumer.message.mapping import Mapping as JournalMapping
+from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 MappingFactory = Callable[[KeyFunction, Partitions], JournalMapping]
 """`modulo_mapping`, `rendezvous_mapping`, or an application's function of the same shape, which can be pickled."""
@@ -71,7 +71,7 @@ def key_mapping_of(
     """Return how keys map to shards.
 
     Args:
-        mapping: `modulo`, `rendezvous`, or a function like those of `consumer.message.mapping`.
+        mapping: `modulo`, `rendezvous`, or a function like those of `broadsheet.consumer.message.mapping`.
         routes: The shards.
         journals: Those that publishers choose among, in the publishers' order; None: all that the shards read, by name.
 

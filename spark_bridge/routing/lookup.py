@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from consumer.errors import ShardNotFoundError
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.shard_pb2 import ListRequest, ListResponse
-from consumer.protocol.shard_pb2_grpc import ShardStub
-from spark_bridge.errors import NoMemberError
-from spark_bridge.routing.channels import PythonWorkerCache, this_worker
-from spark_bridge.routing.plan import ResolverPlan
-from spark_bridge.routing.routes import ShardRoute, routes_of
+from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.shard_pb2 import ListRequest, ListResponse
+from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
+from broadsheet.spark_bridge.errors import NoMemberError
+from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, this_worker
+from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.spark_bridge.routing.routes import ShardRoute, routes_of
 
 if TYPE_CHECKING:
-    from consumer.protocol.auth import KeyedAuth
+    from broadsheet.consumer.protocol.auth import KeyedAuth
 
 CAPABILITY_LIST, CAPABILITY_READ = 2, 8
 """`Capability.LIST` and `READ`: the module that has them takes a third of a short task's imports."""
@@ -85,7 +85,7 @@ def credentials(
     """
     if not auth_keys:
         return ()
-    from consumer.protocol.auth import Capability, expiring
+    from broadsheet.consumer.protocol.auth import Capability, expiring
 
     life_seconds = max(TOKEN_LIFE_SECONDS_MIN, seconds + 1.0)
     claims = expiring(Capability(capability), shards, life_seconds=life_seconds)
@@ -159,7 +159,7 @@ def _members(plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str) -> li
 
 @lru_cache(maxsize=8)
 def _auth_of(keys: str) -> KeyedAuth:
-    from consumer.protocol.auth import KeyedAuth
+    from broadsheet.consumer.protocol.auth import KeyedAuth
 
     return KeyedAuth(keys)
 
@@ -208,7 +208,7 @@ def survey(
 
 def _translated(address: str, error: grpc.RpcError) -> Exception:
     # On the driver only, so tasks need not import it.
-    from consumer.client.member_rpc import error_of_rpc
+    from broadsheet.consumer.client.member_rpc import error_of_rpc
 
     # What both kinds of calls raise has a code and details, which is all that is asked of it.
     return error_of_rpc(address, cast("grpc.aio.AioRpcError", error))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from consumer.protocol.call_metadata import Token
-from spark_bridge.routing.key_mapping import KeyMapping
-from spark_bridge.routing.routes import ShardRoute
+from broadsheet.consumer.protocol.call_metadata import Token
+from broadsheet.spark_bridge.routing.key_mapping import KeyMapping
+from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class ResolverPlan:
     auth_keys: str = field(repr=False)
     """Sign each call; empty: none is signed."""
     capability: int
-    """What the application's methods need of a credential: bits of `consumer.protocol.auth.Capability`."""
+    """What the application's methods need of a credential: bits of `broadsheet.consumer.protocol.auth.Capability`."""
 
     def relevant(self, token: Token, route: ShardRoute) -> Token:
         """Return what of a token concerns a shard: not the journals that others of the shards read, and it does not."""

@@ -18,12 +18,12 @@ import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from consumer.errors import ShardNotFoundError
-from consumer.protocol.call_metadata import Pairs, Token, is_honoured, refusal_in
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.shard_pb2 import Status
-from spark_bridge.errors import ShardNotServedError, TokenIgnoredError
-from spark_bridge.routing.routes import ShardRoute, later_route
+from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.consumer.protocol.call_metadata import Pairs, Token, is_honoured, refusal_in
+from broadsheet.consumer.protocol.journal_pb2 import Header
+from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.spark_bridge.errors import ShardNotServedError, TokenIgnoredError
+from broadsheet.spark_bridge.routing.routes import ShardRoute, later_route
 
 _TRY_AGAIN = frozenset(
     {

@@ -13,9 +13,15 @@ from typing import Any, NoReturn
 
 import grpc
 
-from spark_bridge.routing.attempts import Call, CallAttempt, CallTarget, of_unary, perform
-from spark_bridge.routing.channels import this_worker
-from spark_bridge.routing.retry_policy import Outcome, of_answer, of_error
+from broadsheet.spark_bridge.routing.attempts import (
+    Call,
+    CallAttempt,
+    CallTarget,
+    of_unary,
+    perform,
+)
+from broadsheet.spark_bridge.routing.channels import this_worker
+from broadsheet.spark_bridge.routing.retry_policy import Outcome, of_answer, of_error
 
 # `Any` throughout: gRPC's callables are generic in their messages only, and each method has its own.
 Serializer = Callable[[Any], bytes] | None

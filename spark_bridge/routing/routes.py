@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from consumer.key_space import member_id_of
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.journal_pb2 import Route as WireRoute
-from consumer.protocol.shard_pb2 import ListResponse
+from broadsheet.consumer.key_space import member_id_of
+from broadsheet.consumer.protocol.journal_pb2 import Header
+from broadsheet.consumer.protocol.journal_pb2 import Route as WireRoute
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse
 
 ROUTE_SECONDS = 30.0
 """A route is believed for so long, unless its member refuses: one that forwards would never tell that it is old."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from allocator.errors import ValidationError
-from consumer.protocol.selector_text import parse_selector
-from spark_bridge.errors import SparkBridgeError
-from spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.spark_bridge.errors import SparkBridgeError
+from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
 
 if TYPE_CHECKING:
-    from consumer.protocol.auth import ClientAuth
+    from broadsheet.consumer.protocol.auth import ClientAuth
 
 ADDRESS: Final = "the address of a member, or of several with commas, e.g. http://127.0.0.1:8080"
 _SELECTOR: Final = "a label selector that says which shards, e.g. id:prefix=counts-"
@@ -40,7 +40,7 @@ class ClusterAccess:
         """
         if self.auth_keys_file is None:
             return None
-        from consumer.protocol.auth import KeyedAuth
+        from broadsheet.consumer.protocol.auth import KeyedAuth
 
         try:
             return KeyedAuth(Path(self.auth_keys_file).read_text())
@@ -103,7 +103,7 @@ async def first_answer(
     Raises:
         NoMemberAnsweredError: none can.
     """
-    from consumer.errors import EndpointError
+    from broadsheet.consumer.errors import EndpointError
 
     met: dict[str, str] = {}
     for address in addresses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.format_options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa

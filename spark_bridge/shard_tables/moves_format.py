@@ -2,7 +2,7 @@
 
     spark.read.format("shard_moves").option("address", "http://127.0.0.1:8080").option("since", "2026-01-31").load()
 
-It is bounded (`allocator.policy.LedgerPolicy`): a table that keeps what was read before keeps more of it.
+It is bounded (`broadsheet.allocator.policy.LedgerPolicy`): a table that keeps what was read before keeps more of it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_bridge.format_options import FormatOptions, OptionError
-from spark_bridge.shard_tables.access import ClusterAccess, access_of, first_answer, options_of
-from spark_bridge.shard_tables.columns import batches_of, require_columns
+from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.spark_bridge.shard_tables.access import (
+    ClusterAccess,
+    access_of,
+    first_answer,
+    options_of,
+)
+from broadsheet.spark_bridge.shard_tables.columns import batches_of, require_columns
 
 if TYPE_CHECKING:
-    from consumer.protocol.allocation_pb2 import ListMovesResponse, ShardMove
+    from broadsheet.consumer.protocol.allocation_pb2 import ListMovesResponse, ShardMove
 
 MOVES_TABLE: Final = StructType(
     [
@@ -113,7 +118,7 @@ class ShardMovesReader(DataSourceReader):
 async def _page(
     options: MovesOptions, *, page_size: int = 0, page_token: bytes = b""
 ) -> ListMovesResponse:
-    from consumer.client import AllocationClient
+    from broadsheet.consumer.client import AllocationClient
 
     auth = options.access.auth()
 
@@ -132,7 +137,7 @@ async def _page(
 
 def move_row(move: ShardMove) -> dict[str, Any]:
     """Return a move's values by column."""
-    from consumer.move_messages import KIND_NAMES
+    from broadsheet.consumer.move_messages import KIND_NAMES
 
     return {
         "time": move.time.ToDatetime(UTC),

@@ -26,21 +26,21 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from consumer.client import ShardClient, StateClient
-from consumer.errors import ConsumerError
-from consumer.key_space import member_id_of
-from consumer.protocol.labels import values_of
-from consumer.protocol.selector_text import parse_selector
-from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
-from consumer.protocol.state_pb2 import ReplicaProgress
-from spark_bridge.shard_tables.access import (
+from broadsheet.consumer.client import ShardClient, StateClient
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.key_space import member_id_of
+from broadsheet.consumer.protocol.labels import values_of
+from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.consumer.protocol.state_pb2 import ReplicaProgress
+from broadsheet.spark_bridge.shard_tables.access import (
     ClusterAccess,
     access_of,
     first_answer,
     options_of,
     selector_of,
 )
-from spark_bridge.shard_tables.columns import batches_of, require_columns
+from broadsheet.spark_bridge.shard_tables.columns import batches_of, require_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +135,7 @@ class ShardsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Ask members, and yield batches."""
         assert isinstance(partition, ListedPartition), "as planned"
-        from consumer.protocol.shard_pb2 import ListResponse
+        from broadsheet.consumer.protocol.shard_pb2 import ListResponse
 
         options = self._options
         listing = ListResponse.FromString(partition.listing)

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.format_options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa

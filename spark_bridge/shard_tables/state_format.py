@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_bridge.format_options import FormatOptions, OptionError
-from spark_bridge.shard_tables.access import (
+from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.spark_bridge.shard_tables.access import (
     ClusterAccess,
     StateReadError,
     access_of,
     options_of,
     selector_of,
 )
-from spark_bridge.shard_tables.state_columns import (
+from broadsheet.spark_bridge.shard_tables.state_columns import (
     chosen_table,
     fitted,
     require_columns_of,
@@ -36,8 +36,8 @@ from spark_bridge.shard_tables.state_columns import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from consumer.protocol.shard_pb2 import ListResponse
-    from spark_bridge.shard_tables.state_scan import ScanOrder
+    from broadsheet.consumer.protocol.shard_pb2 import ListResponse
+    from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder
 
 # The options of a read of shards' state. Pure.
 
@@ -151,7 +151,7 @@ class ShardStateReader(DataSourceReader):
         assert isinstance(partition, ShardPartition), "as planned"
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from spark_bridge.shard_tables.state_scan import scan_batches
+        from broadsheet.spark_bridge.shard_tables.state_scan import scan_batches
 
         wanted: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
         order = _order(self._options, partition.shard_id, partition.route, self._columns)
@@ -165,7 +165,7 @@ def _listed(options: StateOptions) -> list[ListResponse.Shard]:
     Raises:
         StateReadError: one is disabled.
     """
-    from spark_bridge.shard_tables.shards_format import list_shards
+    from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
 
     listing = asyncio.run(list_shards(options.access, options.selector))
     for listed in listing.shards:
@@ -178,7 +178,7 @@ def _listed(options: StateOptions) -> list[ListResponse.Shard]:
 def _described(options: StateOptions, listed: ListResponse.Shard) -> dict[str, pa.Schema]:
     import pyarrow as pa
 
-    from spark_bridge.shard_tables.state_scan import describe_first
+    from broadsheet.spark_bridge.shard_tables.state_scan import describe_first
 
     route = listed.route.SerializeToString()
     described = describe_first(_order(options, listed.spec.id, route, ()))
@@ -192,7 +192,7 @@ def _described(options: StateOptions, listed: ListResponse.Shard) -> dict[str, p
 
 
 def _order(options: StateOptions, shard_id: str, route: bytes, columns: Sequence[str]) -> ScanOrder:
-    from spark_bridge.shard_tables.state_scan import ScanOrder
+    from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder
 
     return ScanOrder(
         access=options.access,

@@ -15,18 +15,22 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from allocator.errors import ValidationError
-from allocator.runtime.backoff import Backoff
-from consumer.client import StateClient
-from consumer.client.loop_thread import LoopThread
-from consumer.errors import EndpointError, NotAuthorizedError, RpcFailedError, ShardError
-from consumer.key_space import member_id_of
-from consumer.message.arrow_ipc import validated
-from consumer.protocol.journal_pb2 import Route
-from consumer.protocol.state_pb2 import DescribeStateResponse, ScanStateResponse
-from spark_bridge.shard_tables.access import ClusterAccess, NoMemberAnsweredError, StateReadError
-from spark_bridge.shard_tables.shards_format import list_shards
-from spark_bridge.shard_tables.state_columns import Provenance
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.client import StateClient
+from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.errors import EndpointError, NotAuthorizedError, RpcFailedError, ShardError
+from broadsheet.consumer.key_space import member_id_of
+from broadsheet.consumer.message.arrow_ipc import validated
+from broadsheet.consumer.protocol.journal_pb2 import Route
+from broadsheet.consumer.protocol.state_pb2 import DescribeStateResponse, ScanStateResponse
+from broadsheet.spark_bridge.shard_tables.access import (
+    ClusterAccess,
+    NoMemberAnsweredError,
+    StateReadError,
+)
+from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
+from broadsheet.spark_bridge.shard_tables.state_columns import Provenance
 
 AnswerT = TypeVar("AnswerT")
 

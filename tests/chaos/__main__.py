@@ -86,8 +86,8 @@ def main(
 
 
 def _spark_hosts(stack: ExitStack) -> NewHosts:
-    from spark_bridge.session import start_session
-    from spark_bridge.standalone import StandaloneCluster
+    from broadsheet.spark_bridge.session import start_session
+    from broadsheet.spark_bridge.standalone import StandaloneCluster
 
     standalone = stack.enter_context(
         StandaloneCluster(workers=WORKERS, cores_per_worker=CORES_PER_WORKER)

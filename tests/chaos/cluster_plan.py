@@ -16,7 +16,7 @@ class ClusterPlan:
     """Holds logs, and the states that no recovery log has; members share it."""
     root: str = "/chaos"
     store: str = "sqlite"
-    """See `examples.stream_sum.app`."""
+    """See `broadsheet.examples.stream_sum.app`."""
     recorded: bool = True
     """Whether shards have a recovery log and a standby; else their state stays in `states`, or in the database."""
     members: int = 2

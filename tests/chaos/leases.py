@@ -8,13 +8,13 @@ from typing import Final
 
 import grpc.aio
 
-from allocator.errors import EtcdError
-from allocator.etcd import rpc_pb2
-from allocator.etcd.calls import Method
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import SEPARATOR, Keys
-from allocator.ops import LeaseId, prefix_range_end
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.etcd import rpc_pb2
+from broadsheet.allocator.etcd.calls import Method
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import SEPARATOR, Keys
+from broadsheet.allocator.ops import LeaseId, prefix_range_end
 
 ANSWER_SECONDS = 5.0
 _TIME_TO_LIVE: Final[Method[rpc_pb2.LeaseTimeToLiveRequest, rpc_pb2.LeaseTimeToLiveResponse]] = (

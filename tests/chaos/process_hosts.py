@@ -13,17 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.broker import package_environment
-from consumer.embedded.member import EmbeddedMemberProcess
-from examples.stream_sum.app import STATE_DIRECTORY_VARIABLE, STORE_VARIABLE
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.broker import package_environment
+from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.examples.stream_sum.app import STATE_DIRECTORY_VARIABLE, STORE_VARIABLE
 from tests.chaos.broker_door import BrokerDoor
 from tests.chaos.clock_shim.sitecustomize import OFFSET_FILE_VARIABLE
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.schedule import JUMP_SECONDS, PROCESS_FAULTS, FaultKind
 from tests.support.eventually import eventually
 
-APPLICATION = "examples.stream_sum.app:create"
+APPLICATION = "broadsheet.examples.stream_sum.app:create"
 RESTART_SECONDS = 0.2
 """Between the end of a process and the start of its next life."""
 READY_SECONDS = 60.0

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from random import Random
 
-from consumer.client import RecoveryClient, ShardClient
-from consumer.errors import ConsumerError
-from consumer.journal.client import JournalClient
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.uuid import MessageClock, new_producer_id
-from consumer.protocol import journal_pb2, shard_pb2
-from examples.stream_sum.messages import CHUNKS, Chunk
+from broadsheet.consumer.client import RecoveryClient, ShardClient
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk
 from tests.support.eventually import eventually
 
 SHARD = "stream-sum-replaced"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from examples.stream_sum.publish import Producers
+from broadsheet.examples.stream_sum.publish import Producers
 from tests.chaos.schedule import Fault
 from tests.chaos.witness import Witness
 

@@ -19,15 +19,15 @@ from typing import Self
 
 import psutil
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.cli import journal_space, shard_space
-from consumer.client import ShardClient
-from consumer.errors import ConsumerError, EmbeddedServerError
-from consumer.journal.client import JournalClient
-from consumer.protocol.shard_pb2 import ApplyRequest
-from examples.stream_sum.check import Comparison, all_sums, compare
-from examples.stream_sum.messages import CHUNK_JOURNALS
-from examples.stream_sum.publish import Producers
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.cli import journal_space, shard_space
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.errors import ConsumerError, EmbeddedServerError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest
+from broadsheet.examples.stream_sum.check import Comparison, all_sums, compare
+from broadsheet.examples.stream_sum.messages import CHUNK_JOURNALS
+from broadsheet.examples.stream_sum.publish import Producers
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
 from tests.chaos.leases import MemberLeases, Renewals

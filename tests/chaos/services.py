@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.chaos.schedule import Fault, FaultKind
 
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from allocator.errors import EtcdError
-from allocator.runtime.task_group import TaskGroup
-from consumer.shard.environment import ShardConfig
-from examples.stream_sum.app import StreamSums
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.errors import ClusterStoppedError
+from broadsheet.allocator.errors import EtcdError
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.examples.stream_sum.app import StreamSums
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.errors import ClusterStoppedError
 from tests.chaos.broker_door import BrokerDoor
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.schedule import FaultKind
@@ -31,8 +31,8 @@ from tests.support.spark import process_listening_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bridge.cluster.membership import MemberInfo
-    from spark_bridge.standalone import StandaloneCluster
+    from broadsheet.spark_bridge.cluster.membership import MemberInfo
+    from broadsheet.spark_bridge.standalone import StandaloneCluster
 
 READY_SECONDS = 90.0
 """Longest wait for a member: an executor may have to be started first."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.client import JournalClient
-from examples.stream_sum.check import Comparison, compare, read_sums
-from examples.stream_sum.messages import SUM_JOURNALS, StreamSum
-from examples.stream_sum.publish import Producers
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.examples.stream_sum.check import Comparison, compare, read_sums
+from broadsheet.examples.stream_sum.messages import SUM_JOURNALS, StreamSum
+from broadsheet.examples.stream_sum.publish import Producers
 
 
 class Witness:

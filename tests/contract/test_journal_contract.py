@@ -14,23 +14,23 @@ from random import Random
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.network import Link
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.errors import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.network import Link
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.errors import (
     ApplyConflictError,
     JournalNotAllowedError,
     JournalNotFoundError,
     RegisterMismatchError,
     WrongAppendOffsetError,
 )
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.journal.reader import Reader, ReadSpan
-from consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest, JournalSpec
-from consumer.protocol.labels import label_set, parse_selector, selector
-from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.channels import SimulatedChannels
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.reader import Reader, ReadSpan
+from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest, JournalSpec
+from broadsheet.consumer.protocol.labels import label_set, parse_selector, selector
+from broadsheet.consumer.simulation.broker import MemoryBroker
+from broadsheet.consumer.simulation.channels import SimulatedChannels
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 

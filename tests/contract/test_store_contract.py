@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from consumer.simulation.stores import RecordedStore
-from consumer.stores.conformance.recorded_suite import RecordedStoreConformance
-from consumer.stores.conformance.scan_suite import RecordedScanConformance, ScanConformance
-from consumer.stores.conformance.subject import RecordedSubject
-from consumer.stores.conformance.suite import StoreConformance
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.simulation.stores import RecordedStore
+from broadsheet.consumer.stores.conformance.recorded_suite import RecordedStoreConformance
+from broadsheet.consumer.stores.conformance.scan_suite import (
+    RecordedScanConformance,
+    ScanConformance,
+)
+from broadsheet.consumer.stores.conformance.subject import RecordedSubject
+from broadsheet.consumer.stores.conformance.suite import StoreConformance
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.store_subjects import (
     JSON_ROWS,
     ROCKSDB_ROWS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from consumer.message.types import ArrowMessage, ArrowType
+from broadsheet.consumer.message.types import ArrowMessage, ArrowType
 
 _UUID = b"U" * 16
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from consumer.errors import FramingError
-from consumer.message.batch import (
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.batch import (
     UNREADABLE,
     MessageBatch,
     MessageType,
@@ -16,11 +16,11 @@ from consumer.message.batch import (
     unreadable_apart,
     why_unreadable,
 )
-from consumer.message.framing import framing_for
-from consumer.message.sequencer import Sequencer
-from consumer.message.types import ArrowType, CsvType, JsonType, ProtobufType
-from consumer.message.uuid import build_uuid
-from consumer.protocol.journal_pb2 import AppendRequest
+from broadsheet.consumer.message.framing import framing_for
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.types import ArrowType, CsvType, JsonType, ProtobufType
+from broadsheet.consumer.message.uuid import build_uuid
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
 from tests.fuzz.arrow_seeds import arrow_messages, look_at_all
 from tests.fuzz.decoder import FuzzedDecoder
 

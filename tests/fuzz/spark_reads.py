@@ -19,13 +19,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, framing_for
-from consumer.message.types import ArrowMessage, ArrowType
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for
-from spark_bridge.journal_source.columns import RowColumns, with_metadata
-from spark_bridge.journal_source.message_table import DAMAGED, MessageTable
-from spark_bridge.journal_source.options import ReadMode, read_options
+from broadsheet.consumer.message.framing import (
+    ARROW_STREAM,
+    CSV,
+    NDJSON,
+    PROTOBUF_FIXED,
+    framing_for,
+)
+from broadsheet.consumer.message.types import ArrowMessage, ArrowType
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, with_metadata
+from broadsheet.spark_bridge.journal_source.message_table import DAMAGED, MessageTable
+from broadsheet.spark_bridge.journal_source.options import ReadMode, read_options
 from tests.fuzz.arrow_seeds import arrow_messages
 from tests.fuzz.decoder import FuzzedDecoder
 from tests.fuzz.messages import CSV_JOURNAL, JSON_JOURNAL, PROTOBUF_JOURNAL
@@ -35,7 +41,7 @@ _OPTIONS: Final = replace(
         {
             "address": "http://127.0.0.1:1",
             "selector": "name=in/a",
-            "messageType": "consumer.protocol.journal_pb2:AppendRequest",
+            "messageType": "broadsheet.consumer.protocol.journal_pb2:AppendRequest",
             "uuidField": "content",
         }
     ),

@@ -11,67 +11,71 @@ from typing import Any, Final
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
-from allocator.documents import DocumentError
-from allocator.errors import KeyDecodeError, ValidationError
-from allocator.keys import Keys
-from allocator.leader import move_records, stored_plan
-from allocator.leader.election import (
+from broadsheet.allocator.documents import DocumentError
+from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader import move_records, stored_plan
+from broadsheet.allocator.leader.election import (
     CandidateRecord,
     EpochRecord,
     LeaderRecord,
     decoded_or_none,
 )
-from allocator.model import ItemId, MemberId
-from allocator.ops import KeyValue
-from consumer.broker import commit_log
-from consumer.checkpoint import stored_checkpoint, whole_checkpoint
-from consumer.errors import (
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.consumer.broker import commit_log
+from broadsheet.consumer.checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.consumer.errors import (
     FramingError,
     InvalidStateError,
     SourceDataLossError,
     StoreError,
 )
-from consumer.journal.append_stream import (
+from broadsheet.consumer.journal.append_stream import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,
     encode_appends,
 )
-from consumer.journal.wire import decode_read, parse_append
-from consumer.key_space import ShardDecoder
-from consumer.leasing import codec
-from consumer.leasing.migration.export_file import export_lines, read_export
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.stores.azure.container import Blob
-from consumer.leasing.stores.azure.eph import body_of, read_body
-from consumer.leasing.stores.azure.event_hubs_blobs import merged
-from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
-from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
-from consumer.load_report import decode_report
-from consumer.message.producer_segment import packed_segment, segment_id, unpacked_segment
-from consumer.message.sequencer import Sequencer
-from consumer.protocol import shard_pb2
-from consumer.protocol.appends_pb2 import AppendStreamRequest
-from consumer.protocol.call_metadata import READ_THROUGH, token_in
-from consumer.protocol.journal_pb2 import (
+from broadsheet.consumer.journal.wire import decode_read, parse_append
+from broadsheet.consumer.key_space import ShardDecoder
+from broadsheet.consumer.leasing import codec
+from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.stores.azure.container import Blob
+from broadsheet.consumer.leasing.stores.azure.eph import body_of, read_body
+from broadsheet.consumer.leasing.stores.azure.event_hubs_blobs import merged
+from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.consumer.load_report import decode_report
+from broadsheet.consumer.message.producer_segment import (
+    packed_segment,
+    segment_id,
+    unpacked_segment,
+)
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.consumer.protocol.call_metadata import READ_THROUGH, token_in
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     JournalSpec,
     ProcessSpec,
     ReadResponse,
 )
-from consumer.protocol.load_pb2 import MemberLoad
-from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.hints import decode_hints, encode_hints
-from consumer.recoverylog.operation import OperationDecoder, framed
-from consumer.recoverylog.prune_plan import decode_quarantine
-from consumer.sources.kinesis.places import decode_resume
-from consumer.stores.json_document import decode_documents, encode_documents
-from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink import commit_store as sink_record
-from spark_bridge.journal_source.offsets import parse_offset
-from spark_bridge.member.identity import Host, decode_host, encode_host
+from broadsheet.consumer.protocol.load_pb2 import MemberLoad
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
+from broadsheet.consumer.recoverylog.operation import OperationDecoder, framed
+from broadsheet.consumer.recoverylog.prune_plan import decode_quarantine
+from broadsheet.consumer.sources.kinesis.places import decode_resume
+from broadsheet.consumer.stores.json_document import decode_documents, encode_documents
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.journal_sink import commit_store as sink_record
+from broadsheet.spark_bridge.journal_source.offsets import parse_offset
+from broadsheet.spark_bridge.member.identity import Host, decode_host, encode_host
 from tests.fuzz.decoder import FuzzedDecoder
 
 _MEMBER: Final = MemberId("zone-a", "member-1")

@@ -10,20 +10,26 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ContentTypeError, FramingError, JournalNotFoundError
-from consumer.journal.client import JournalClient
-from consumer.journal.reader import ReadSpan
-from consumer.message.batch import UNREADABLE, MessageBatch
-from consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.reader import BatchLimits, MessageSource, _Spans, read_batches, read_committed
-from consumer.message.types import JsonType, ProtobufType
-from consumer.message.uuid import MessageClock
-from consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
-from consumer.protocol.labels import CONTENT_TYPE, label_set
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import ContentTypeError, FramingError, JournalNotFoundError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.reader import ReadSpan
+from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
+from broadsheet.consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.reader import (
+    BatchLimits,
+    MessageSource,
+    _Spans,
+    read_batches,
+    read_committed,
+)
+from broadsheet.consumer.message.types import JsonType, ProtobufType
+from broadsheet.consumer.message.uuid import MessageClock
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.broker import journal_spec
 
 JSON_TYPE = JsonType()

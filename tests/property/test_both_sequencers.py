@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.uuid import Flags
+from broadsheet.consumer.message.uuid import Flags
 from tests.support.both_sequencers import shown_by_shard, shown_by_spark
 from tests.support.sequencing import Log
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.message.sequence_rules import (
+from broadsheet.consumer.message.sequence_rules import (
     DECISIONS,
     EFFECTS,
     NOTHING_PENDING,
@@ -19,7 +19,7 @@ from consumer.message.sequence_rules import (
     decide,
     duplicates_through,
 )
-from consumer.message.uuid import Flags
+from broadsheet.consumer.message.uuid import Flags
 
 OUTSIDE, CONTINUE, ACK, UNKNOWN = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN, 0x200
 FLAGS = (OUTSIDE, CONTINUE, ACK, UNKNOWN)

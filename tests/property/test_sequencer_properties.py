@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.sequence import RunEmission
-from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
-from consumer.protocol import shard_pb2
+from broadsheet.consumer.message.sequence import RunEmission
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
+from broadsheet.consumer.protocol import shard_pb2
 from tests.support.sequencing import (
     Log,
     Message,

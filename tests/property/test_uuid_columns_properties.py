@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.message.uuid import FEW, FLAGS_MAX, build_uuid, parse_uuid, parse_uuids
+from broadsheet.consumer.message.uuid import FEW, FLAGS_MAX, build_uuid, parse_uuid, parse_uuids
 
 published = st.builds(
     build_uuid,

@@ -10,8 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bridge.cluster.shard_cluster import Services
-    from spark_bridge.standalone import StandaloneCluster
+    from broadsheet.spark_bridge.cluster.shard_cluster import Services
+    from broadsheet.spark_bridge.standalone import StandaloneCluster
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,7 +26,7 @@ def _quick_spark() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def standalone() -> Iterator[StandaloneCluster]:
     """A real master and two real workers."""
-    from spark_bridge.standalone import StandaloneCluster
+    from broadsheet.spark_bridge.standalone import StandaloneCluster
 
     with StandaloneCluster(workers=2, cores_per_worker=4, start_timeout_seconds=120.0) as cluster:
         yield cluster
@@ -35,7 +35,7 @@ def standalone() -> Iterator[StandaloneCluster]:
 @pytest.fixture(scope="session")
 def spark(standalone: StandaloneCluster) -> Iterator[SparkSession]:
     """A session on both workers."""
-    from spark_bridge.session import start_session
+    from broadsheet.spark_bridge.session import start_session
 
     conf = {
         **standalone.session_conf,
@@ -51,7 +51,7 @@ def spark(standalone: StandaloneCluster) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def services(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """An etcd and a broker that the executors reach; after the JVM, which must be started before gRPC is used."""
-    from spark_bridge.cluster.shard_cluster import find_or_start
+    from broadsheet.spark_bridge.cluster.shard_cluster import find_or_start
 
     del spark
     with find_or_start(None, None, data_dir=tmp_path_factory.mktemp("services")) as started:

@@ -18,7 +18,7 @@ from tests.chaos.spark_hosts import SparkHosts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bridge.standalone import StandaloneCluster
+    from broadsheet.spark_bridge.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 

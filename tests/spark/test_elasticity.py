@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.model import MemberId
-from examples.flights.app import FlightsApplication
-from spark_bridge.cluster import MemberInfo, ShardCluster
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.errors import NotInClusterError
+from broadsheet.allocator.model import MemberId
+from broadsheet.examples.flights.app import FlightsApplication
+from broadsheet.spark_bridge.cluster import MemberInfo, ShardCluster
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.errors import NotInClusterError
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import Rounds, make_flight_journals
 from tests.support.spark import executor_of, process_listening_at, shard_specs
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import psutil
     from pyspark.sql import SparkSession
 
-    from spark_bridge.standalone import StandaloneCluster
+    from broadsheet.spark_bridge.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 

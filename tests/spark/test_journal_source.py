@@ -13,7 +13,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from tests.support.eventually import eventually_sync
 from tests.support.journal_writers import JournalWriter
 from tests.support.spark import executor_of, make_journals
@@ -31,7 +31,7 @@ class Topic:
     """Some journals of one test, and the queries that read them."""
 
     def __init__(self, spark: SparkSession, services: Services, count: int) -> None:
-        from spark_bridge.formats import register_formats
+        from broadsheet.spark_bridge.formats import register_formats
 
         register_formats(spark)
         self.spark = spark

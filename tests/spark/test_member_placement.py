@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.errors import ScaleTimeoutError
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.errors import ScaleTimeoutError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def test_member_resources_are_those_of_its_profile(spark: SparkSession, services
 
     with ShardCluster(
         spark,
-        "examples.flights.app:create",
+        "broadsheet.examples.flights.app:create",
         members=3,
         root=f"/test/{uuid4().hex}",
         etcd=services.etcd,

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import pytest
 
-from consumer.journal.client import JournalClient
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.cluster.shard_cluster import Services
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from tests.support.eventually import eventually_sync
 from tests.support.executor_processors import key_counters
 from tests.support.members import Producer

@@ -14,14 +14,14 @@ from uuid import uuid4
 
 import pytest
 
-from consumer.journal.client import JournalClient
-from consumer.message.mapping import MappedJournal, modulo_mapping
-from consumer.message.reader import read_batches, read_committed
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.errors import PublishError
-from spark_bridge.publish import PublishTarget, journal_index, publish_dataframe
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.mapping import MappedJournal, modulo_mapping
+from broadsheet.consumer.message.reader import read_batches, read_committed
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.publish import PublishTarget, journal_index, publish_dataframe
 from tests.support.spark import make_journals
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_journal_index_agrees_with_modulo_mapping(spark: SparkSession) -> None:
 def test_spark_runs_on_the_jre_of_pypi(tmp_path: Path) -> None:
     """On a machine without Java the wheel's trimmed JRE must do: a real job, Python worker included."""
     program = (
-        "from spark_bridge.session import start_session\n"
+        "from broadsheet.spark_bridge.session import start_session\n"
         "s = start_session('local[1]', app_name='jre', conf={'spark.ui.enabled': 'false'})\n"
         "print(s.sparkContext.parallelize(range(10), 1).map(lambda x: x * x).sum())\n"
         "s.stop()\n"

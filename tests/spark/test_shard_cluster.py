@@ -12,15 +12,15 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from allocator.keys import Keys
-from allocator.model import MemberId
-from consumer.shard.environment import ShardConfig
-from examples.flights.app import FlightsApplication
-from examples.flights.messages import FLIGHT_JOURNALS
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.cluster.membership import MemberInfo
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.errors import ClusterStartError, SparkConfError
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.examples.flights.app import FlightsApplication
+from broadsheet.examples.flights.messages import FLIGHT_JOURNALS
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.membership import MemberInfo
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.errors import ClusterStartError, SparkConfError
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import (
     FLIGHTS_A_ROUND,
@@ -159,7 +159,7 @@ def test_shard_cluster_second_one_at_the_same_root_is_refused(
     _wait_for_members(cluster, 3)
     second = ShardCluster(
         spark,
-        "examples.flights.app:create",
+        "broadsheet.examples.flights.app:create",
         members=1,
         root=cluster.root,
         etcd=cluster.services.etcd,
@@ -179,7 +179,7 @@ def test_shard_cluster_stop_leaves_no_key(spark: SparkSession, services: Service
     root = f"/test/{uuid4().hex}"
     cluster = ShardCluster(
         spark,
-        "examples.flights.app:create",
+        "broadsheet.examples.flights.app:create",
         members=2,
         root=root,
         etcd=services.etcd,
@@ -242,7 +242,7 @@ def test_shard_cluster_application_fails_error_says_why(
     """Spark retries a failing member for ever, on machines the user does not look at: the driver must say why."""
     cluster = ShardCluster(
         spark,
-        "examples.flights.app:no_such_factory",
+        "broadsheet.examples.flights.app:no_such_factory",
         members=1,
         root=f"/test/{uuid4().hex}",
         etcd=services.etcd,
@@ -262,13 +262,13 @@ def test_shard_cluster_unfit_session_is_refused_at_once(
     monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
 
     with pytest.raises(SparkConfError, match=r"spark\.task\.maxFailures is 4"):
-        ShardCluster(spark, "examples.flights.app:create", members=1, root="/test/conf")
+        ShardCluster(spark, "broadsheet.examples.flights.app:create", members=1, root="/test/conf")
 
 
 def _delete_key(services: Services, key: bytes) -> None:
     import asyncio
 
-    from allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.etcd.client import EtcdClient
 
     async def delete() -> None:
         async with EtcdClient(services.etcd) as etcd:
@@ -280,8 +280,8 @@ def _delete_key(services: Services, key: bytes) -> None:
 def _keys_at(services: Services, root: str) -> list[bytes]:
     import asyncio
 
-    from allocator.etcd.client import EtcdClient
-    from allocator.ops import prefix_range_end
+    from broadsheet.allocator.etcd.client import EtcdClient
+    from broadsheet.allocator.ops import prefix_range_end
 
     async def read() -> list[bytes]:
         async with EtcdClient(services.etcd) as etcd:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.formats import register_formats
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.formats import register_formats
 from tests.support.eventually import eventually_sync
 from tests.support.table_shards import TableCluster, running_tables
 

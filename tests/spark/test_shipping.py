@@ -18,13 +18,13 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.etcd.client import EtcdClient
-from allocator.ops import prefix_range_end
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.java import find_java
-from spark_bridge.session import recommended_conf
-from spark_bridge.standalone import spark_home_of_pip
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.java import find_java
+from broadsheet.spark_bridge.session import recommended_conf
+from broadsheet.spark_bridge.standalone import spark_home_of_pip
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import make_flight_journals
 from tests.support.spark import shard_specs
@@ -32,14 +32,14 @@ from tests.support.spark import shard_specs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bridge.standalone import StandaloneCluster
+    from broadsheet.spark_bridge.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 CELL = """
 import logging
 import structlog
-from examples.flights.app import FlightsApplication
+from broadsheet.examples.flights.app import FlightsApplication
 
 class Mine(FlightsApplication):
     '''Counts flights, and says so.'''
@@ -58,7 +58,7 @@ def create(arguments):
 
 SCRIPT = """
 from pyspark.sql import SparkSession
-from spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster import ShardCluster
 from tests.support.spark import make_journals, shard_specs
 import shipped_by_submit
 

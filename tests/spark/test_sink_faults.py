@@ -17,9 +17,9 @@ from uuid import uuid4
 
 import pytest
 
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.formats import register_formats
-from spark_bridge.standalone import StandaloneCluster
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.formats import register_formats
+from broadsheet.spark_bridge.standalone import StandaloneCluster
 from tests.support.published import ids_of, messages_of
 from tests.support.sink_queries import (
     SinkTopic,

@@ -36,5 +36,5 @@ def test_connect_session_reads_and_writes_journals_and_is_refused_a_cluster() ->
     total = ROWS * (ROWS - 1) // 2
     assert saw["session"] == "pyspark.sql.connect.session"
     assert "ShardCluster needs a SparkContext" in saw["refused"]
-    assert "spark_bridge.start_session" in saw["refused"]
+    assert "broadsheet.spark_bridge.start_session" in saw["refused"]
     assert (saw["batch"], saw["stream"]) == (total, total)

@@ -12,12 +12,12 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from consumer.journal.client import JournalClient
-from consumer.message.mapping import fnv1a_32
-from consumer.protocol.shard_pb2 import StatRequest, StatResponse
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.task_resolver import (
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.mapping import fnv1a_32
+from broadsheet.consumer.protocol.shard_pb2 import StatRequest, StatResponse
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.shard_cluster import Services
+from broadsheet.spark_bridge.task_resolver import (
     TaskResolver,
     close_connections,
     token_accumulator,

@@ -10,11 +10,16 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from consumer.application import Resolver
-from consumer.protocol.call_metadata import shard_in
-from consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest, StatResponse, Status
-from consumer.rpc.call_context import claims_of
-from consumer.rpc.shard_call import serving_shard
+from broadsheet.consumer.application import Resolver
+from broadsheet.consumer.protocol.call_metadata import shard_in
+from broadsheet.consumer.protocol.shard_pb2 import (
+    GetHintsRequest,
+    StatRequest,
+    StatResponse,
+    Status,
+)
+from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.shard_call import serving_shard
 from tests.support.tally import Tally, total_of
 
 TOTAL = "total"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from consumer.message.batch import MessageBatch
-from consumer.message.uuid import build_uuid
-from spark_bridge.journal_source.commit_scan import (
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.uuid import build_uuid
+from broadsheet.spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
     CommitScan,
     ScanLimits,
     ScannedBatch,
 )
-from spark_bridge.journal_source.journal_state import JournalState
-from spark_bridge.journal_source.message_table import MessageTable, table_of
+from broadsheet.spark_bridge.journal_source.journal_state import JournalState
+from broadsheet.spark_bridge.journal_source.message_table import MessageTable, table_of
 from tests.support.sequencing import Log
 
 

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from consumer.stores.conformance.subject import FixedShard, StoreSubject, offset_of, reading, wait
+from broadsheet.consumer.stores.conformance.subject import (
+    FixedShard,
+    StoreSubject,
+    offset_of,
+    reading,
+    wait,
+)
 from tests.support.store_subjects import JsonSubject, RocksDbSubject, SqliteSubject, SqlSubject
 
 SHARD = FixedShard(root="/committing")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.cluster.shard_cluster import find_or_start
-from spark_bridge.errors import ConnectNotSupportedError
-from spark_bridge.formats import register_formats
-from spark_bridge.java import find_java
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.shard_cluster import find_or_start
+from broadsheet.spark_bridge.errors import ConnectNotSupportedError
+from broadsheet.spark_bridge.formats import register_formats
+from broadsheet.spark_bridge.java import find_java
 from tests.support.spark import make_journals
 
 JOURNAL = "connect/000"

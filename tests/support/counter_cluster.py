@@ -15,7 +15,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from consumer.cli.main import main
+from broadsheet.consumer.cli.main import main
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually_sync
 
@@ -78,7 +78,14 @@ class CounterCluster:
 def running_counter_cluster(directory: Path) -> Iterator[CounterCluster]:
     """Run etcd, a broker and two members of the counter example; they must end well."""
     output = directory / "output"
-    command = [sys.executable, "-m", "consumer.cli.main", "dev", "examples.counter.app:Counter"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "broadsheet.consumer.cli.main",
+        "dev",
+        "broadsheet.examples.counter.app:Counter",
+    ]
     command += ["--port", "0", "--broker-port", "0", "--data-dir", str(directory / "data")]
     command += ["--journals", "examples/counter/journals.yaml"]
     command += ["--specs", "examples/counter/shards.yaml"]

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Shard
-from consumer.leasing.record_processor.application import RecordProcessorApplication
-from consumer.leasing.record_processor.processor import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.leasing.record_processor.application import RecordProcessorApplication
+from broadsheet.consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
@@ -22,9 +22,9 @@ from consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from consumer.leasing.record_processor.processor_store import ProcessorContext
-from consumer.member.service import Service
-from consumer.message.types import JsonType
+from broadsheet.consumer.leasing.record_processor.processor_store import ProcessorContext
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.message.types import JsonType
 from tests.support.members import Cluster
 from tests.support.tally import database_of
 

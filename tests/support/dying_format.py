@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from spark_bridge.formats import JournalFormat
+from broadsheet.spark_bridge.formats import JournalFormat
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
     from pyspark.sql.types import StructType
 
-    from spark_bridge.journal_sink.commit import CommitStep
+    from broadsheet.spark_bridge.journal_sink.commit import CommitStep
 
 
 class DyingFormat(JournalFormat):
@@ -31,8 +31,8 @@ class DyingFormat(JournalFormat):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return the sink's writer, with a commit that is watched."""
-        from spark_bridge.journal_sink.options import write_options
-        from spark_bridge.journal_sink.writers import StreamJournalWriter
+        from broadsheet.spark_bridge.journal_sink.options import write_options
+        from broadsheet.spark_bridge.journal_sink.writers import StreamJournalWriter
 
         del overwrite
         ours = ("killat", "driver")  # Spark's mapping has the names in lower case.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from allocator.runtime.clock import Clock
-from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
-from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
+from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

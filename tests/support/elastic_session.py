@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.cluster.executors import Executors
-from spark_bridge.session import start_session
-from spark_bridge.standalone import StandaloneCluster
+from broadsheet.spark_bridge.cluster import ShardCluster
+from broadsheet.spark_bridge.cluster.executors import Executors
+from broadsheet.spark_bridge.session import start_session
+from broadsheet.spark_bridge.standalone import StandaloneCluster
 from tests.support.eventually import eventually_sync
 from tests.support.spark import executor_of, make_journals, process_listening_at, shard_specs
 
@@ -49,7 +49,7 @@ def main(directory: Path) -> None:
         cluster = stack.enter_context(
             ShardCluster(
                 spark,
-                "examples.flights.app:create",
+                "broadsheet.examples.flights.app:create",
                 members=1,
                 root="/test/elastic",
                 data_dir=directory,
@@ -131,7 +131,7 @@ def _announce_the_end_of_a_worker(standalone: StandaloneCluster, cluster: ShardC
 def _have_executors_of_its_own(spark: SparkSession, cluster: ShardCluster) -> None:
     with ShardCluster(
         spark,
-        "examples.flights.app:create",
+        "broadsheet.examples.flights.app:create",
         members=1,
         root="/test/apart",
         etcd=cluster.services.etcd,
@@ -159,8 +159,8 @@ def _own_executors() -> ResourceProfile:
 
 
 def _executor_here() -> str:
-    from spark_bridge.member.executor import executor_command
-    from spark_bridge.member.identity import executor_id_of
+    from broadsheet.spark_bridge.member.executor import executor_command
+    from broadsheet.spark_bridge.member.identity import executor_id_of
 
     return executor_id_of(executor_command())
 

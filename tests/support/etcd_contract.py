@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from allocator.etcd.api import Etcd, WatchEvent
-from allocator.ops import Put
+from broadsheet.allocator.etcd.api import Etcd, WatchEvent
+from broadsheet.allocator.ops import Put
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from consumer.application import Shard
-from consumer.leasing.record_processor.application import RecordProcessorApplication
-from consumer.leasing.record_processor.processor import (
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.leasing.record_processor.application import RecordProcessorApplication
+from broadsheet.consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
@@ -18,8 +18,8 @@ from consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from consumer.leasing.record_processor.processor_store import ProcessorContext
-from consumer.message.types import JsonType
+from broadsheet.consumer.leasing.record_processor.processor_store import ProcessorContext
+from broadsheet.consumer.message.types import JsonType
 from tests.support.tally import database_of
 
 _TABLE = sa.text("CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER NOT NULL)")

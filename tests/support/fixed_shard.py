@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from consumer.journal.client import JournalClient
-from consumer.local_state import LocalState
-from consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 
 
 @dataclass(frozen=True)
 class FixedShard:
-    """Implements `consumer.application.Shard` without a journal client."""
+    """Implements `broadsheet.consumer.application.Shard` without a journal client."""
 
     id: str = "shard-0001"
     root: str = "/test"

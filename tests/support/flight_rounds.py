@@ -1,4 +1,6 @@
-"""Rounds of made-up flights for a cluster of `examples.flights`, and the proof that each was counted once."""
+"""Rounds of made-up flights for a cluster of `broadsheet.examples.flights`, and the proof that each was counted
+once.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from consumer.errors import ApplyConflictError
-from examples.flights.client import list_aircraft
-from examples.flights.messages import ALERT_JOURNALS
-from spark_bridge.publish import PublishTarget, publish_dataframe
+from broadsheet.consumer.errors import ApplyConflictError
+from broadsheet.examples.flights.client import list_aircraft
+from broadsheet.examples.flights.messages import ALERT_JOURNALS
+from broadsheet.spark_bridge.publish import PublishTarget, publish_dataframe
 from tests.support.spark import make_journals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_bridge.cluster import ShardCluster
+    from broadsheet.spark_bridge.cluster import ShardCluster
 
 FLIGHTS_A_ROUND = 2_000
 LATE_EVERY = 40

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from consumer.application import Shard
-from consumer.errors import ShardStoppedError
-from consumer.message.batch import Envelope
-from consumer.message.publisher import Publisher
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.shard.live_shard import LiveShard
-from consumer.sources.received import Received
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import ShardStoppedError
+from broadsheet.consumer.message.batch import Envelope
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.sources.received import Received
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, Counting, Counts, ShardHost, counts, spec_of
 

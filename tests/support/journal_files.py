@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumer.broker.disk import Buffer, Disk
-from consumer.broker.fragments import FragmentIndex
-from consumer.broker.recovery import Opening, RecoveredJournal, open_journal
-from consumer.broker.staging import Batch
-from consumer.broker.store import JournalStore
-from consumer.protocol.journal_pb2 import LabelSet
-from consumer.protocol.labels import label_set
+from broadsheet.consumer.broker.disk import Buffer, Disk
+from broadsheet.consumer.broker.fragments import FragmentIndex
+from broadsheet.consumer.broker.recovery import Opening, RecoveredJournal, open_journal
+from broadsheet.consumer.broker.staging import Batch
+from broadsheet.consumer.broker.store import JournalStore
+from broadsheet.consumer.protocol.journal_pb2 import LabelSet
+from broadsheet.consumer.protocol.labels import label_set
 
 BOOT = "boot-1"
 

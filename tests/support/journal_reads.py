@@ -9,8 +9,12 @@ from uuid import uuid4
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from consumer.message.framing import NDJSON
-from spark_bridge.journal_source.readers import JournalStreamReader, batch_reader, stream_reader
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.spark_bridge.journal_source.readers import (
+    JournalStreamReader,
+    batch_reader,
+    stream_reader,
+)
 from tests.support.journal_writers import JournalWriter
 from tests.support.spark import make_journals
 

@@ -8,8 +8,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from consumer.journal.client import JournalClient
-from consumer.message.uuid import Flags, MessageClock, build_uuid, format_uuid, new_producer_id
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.uuid import (
+    Flags,
+    MessageClock,
+    build_uuid,
+    format_uuid,
+    new_producer_id,
+)
 
 
 class JournalWriter:

@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from allocator.config import AllocationConfig, Offload
-from allocator.errors import EtcdUnavailableError, ValidationError
-from allocator.etcd.client import EtcdClient
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.leader.election import LeadershipConfig
-from allocator.model import ItemId, MemberId
-from allocator.ops import Compare, KeyValue, Put
-from allocator.placement.problem import Solver
-from allocator.policy import AllocationPolicy, TransitionPolicy
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.task_group import TaskGroup
-from allocator.session import Session, SessionConfig
+from broadsheet.allocator.config import AllocationConfig, Offload
+from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.election import LeadershipConfig
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Compare, KeyValue, Put
+from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.session import Session, SessionConfig
 from tests.support.memory_cluster import CONSISTENT, JsonItem, JsonMember, ValueConsistency
 
 POISON = b"poison"

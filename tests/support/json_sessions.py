@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import ItemId
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId
 from tests.support.json_members import JsonMemberProcess, item_value, member_value
 
 

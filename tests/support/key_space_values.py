@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allocator.etcd.api import Header as EtcdHeader
-from allocator.keys import Keys
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.ops import KeyValue
-from consumer.key_space import ConsumerMember, ShardItem, process_id_of
-from consumer.protocol.journal_pb2 import ProcessSpec
-from consumer.protocol.labels import label_set
-from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.allocator.etcd.api import Header as EtcdHeader
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.consumer.key_space import ConsumerMember, ShardItem, process_id_of
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
+from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 
 KEYS = Keys("/test/root")
 CLUSTER_ID = 0xC1

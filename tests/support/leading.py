@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from consumer.errors import DependencyError
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.store import ForeignLeader, OnUnreadable, log_unreadable
-from consumer.leasing.worker.leader.assigner import Assigner
-from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
-from consumer.leasing.worker.leader.roster import Presence, Roster
-from consumer.leasing.worker.leader.term import LeaderTerm
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.consumer.errors import DependencyError
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.metrics import LeaseMetrics
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.store import ForeignLeader, OnUnreadable, log_unreadable
+from broadsheet.consumer.leasing.worker.leader.assigner import Assigner
+from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
+from broadsheet.consumer.leasing.worker.leader.roster import Presence, Roster
+from broadsheet.consumer.leasing.worker.leader.term import LeaderTerm
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.stepping_clock import SteppingClock
 

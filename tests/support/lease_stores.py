@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.ops import Put
-from consumer.leasing.stores.etcd.store import EtcdRecordStore
-from consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.ops import Put
+from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
+from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.azure_stores import AzureSubject
 from tests.support.dynamodb_stores import DynamoSubject
 

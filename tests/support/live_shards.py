@@ -11,30 +11,30 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from allocator.etcd.client import EtcdClient
-from allocator.key_space import KeySpace
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.model import Assignment, ItemId, MemberId
-from allocator.ops import Delete, Put
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Shard
-from consumer.errors import ShardStoppedError
-from consumer.journal.client import JournalClient
-from consumer.key_space import ShardDecoder
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard.crash_loop import CrashHistory
-from consumer.shard.environment import ShardConfig, ShardEnvironment
-from consumer.shard.live_shard import LiveShard
-from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback.records import RollbackRecords
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.ops import Delete, Put
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import ShardStoppedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import ShardDecoder
+from broadsheet.consumer.message.batch import Envelope, MessageType
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.shard.crash_loop import CrashHistory
+from broadsheet.consumer.shard.environment import ShardConfig, ShardEnvironment
+from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 
 MEMBER = MemberId("zone-a", "member-a")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from allocator.errors import AllocatorError
-from consumer.client import ShardClient
-from consumer.errors import ConsumerError
-from consumer.member.service import Service
+from broadsheet.allocator.errors import AllocatorError
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.member.service import Service
 from tests.support.members import statuses
 
 

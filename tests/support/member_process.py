@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import msgspec
 
-from allocator.errors import LeaseLostError, MemberKeyLostError
-from consumer.embedded.child_process import ChildProcess
-from consumer.member.service import Service
-from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.errors import LeaseLostError, MemberKeyLostError
+from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.members import Cluster
 
 LOST_STATUS = 3

@@ -10,23 +10,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allocator.etcd.config import EtcdConfig
-from allocator.policy import AllocationPolicy, TransitionPolicy
-from allocator.runtime.task_group import TaskGroup
-from consumer.client import ShardClient
-from consumer.config import MemberConfig
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.reader import read_committed
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags, MessageClock, new_producer_id
-from consumer.protocol.auth import ClientAuth
-from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from consumer.protocol.labels import CONTENT_TYPE, label_set
-from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.reader import read_committed
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.consumer.protocol.auth import ClientAuth
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
+from broadsheet.consumer.protocol.shard_pb2 import (
+    ApplyRequest,
+    ListResponse,
+    ReplicaStatus,
+    ShardSpec,
+)
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.tally import JsonTally, Tally, counts_in, json_counts_in

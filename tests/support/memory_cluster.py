@@ -10,19 +10,27 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from allocator.etcd.txn_batch import holds
-from allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.ops import Compare, CompareTarget, Delete, Get, KeyValue, Put, TxnCheckpoint
-from allocator.placement.certificate import verify
-from allocator.placement.flow import FlowSolver
-from allocator.placement.primaries import HandOver, plan_primaries
-from allocator.placement.problem import Desired, Solver, zones_spanned
-from allocator.policy import Objective, PrimaryPolicy, TransitionPolicy
-from allocator.state.alloc_state import AllocState, Avoided, Demand
-from allocator.state.load import Lags
-from allocator.transition.converge import Convergence, ReplicaCounts, converge
-from allocator.transition.membership_settling import Settling
+from broadsheet.allocator.etcd.txn_batch import holds
+from broadsheet.allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import (
+    Compare,
+    CompareTarget,
+    Delete,
+    Get,
+    KeyValue,
+    Put,
+    TxnCheckpoint,
+)
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.primaries import HandOver, plan_primaries
+from broadsheet.allocator.placement.problem import Desired, Solver, zones_spanned
+from broadsheet.allocator.policy import Objective, PrimaryPolicy, TransitionPolicy
+from broadsheet.allocator.state.alloc_state import AllocState, Avoided, Demand
+from broadsheet.allocator.state.load import Lags
+from broadsheet.allocator.transition.converge import Convergence, ReplicaCounts, converge
+from broadsheet.allocator.transition.membership_settling import Settling
 from tests.support.safety_checks import Overcommits, check_budget, check_step
 
 CONSISTENT = b"consistent"

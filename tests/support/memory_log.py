@@ -1,7 +1,7 @@
 """A recovery log in memory, which takes a recorder's appends: at once, in order, and under the fence.
 
-It implements `consumer.recoverylog.recorder.Appends` as `AppendService` does over a journal whose broker answers at
-once, registers included. It can have appends stand in the log twice, as when an answer was lost.
+It implements `broadsheet.consumer.recoverylog.recorder.Appends` as `AppendService` does over a journal whose broker
+answers at once, registers included. It can have appends stand in the log twice, as when an answer was lost.
 """
 
 from __future__ import annotations
@@ -10,9 +10,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from random import Random
 
-from consumer.errors import RegisterMismatchError
-from consumer.protocol.journal_pb2 import AppendResponse, Fragment, LabelSelector, LabelSet
-from consumer.protocol.labels import registers_match, union
+from broadsheet.consumer.errors import RegisterMismatchError
+from broadsheet.consumer.protocol.journal_pb2 import (
+    AppendResponse,
+    Fragment,
+    LabelSelector,
+    LabelSet,
+)
+from broadsheet.consumer.protocol.labels import registers_match, union
 
 
 class MemoryLog:

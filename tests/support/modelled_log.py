@@ -8,11 +8,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from consumer.errors import LogDataLossError
-from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.fsm import FilePlacement, OperationOutcome
-from consumer.recoverylog.operation import framed
-from consumer.recoverylog.playback import Playback, WriteFile
+from broadsheet.consumer.errors import LogDataLossError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.recoverylog.fsm import FilePlacement, OperationOutcome
+from broadsheet.consumer.recoverylog.operation import framed
+from broadsheet.consumer.recoverylog.playback import Playback, WriteFile
 
 LOG = "log"
 STATE, NEXT = "/state", "/next"

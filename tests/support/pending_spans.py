@@ -6,11 +6,11 @@ from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from consumer.journal.client import JournalClient
-from consumer.message.reader import read_batches
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.sequencer import Sequencer
-from consumer.message.types import JsonType
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.reader import read_batches
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.types import JsonType
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocator.errors import KeyDecodeError, ValidationError
-from allocator.model import ItemId, MemberId
-from allocator.ops import KeyValue
+from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
 
 
 @dataclass(frozen=True, slots=True)

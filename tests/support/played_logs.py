@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.playback import (
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.playback import (
     CreateFile,
     FileChange,
     Playback,

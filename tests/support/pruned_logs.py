@@ -9,23 +9,23 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import ItemId
-from allocator.ops import Put
-from consumer.journal.client import JournalClient
-from consumer.protocol.journal_pb2 import ApplyRequest, Fragment
-from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hints import (
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import Put
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, Fragment
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.hints import (
     backup_hints_keys,
     encode_hints,
     primary_hints_key,
     recovery_log_of,
 )
-from consumer.recoverylog.recorder import Recorder
-from consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.broker import journal_spec
 from tests.support.live_logs import TwinRecorder, files_in, recording, recover
 

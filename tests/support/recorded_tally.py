@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from consumer.application import Shard
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import Claims
-from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.resolver.resolver import ShardResolver
-from consumer.stores.json_file import JsonFileStore
-from consumer.stores.rocksdb import RocksDbStore
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.resolver.resolver import ShardResolver
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.rocksdb import RocksDbStore
+from broadsheet.consumer.stores.sqlite import SqliteStore
 from tests.support.broker import journal_spec
 from tests.support.tally import Tally
 

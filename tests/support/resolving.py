@@ -9,9 +9,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from consumer.member.service import Service
-from consumer.protocol.shard_pb2 import StatRequest, StatResponse
-from spark_bridge.task_resolver import TaskResolver, close_connections
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.protocol.shard_pb2 import StatRequest, StatResponse
+from broadsheet.spark_bridge.task_resolver import TaskResolver, close_connections
 from tests.support.asked_tally import TOTAL, AskedTally, TallyStub
 from tests.support.members import Cluster
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from allocator.model import Assignment, MemberId
-from allocator.placement.problem import Desired, zones_spanned
-from allocator.policy import TransitionPolicy
-from allocator.state.alloc_state import AllocState
+from broadsheet.allocator.model import Assignment, MemberId
+from broadsheet.allocator.placement.problem import Desired, zones_spanned
+from broadsheet.allocator.policy import TransitionPolicy
+from broadsheet.allocator.state.alloc_state import AllocState
 
 IsConsistent = Callable[[Assignment], bool]
 

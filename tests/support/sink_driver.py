@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from spark_bridge.formats import JournalFormat
+from broadsheet.spark_bridge.formats import JournalFormat
 from tests.support.dying_format import DyingFormat
 from tests.support.sink_queries import rows_of_files, start_query
 
@@ -28,7 +28,7 @@ _SPECULATION = {
 
 def main() -> None:
     """Run the query to the end of its input."""
-    from spark_bridge.session import start_session
+    from broadsheet.spark_bridge.session import start_session
 
     parser = argparse.ArgumentParser()
     parser.add_argument("master")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_bridge.cluster.shard_cluster import Services
+    from broadsheet.spark_bridge.cluster.shard_cluster import Services
 
 ROW_SCHEMA = "id long, key string"
 

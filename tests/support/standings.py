@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.placement.flow import FlowSolver
-from allocator.placement.plan import Plan
-from allocator.policy import AllocationPolicy
-from allocator.state.alloc_state import AllocState
-from allocator.state.load import ItemWeights
-from allocator.state.snapshot import Snapshot
-from allocator.transition.membership_settling import Settling
-from allocator.whatif.leader_snapshot import LeaderSnapshot
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.state.alloc_state import AllocState
+from broadsheet.allocator.state.load import ItemWeights
+from broadsheet.allocator.state.snapshot import Snapshot
+from broadsheet.allocator.transition.membership_settling import Settling
+from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster, ValueConsistency
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from consumer.application import Store
-from consumer.op_future import OpFuture
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.stores.json_file import JsonFileStore
-from consumer.stores.sql import SqlStore
+from broadsheet.consumer.application import Store
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.sql import SqlStore
 from tests.support.fixed_shard import FixedShard
 
 

@@ -1,4 +1,4 @@
-"""Each kind of store that we ship, for the suite of `consumer.stores.conformance`."""
+"""Each kind of store that we ship, for the suite of `broadsheet.consumer.stores.conformance`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from consumer.application import Shard
-from consumer.local_state import LocalState
-from consumer.simulation.stores import FencedRowStore, Table
-from consumer.stores.conformance.scan_suite import ScannedRows
-from consumer.stores.conformance.subject import RecordedSubject
-from consumer.stores.json_file import JsonFileStore
-from consumer.stores.rocksdb import RocksDbStore
-from consumer.stores.sql import SqlStore
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.simulation.stores import FencedRowStore, Table
+from broadsheet.consumer.stores.conformance.scan_suite import ScannedRows
+from broadsheet.consumer.stores.conformance.subject import RecordedSubject
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.rocksdb import RocksDbStore
+from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.consumer.stores.sqlite import SqliteStore
 from tests.support.failing_disk import descriptors_under
 
 LOCK_WAIT_SECONDS = 0.2

@@ -13,17 +13,17 @@ import grpc
 import msgspec
 import sqlalchemy as sa
 
-from consumer.application import Resolver, Shard
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.protocol import journal_pb2, shard_pb2
-from consumer.rpc.call_context import claims_of
-from consumer.stores.json_document import decode_documents
-from consumer.stores.json_file import JsonFileStore
-from consumer.stores.sql import SqlStore
+from broadsheet.consumer.application import Resolver, Shard
+from broadsheet.consumer.message.batch import Envelope, MessageType
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.stores.json_document import decode_documents
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.sql import SqlStore
 
 COUNT_METHOD = "/test.Tally/Count"
 """A method of the application's own: the shard's id in, the sum of its counts out, as text."""

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.runtime.task_group import TaskGroup
 
 
 class TcpProxy:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from consumer.message.sequencer import Sequencer
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Activity, Event, InputDemand, Instruction, TxnLimits
-from consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.transaction_events import (
+    Activity,
+    Event,
+    InputDemand,
+    Instruction,
+    TxnLimits,
+)
+from broadsheet.consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
 from tests.support.message_batches import WrittenJournal, single
 
 

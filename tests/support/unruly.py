@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from consumer.application import Shard
-from consumer.message.batch import Envelope
-from consumer.message.publisher import Publisher
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.batch import Envelope
+from broadsheet.consumer.message.publisher import Publisher
 from tests.support.tally import JsonTally
 
 APPLICATION = "tests.support.unruly:create"

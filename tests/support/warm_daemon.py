@@ -15,10 +15,10 @@ MODULES = (
     "pyarrow.compute",
     "sqlalchemy",
     "prometheus_client",
-    "spark_bridge.journal_sink.writers",
-    "spark_bridge.journal_source.readers",
-    "allocator.placement.flow",
-    "consumer.shard.transaction_machine",
+    "broadsheet.spark_bridge.journal_sink.writers",
+    "broadsheet.spark_bridge.journal_source.readers",
+    "broadsheet.allocator.placement.flow",
+    "broadsheet.consumer.shard.transaction_machine",
 )
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.virtual_loop import Process, VirtualClock, running_loop
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.record_processor.processor import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.virtual_loop import Process, VirtualClock, running_loop
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.record_processor.processor import (
     AsyncRecordProcessorCheckpointer,
     InitializeInput,
     LeaseLostInput,
@@ -21,8 +21,8 @@ from consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from consumer.leasing.worker.settings import Balancing, WorkerSettings
-from consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
+from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.memory_stream import MemoryStream
 from tests.support.scripted_processor import Script, ScriptedProcessor

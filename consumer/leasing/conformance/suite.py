@@ -5,7 +5,7 @@
         async def subject(self): yield MySubject()
 
 Nothing here imports pytest; the tests are coroutines. For readable failures in a project of yours, call
-`pytest.register_assert_rewrite("consumer.leasing.conformance")` in its conftest before the import.
+`pytest.register_assert_rewrite("broadsheet.consumer.leasing.conformance")` in its conftest before the import.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Protocol
 
-from consumer.errors import InvalidStateError, LeasingError, UnreadableLeaseError
-from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import ATTEMPTS_MAX, compare_and_swap, verdict_of_anybody
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange, LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.errors import InvalidStateError, LeasingError, UnreadableLeaseError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.compare_and_swap import (
+    ATTEMPTS_MAX,
+    compare_and_swap,
+    verdict_of_anybody,
+)
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import (
+    HashRange,
+    LeaseRecord,
+    RecordConflictError,
+    Versioned,
+)
+from broadsheet.consumer.leasing.store import RecordStore
 
 RACERS = 8
 """Writers that race for one record; an even number."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from azure.eventhub import CheckpointStore
 
-from consumer.leasing.blocking import OnStoreThread, OpenStore
-from consumer.leasing.facades.event_hubs import Ownership, RecordCheckpointStore
+from broadsheet.consumer.leasing.blocking import OnStoreThread, OpenStore
+from broadsheet.consumer.leasing.facades.event_hubs import Ownership, RecordCheckpointStore
 
 
 class SyncRecordCheckpointStore(OnStoreThread[RecordCheckpointStore], CheckpointStore):

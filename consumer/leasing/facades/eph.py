@@ -12,21 +12,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from consumer.errors import InvalidPositionError, LeasingError, ShutdownError
-from consumer.leasing import rules
-from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
-from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_anybody
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.errors import InvalidPositionError, LeasingError, ShutdownError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
+from broadsheet.consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_anybody
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.store import RecordStore
 
 START_ATTEMPTS = 5
 """How often a host tries each step of its start."""
 
 
 class CheckpointManager:
-    """The checkpoints of one consumer group. Every method may raise what `consumer.leasing.store` lists for all."""
+    """The checkpoints of one consumer group. Every method may raise what `broadsheet.consumer.leasing.store` lists for
+    all.
+    """
 
     def __init__(self, store: RecordStore, *, refuse_repeated: bool = False) -> None:
         """Manage what is in a store.

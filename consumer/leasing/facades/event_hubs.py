@@ -19,19 +19,19 @@ from typing import Any, Final
 import structlog
 from azure.eventhub.aio import CheckpointStore
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import InvalidPositionError, InvalidStateError, ShutdownError
-from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import InvalidPositionError, InvalidStateError, ShutdownError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.compare_and_swap import (
     SwapAttempt,
     SwapOutcome,
     compare_and_swap,
     verdict_of_anybody,
 )
-from consumer.leasing.expiry import LastSeen, sighted
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.expiry import LastSeen, sighted
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.store import RecordStore
 
 CLAIMS_AT_ONCE: Final = 16
 """Partitions that are claimed at a time; a hub has up to some thousand."""

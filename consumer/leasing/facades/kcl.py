@@ -13,20 +13,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import DependencyError, UnreadableLeaseError
-from consumer.leasing import rules
-from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
-from consumer.leasing.compare_and_swap import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import DependencyError, UnreadableLeaseError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
+from broadsheet.consumer.leasing.compare_and_swap import (
     compare_and_swap,
     verdict_of_anybody,
     verdict_of_holder,
     verdict_of_overseer,
     verdict_of_taker,
 )
-from consumer.leasing.metrics import LeaseMetrics, metered
-from consumer.leasing.record import HashRange, LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import RecordStore, log_unreadable
+from broadsheet.consumer.leasing.metrics import LeaseMetrics, metered
+from broadsheet.consumer.leasing.record import (
+    HashRange,
+    LeaseRecord,
+    RecordConflictError,
+    Versioned,
+)
+from broadsheet.consumer.leasing.store import RecordStore, log_unreadable
 
 POLL_SECONDS = 10.0
 TIMEOUT_SECONDS = 600.0
@@ -44,7 +49,7 @@ class LeaseListing:
 
 
 class LeaseManager:
-    """The leases of one application. Every method may raise what `consumer.leasing.store` lists for all."""
+    """The leases of one application. Every method may raise what `broadsheet.consumer.leasing.store` lists for all."""
 
     def __init__(
         self,

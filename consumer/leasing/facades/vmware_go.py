@@ -17,22 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import (
     LeaseNotAcquiredError,
     SequenceIdNotFoundError,
     ShardClaimedError,
     ShardNotAssignedError,
     ShutdownError,
 )
-from consumer.leasing import rules
-from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
-from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_claimant
-from consumer.leasing.expiry import Expiry, LeaseExpiry, ObservedExpiry
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
+from broadsheet.consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_claimant
+from broadsheet.consumer.leasing.expiry import Expiry, LeaseExpiry, ObservedExpiry
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.store import RecordStore
 
 CLAIM_TIMEOUT_SECONDS = 120.0
 LISTING_SECONDS = 60.0
@@ -40,7 +40,7 @@ LISTING_SECONDS = 60.0
 
 
 class ShardCheckpointer:
-    """The shards of one application. Every method may raise what `consumer.leasing.store` lists for all."""
+    """The shards of one application. Every method may raise what `broadsheet.consumer.leasing.store` lists for all."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class ShardCheckpointer:
         Args:
             store: The records; stays the caller's.
             expiry: Tells which leases are over, where the store itself does not. None: by watching. In a table that
-                workers of vmware-go-kcl use as well: `consumer.leasing.stores.dynamodb.vmware_go.WallClockExpiry`.
+                workers of vmware-go-kcl use as well:
+                `broadsheet.consumer.leasing.stores.dynamodb.vmware_go.WallClockExpiry`.
             stealing: Whether claims are heeded; all workers must agree.
             claim_timeout_seconds: For how long after a lease ended the claim on it keeps others away.
             listing_seconds: For how long `list_active_workers` goes on with what it read.

@@ -4,8 +4,8 @@
     {"record":{"key":"shardId-000000000000","checkpoint":["4711",0]},"attrs":{"zone":"eu"}}
     …
 
-`record` is as `consumer.leasing.codec` has it; attributes of other systems stand apart, for their names may be
-those of our fields. The count tells a file that was cut off from a whole one.
+`record` is as `broadsheet.consumer.leasing.codec` has it; attributes of other systems stand apart, for their names may
+be those of our fields. The count tells a file that was cut off from a whole one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from allocator.errors import ValidationError
-from consumer.errors import InvalidStateError
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.record import LeaseRecord
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.record import LeaseRecord
 
 VERSION: Final = 1
 _MARK: Final = "broadsheet_leases"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from consumer.errors import InvalidStateError
-from consumer.leasing.migration.merge import said
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.migration.merge import said
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 
 _FIELDS: Final = frozenset(each.name for each in fields(LeaseRecord)) - {"attrs"}
 """Names that an attribute of another system must not have where records are our own JSON."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
 
 PASSING_ATTRS: Final = frozenset({"LeaseTimeout", "checkpointOwnerTimeoutTimestampMillis"})
 """Attributes of other layouts that end with an acquisition, and would mean something else in another store."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
 
-from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_taker
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.migration.layouts import RecordLayout
-from consumer.leasing.migration.merge import carried, merged
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_taker
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.migration.layouts import RecordLayout
+from broadsheet.consumer.leasing.migration.merge import carried, merged
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.store import RecordStore
 
 _NOT_COMPARED: Final = frozenset({"counter", "owner_switches", "write_id", "claim"})
 """What says nothing of how far a shard is processed: a record is the same without."""

@@ -16,15 +16,18 @@ from collections.abc import Callable
 
 from sqlalchemy.engine import Engine
 
-from consumer.application import Shard
-from consumer.leasing.record_processor.processor_store import NewProcessor, ProcessorStore
-from consumer.message.batch import Envelope, MessageBatch, MessageType
-from consumer.message.publisher import Publisher
-from consumer.protocol.journal_pb2 import JournalSpec
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.leasing.record_processor.processor_store import (
+    NewProcessor,
+    ProcessorStore,
+)
+from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
 
 
 class RecordProcessorApplication:
-    """Implements `consumer.application.Application` and `BatchConsumer`."""
+    """Implements `broadsheet.consumer.application.Application` and `BatchConsumer`."""
 
     def __init__(
         self,

@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar, cast
 
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.record_processor.checkpointer import (
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.record_processor.checkpointer import (
     Change,
     LeaseCheckpointer,
     SyncLeaseCheckpointer,
 )
-from consumer.leasing.record_processor.processor import (
+from broadsheet.consumer.leasing.record_processor.processor import (
     AsyncRecordProcessor,
     InitializeInput,
     LeaseLostInput,
@@ -24,7 +24,7 @@ from consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
 
 AnyProcessor = RecordProcessor | AsyncRecordProcessor
 InputT = TypeVar("InputT")

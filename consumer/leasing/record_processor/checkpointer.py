@@ -8,15 +8,15 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from consumer.errors import InvalidPositionError
-from consumer.leasing import rules
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.record_processor.processor import Place, ProcessorRecord
-from consumer.leasing.record_processor.shard_progress import ShardProgress, to_write
+from broadsheet.consumer.errors import InvalidPositionError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.record_processor.processor import Place, ProcessorRecord
+from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress, to_write
 
 Change = Callable[[LeaseRecord], LeaseRecord]
-"""A rule of `consumer.leasing.rules`, applied to its other arguments."""
+"""A rule of `broadsheet.consumer.leasing.rules`, applied to its other arguments."""
 
 # What a sequence number of Kinesis says of itself: the shard that it was given in.
 #
@@ -128,7 +128,7 @@ class LeaseCheckpointer:
     async def checkpoint(
         self, at: Place | None = None, sub_sequence_number: int | None = None
     ) -> None:
-        """Commit. See `consumer.leasing.record_processor.processor` for what each method raises."""
+        """Commit. See `broadsheet.consumer.leasing.record_processor.processor` for what each method raises."""
         asked = position_at(at, sub_sequence_number)
         async with self._lock:
             target = to_write(self._progress.bounds, asked)
@@ -222,7 +222,7 @@ class SyncLeaseCheckpointer:
         self._lock = threading.Lock()
 
     def checkpoint(self, at: Place | None = None, sub_sequence_number: int | None = None) -> None:
-        """Commit. See `consumer.leasing.record_processor.processor` for what each method raises."""
+        """Commit. See `broadsheet.consumer.leasing.record_processor.processor` for what each method raises."""
         asked = position_at(at, sub_sequence_number)
         with self._lock:
             target = to_write(self._progress.bounds, asked)

@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
-from allocator.runtime.clock import Clock
-from consumer.errors import LeasingError, ShutdownError
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import LeasingError, ShutdownError
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 
 
 @runtime_checkable

@@ -14,22 +14,27 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from consumer.errors import InvalidStateError, ShutdownError
-from consumer.leasing import rules
-from consumer.leasing.position import TRIM_HORIZON, Position
-from consumer.leasing.record import KEY_CHARACTERS_MAX, LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.record_processor.checkpointer import Change, SyncLeaseCheckpointer
-from consumer.leasing.record_processor.processor import (
+from broadsheet.consumer.errors import InvalidStateError, ShutdownError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
+from broadsheet.consumer.leasing.record import (
+    KEY_CHARACTERS_MAX,
+    LeaseRecord,
+    RecordConflictError,
+    Versioned,
+)
+from broadsheet.consumer.leasing.record_processor.checkpointer import Change, SyncLeaseCheckpointer
+from broadsheet.consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessorRecord,
     ProcessRecordsInput,
     RecordProcessor,
 )
-from consumer.leasing.record_processor.shard_progress import ShardProgress
-from consumer.leasing.stores.sql.records import SqlRecords
-from consumer.message.batch import MessageBatch
-from consumer.message.uuid import Flags, unix_seconds_of
+from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.consumer.leasing.stores.sql.records import SqlRecords
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.uuid import Flags, unix_seconds_of
 
 RETAINED_RECORDS_MAX: Final = 100_000
 """Records that a processor may lag behind. Each is in the database, and comes again after a fail-over."""

@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     ConsumerError,
     InvalidPositionError,
     LeasingError,
     ShutdownError,
     ThrottlingError,
 )
-from consumer.leasing.record_processor.processor import (
+from broadsheet.consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,

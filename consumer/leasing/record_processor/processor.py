@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from consumer.leasing.position import Position
+from broadsheet.consumer.leasing.position import Position
 
 # What a record processor is given: records, and with each call what it may need.
 #

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.engine import Connection, Engine
 
-from consumer.application import Shard
-from consumer.leasing.record import Versioned
-from consumer.leasing.record_processor.journal_assignment import (
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.consumer.leasing.record_processor.journal_assignment import (
     JournalAssignment,
     LeaseTables,
     RetainedRecords,
 )
-from consumer.leasing.record_processor.processor import RecordProcessor
-from consumer.leasing.stores.sql.records import SqlRecords
-from consumer.message.publisher import Publisher
-from consumer.op_future import OpFuture
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.stores.sql import SqlStore
-from consumer.stores.sql_dialect import dialect_of
+from broadsheet.consumer.leasing.record_processor.processor import RecordProcessor
+from broadsheet.consumer.leasing.stores.sql.records import SqlRecords
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.consumer.stores.sql_dialect import dialect_of
 
 LEASES_TABLE = "broadsheet_processor_leases"
 """Not that of `SqlRecordStore`: nobody else is to take these leases, which the allocator assigns."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from consumer.errors import InvalidPositionError
-from consumer.leasing.position import SHARD_END, Position
-from consumer.leasing.record_processor.processor import ProcessorRecord
+from broadsheet.consumer.errors import InvalidPositionError
+from broadsheet.consumer.leasing.position import SHARD_END, Position
+from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
 
 RECENT_RECORDS: Final = 10_000
 """Of a shard: those of a batch, and some more; 1 MB."""

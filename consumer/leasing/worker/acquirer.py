@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from consumer.errors import LeaseNotAcquiredError, LeasingError, ThrottlingError
-from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_claimant
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import Versioned
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
-from consumer.leasing.worker.pacing import Pacing
-from consumer.leasing.worker.settings import StealWay
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import LeaseNotAcquiredError, LeasingError, ThrottlingError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_claimant
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
+from broadsheet.consumer.leasing.worker.pacing import Pacing
+from broadsheet.consumer.leasing.worker.settings import StealWay
 
 ATTEMPTS = 3
 """How often a take, or a request, that the store throttles is made in a round; the Kinesis Client Library's number."""

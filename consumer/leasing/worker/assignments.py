@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.worker.fair_share import LeaseView
-from consumer.leasing.worker.lease_view import LeaseScan, Viewer, WorkerView, has_lapsed
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.worker.fair_share import LeaseView
+from broadsheet.consumer.leasing.worker.lease_view import LeaseScan, Viewer, WorkerView, has_lapsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

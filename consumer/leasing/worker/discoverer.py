@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from allocator.runtime.clock import Clock
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import Versioned
-from consumer.leasing.worker.acquirer import Acquirer, OnTaken
-from consumer.leasing.worker.metrics import TakenHow
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.consumer.leasing.worker.acquirer import Acquirer, OnTaken
+from broadsheet.consumer.leasing.worker.metrics import TakenHow
 
 
 class Discoverer:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from consumer.leasing.expiry import LastSeen, is_free, sighted
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.worker.fair_share import LeaseView
+from broadsheet.consumer.leasing.expiry import LastSeen, is_free, sighted
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.worker.fair_share import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

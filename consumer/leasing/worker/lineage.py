@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from consumer.leasing.position import LATEST, Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.worker.source import SourceShard
+from broadsheet.consumer.leasing.position import LATEST, Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.worker.source import SourceShard
 
 
 def missing_leases(

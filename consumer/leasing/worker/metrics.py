@@ -1,4 +1,4 @@
-"""What one worker counts: `consumer.leasing.metrics` under its name."""
+"""What one worker counts: `broadsheet.consumer.leasing.metrics` under its name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from prometheus_client import Histogram
 
-from allocator.runtime.clock import Clock
-from consumer.errors import LeasingError
-from consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
-from consumer.leasing.record_processor.processor import ProcessorRecord
-from consumer.leasing.worker.assignments import GivenHow
-from consumer.leasing.worker.fair_share import LeaseView
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import LeasingError
+from broadsheet.consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
+from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
+from broadsheet.consumer.leasing.worker.assignments import GivenHow
+from broadsheet.consumer.leasing.worker.fair_share import LeaseView
 
 T = TypeVar("T")
 

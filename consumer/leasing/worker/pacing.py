@@ -9,7 +9,7 @@ from random import Random
 
 import structlog
 
-from consumer.errors import LeasingError
+from broadsheet.consumer.errors import LeasingError
 
 JITTER_RATIO = 0.2
 """By which part of it the time between looks varies, so that workers do not look together."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import LeasingError
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import LeasingError
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer
 
 ATTEMPTS = 2
 """How often a renewal is tried in its turn; the Kinesis Client Library's number."""

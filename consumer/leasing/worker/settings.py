@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
-from allocator.errors import ValidationError
-from consumer.leasing.position import TRIM_HORIZON, Position
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
 
 DISCOVER_EARLIER_SECONDS = 0.025
 """How much sooner than a lease's length a worker looks for what was assigned to it; the Kinesis Client Library's ε."""

@@ -20,23 +20,27 @@ from typing import TypeVar
 
 import structlog
 
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import LeasingError, ShutdownError, UnreadableLeaseError
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.record_processor.calls import AnyProcessor, ProcessorCalls, calls_of
-from consumer.leasing.record_processor.checkpointer import Change
-from consumer.leasing.record_processor.held_lease import HeldLease
-from consumer.leasing.record_processor.processor import InitializeInput
-from consumer.leasing.record_processor.shard_progress import ShardProgress
-from consumer.leasing.rules import blocking_parents
-from consumer.leasing.worker.metrics import LeftWhy, WorkerMetrics
-from consumer.leasing.worker.pacing import EndedShards, wait_at_most
-from consumer.leasing.worker.settings import WorkerSettings
-from consumer.leasing.worker.source import RecordBatch, RecordSource
-from consumer.leasing.worker.stream_sync import StreamSync
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import LeasingError, ShutdownError, UnreadableLeaseError
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.record_processor.calls import (
+    AnyProcessor,
+    ProcessorCalls,
+    calls_of,
+)
+from broadsheet.consumer.leasing.record_processor.checkpointer import Change
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
+from broadsheet.consumer.leasing.record_processor.processor import InitializeInput
+from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.consumer.leasing.rules import blocking_parents
+from broadsheet.consumer.leasing.worker.metrics import LeftWhy, WorkerMetrics
+from broadsheet.consumer.leasing.worker.pacing import EndedShards, wait_at_most
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.consumer.leasing.worker.source import RecordBatch, RecordSource
+from broadsheet.consumer.leasing.worker.stream_sync import StreamSync
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Where a worker's records come from, as a port: a stream of shards that may end and have children.
 
-`consumer.leasing.worker.source_conformance` holds any implementation to it.
+`broadsheet.consumer.leasing.worker.source_conformance` holds any implementation to it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange
-from consumer.leasing.record_processor.processor import ProcessorRecord
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import HashRange
+from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

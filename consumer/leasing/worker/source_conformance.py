@@ -13,9 +13,9 @@ import asyncio
 from contextlib import aclosing
 from typing import Protocol
 
-from consumer.leasing.position import LATEST, TRIM_HORIZON, Position
-from consumer.leasing.record_processor.processor import ProcessorRecord
-from consumer.leasing.worker.source import RecordSource
+from broadsheet.consumer.leasing.position import LATEST, TRIM_HORIZON, Position
+from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
+from broadsheet.consumer.leasing.worker.source import RecordSource
 
 READ_SECONDS = 20.0
 """How long a read may take to bring what is there."""

@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import structlog
 
-from consumer.errors import BlockedOnParentError, UnreadableLeaseError
-from consumer.leasing.facades.kcl import LeaseListing, LeaseManager
-from consumer.leasing.position import TRIM_HORIZON, Position
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import RecordStore, log_unreadable
-from consumer.leasing.worker.lineage import (
+from broadsheet.consumer.errors import BlockedOnParentError, UnreadableLeaseError
+from broadsheet.consumer.leasing.facades.kcl import LeaseListing, LeaseManager
+from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.store import RecordStore, log_unreadable
+from broadsheet.consumer.leasing.worker.lineage import (
     children_of,
     deletable,
     lease_of,
     lone_parents,
     missing_leases,
 )
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.source import RecordSource
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.source import RecordSource
 
 _log = structlog.get_logger()
 

@@ -9,15 +9,21 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import Versioned
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.acquirer import Acquirer, OnTaken, ask_for
-from consumer.leasing.worker.fair_share import ShareLimits, plan_shares
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, WorkerView, outlook
-from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
-from consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.acquirer import Acquirer, OnTaken, ask_for
+from broadsheet.consumer.leasing.worker.fair_share import ShareLimits, plan_shares
+from broadsheet.consumer.leasing.worker.lease_view import (
+    LeaseScan,
+    Memory,
+    Viewer,
+    WorkerView,
+    outlook,
+)
+from broadsheet.consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
+from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
 
 _log = structlog.get_logger()
 

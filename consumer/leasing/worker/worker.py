@@ -18,26 +18,26 @@ from random import Random
 
 import structlog
 
-from allocator.errors import ValidationError
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.record import Versioned
-from consumer.leasing.record_processor.calls import AnyProcessor
-from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
-from consumer.leasing.store import RecordStore, WritesLeaseLength
-from consumer.leasing.worker.acquirer import Acquirer
-from consumer.leasing.worker.discoverer import Discoverer
-from consumer.leasing.worker.leader.fleet_member import FleetMember
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.pacing import EndedShards, Pacing, retryable
-from consumer.leasing.worker.renewer import Renewer
-from consumer.leasing.worker.settings import Balancing, WorkerSettings
-from consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer, ShardParts
-from consumer.leasing.worker.source import RecordSource
-from consumer.leasing.worker.stream_sync import StreamSync
-from consumer.leasing.worker.taker import Taker
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.metrics import LeaseMetrics
+from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.consumer.leasing.record_processor.calls import AnyProcessor
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from broadsheet.consumer.leasing.store import RecordStore, WritesLeaseLength
+from broadsheet.consumer.leasing.worker.acquirer import Acquirer
+from broadsheet.consumer.leasing.worker.discoverer import Discoverer
+from broadsheet.consumer.leasing.worker.leader.fleet_member import FleetMember
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.pacing import EndedShards, Pacing, retryable
+from broadsheet.consumer.leasing.worker.renewer import Renewer
+from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
+from broadsheet.consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer, ShardParts
+from broadsheet.consumer.leasing.worker.source import RecordSource
+from broadsheet.consumer.leasing.worker.stream_sync import StreamSync
+from broadsheet.consumer.leasing.worker.taker import Taker
 
 EXPIRY_CHECKS_PER_LEASE = 20
 """How often in a lease's length a worker compares its leases' deadlines with its clock."""

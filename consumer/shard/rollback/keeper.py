@@ -1,4 +1,4 @@
-"""Sees to it that no producer of a shard leaves messages pending for ever (`consumer.message.rollback`).
+"""Sees to it that no producer of a shard leaves messages pending for ever (`broadsheet.consumer.message.rollback`).
 
     fenced ─► take_over: what former producers had on file ─► begin: bring it forward to the checkpoint ─► on file
                                                                                                              │
@@ -24,13 +24,17 @@ from typing import Self
 
 import structlog
 
-from allocator.model import Assignment
-from allocator.runtime.clock import Clock
-from consumer.errors import AppendOutcomeUnknownError, JournalNotFoundError, JournalUnavailableError
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.message.ageing import PRUNE_HORIZON_SECONDS
-from consumer.message.rollback import (
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import (
+    AppendOutcomeUnknownError,
+    JournalNotFoundError,
+    JournalUnavailableError,
+)
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.ageing import PRUNE_HORIZON_SECONDS
+from broadsheet.consumer.message.rollback import (
     UUID_TEXT_BYTES,
     Rollback,
     acknowledgements_of_carried,
@@ -38,13 +42,13 @@ from consumer.message.rollback import (
     last_acknowledgement,
     unaccounted,
 )
-from consumer.message.uuid import clock_at, unix_seconds_of
-from consumer.op_future import completed
-from consumer.protocol.journal_pb2 import AppendResponse, Fragment
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.environment import ShardEnvironment
-from consumer.shard.progress import UNDONE, Progress
-from consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.message.uuid import clock_at, unix_seconds_of
+from broadsheet.consumer.op_future import completed
+from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, Fragment
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.progress import UNDONE, Progress
+from broadsheet.consumer.shard.rollback.records import RollbackRecords
 
 AGED_SECONDS = PRUNE_HORIZON_SECONDS / 2
 """Intents of before are looked for in their journals: half of the time for which readers surely remember them."""

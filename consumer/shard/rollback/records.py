@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 import structlog
 
-from allocator.errors import EtcdUnavailableError
-from allocator.etcd.api import Etcd
-from allocator.keys import SEPARATOR, AuxiliaryKeys
-from allocator.model import Assignment
-from allocator.ops import (
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.keys import SEPARATOR, AuxiliaryKeys
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
     Delete,
@@ -24,10 +24,10 @@ from allocator.ops import (
     Put,
     prefix_range_end,
 )
-from allocator.runtime.backoff import Backoff
-from consumer.errors import AssignmentLostError
-from consumer.message.rollback import Rollback
-from consumer.message.uuid import Flags, parse_uuid
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.errors import AssignmentLostError
+from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.uuid import Flags, parse_uuid
 
 _UUID_BYTES = 16
 

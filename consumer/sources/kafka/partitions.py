@@ -21,9 +21,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from consumer.errors import SourceDataLossError, SourceError, SourceUnavailableError
-from consumer.sources.kafka.places import AtOffsets, Earliest, Start, TopicPartitionKey
-from consumer.sources.part import AtTimestamp, Latest
+from broadsheet.consumer.errors import SourceDataLossError, SourceError, SourceUnavailableError
+from broadsheet.consumer.sources.kafka.places import AtOffsets, Earliest, Start, TopicPartitionKey
+from broadsheet.consumer.sources.part import AtTimestamp, Latest
 
 ResultT = TypeVar("ResultT")
 OURS: Final[

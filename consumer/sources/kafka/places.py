@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from allocator.documents import DocumentError, decode_json
-from consumer.errors import SourceDataLossError
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.sources.part import AtTimestamp as AtTimestamp
-from consumer.sources.part import Latest as Latest
-from consumer.sources.part import Part
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.consumer.errors import SourceDataLossError
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp
+from broadsheet.consumer.sources.part import Latest as Latest
+from broadsheet.consumer.sources.part import Part
 
 
 @dataclass(frozen=True, slots=True)

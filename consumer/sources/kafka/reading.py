@@ -10,17 +10,17 @@ from itertools import groupby
 import structlog
 from confluent_kafka import Message
 
-from allocator.runtime.clock import Clock
-from consumer.errors import ReplayError, SourceError
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.sources.kafka.partitions import (
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import ReplayError, SourceError
+from broadsheet.consumer.message.batch import MessageBatch, MessageType
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.sources.kafka.partitions import (
     PartitionReader,
     is_end_of_partition,
     mends_itself,
     told_apart,
 )
-from consumer.sources.kafka.places import (
+from broadsheet.consumer.sources.kafka.places import (
     Begun,
     Earliest,
     Start,
@@ -28,9 +28,9 @@ from consumer.sources.kafka.places import (
     offset_of,
     reads,
 )
-from consumer.sources.kafka.records import batch_of, marker, name_of
-from consumer.sources.metrics import UNAVAILABLE, SourceMetrics, kind_of
-from consumer.sources.part import Part
+from broadsheet.consumer.sources.kafka.records import batch_of, marker, name_of
+from broadsheet.consumer.sources.metrics import UNAVAILABLE, SourceMetrics, kind_of
+from broadsheet.consumer.sources.part import Part
 
 _log = structlog.get_logger()
 

@@ -9,10 +9,10 @@ from typing import Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from consumer.message.batch import MessageBatch, MessageType, batch_around_damage
-from consumer.message.framing import Frames
-from consumer.message.uuid import Flags
-from consumer.sources.received import Payload
+from broadsheet.consumer.message.batch import MessageBatch, MessageType, batch_around_damage
+from broadsheet.consumer.message.framing import Frames
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.sources.received import Payload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MARKER_PRODUCER: Final = 1

@@ -19,16 +19,16 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.application import Shard
-from consumer.errors import ReplayError
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.sources.kafka.partitions import PartitionReader, checked_config
-from consumer.sources.kafka.places import Earliest, Start
-from consumer.sources.kafka.reading import KafkaReadingSettings, TopicsReading, replayed
-from consumer.sources.metrics import SourceMetrics
-from consumer.sources.part import part_of
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import ReplayError
+from broadsheet.consumer.message.batch import MessageBatch, MessageType
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.sources.kafka.partitions import PartitionReader, checked_config
+from broadsheet.consumer.sources.kafka.places import Earliest, Start
+from broadsheet.consumer.sources.kafka.reading import KafkaReadingSettings, TopicsReading, replayed
+from broadsheet.consumer.sources.metrics import SourceMetrics
+from broadsheet.consumer.sources.part import part_of
 
 DISCOVERY_SECONDS = 30.0
 """How often topics are looked at for new partitions."""

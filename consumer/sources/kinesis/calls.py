@@ -15,10 +15,10 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
-from consumer.errors import SourceError, SourceUnavailableError
-from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.places import Place, place_arguments
-from consumer.sources.kinesis.records import ShardHashRange
+from broadsheet.consumer.errors import SourceError, SourceUnavailableError
+from broadsheet.consumer.sources.kinesis.lineage import StreamShard
+from broadsheet.consumer.sources.kinesis.places import Place, place_arguments
+from broadsheet.consumer.sources.kinesis.records import ShardHashRange
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient

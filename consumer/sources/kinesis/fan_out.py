@@ -16,12 +16,12 @@ import structlog
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import SourceError, SourceUnavailableError
-from consumer.sources.kinesis.calls import KinesisCalls, told_apart
-from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.pages import (
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import SourceError, SourceUnavailableError
+from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, told_apart
+from broadsheet.consumer.sources.kinesis.lineage import StreamShard
+from broadsheet.consumer.sources.kinesis.pages import (
     Page,
     PageCounts,
     PageReader,
@@ -29,8 +29,8 @@ from consumer.sources.kinesis.pages import (
     page_of,
     place_again,
 )
-from consumer.sources.kinesis.places import AfterSequence, Place, place_arguments
-from consumer.sources.metrics import SourceMetrics
+from broadsheet.consumer.sources.kinesis.places import AfterSequence, Place, place_arguments
+from broadsheet.consumer.sources.metrics import SourceMetrics
 
 _ENDED: Final = object()
 

@@ -8,8 +8,9 @@ of who that is. It is read once its parents were read to their ends. A parent ma
     parents [----A----)[----B----)      C begins in slice 0, and waits for B of slice 1
     child   [---------C----------)
 
-then the reader of C asks that part whether a checkpoint holds the parent's end (`consumer.sources.kinesis.lineage`).
-A parent that the stream does not list any more has no records, and counts as read.
+then the reader of C asks that part whether a checkpoint holds the parent's end
+(`broadsheet.consumer.sources.kinesis.lineage`). A parent that the stream does not list any more has no records, and
+counts as read.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Final, Protocol
 
 import structlog
 
-from consumer.client.shard_client import ShardClient
-from consumer.errors import EndpointError, RpcFailedError, ShardError
-from consumer.protocol.auth import ClientAuth
-from consumer.sources.kinesis.records import ShardHashRange
-from consumer.sources.part import Part
+from broadsheet.consumer.client.shard_client import ShardClient
+from broadsheet.consumer.errors import EndpointError, RpcFailedError, ShardError
+from broadsheet.consumer.protocol.auth import ClientAuth
+from broadsheet.consumer.sources.kinesis.records import ShardHashRange
+from broadsheet.consumer.sources.part import Part
 
 HASH_BITS: Final = 128
 

@@ -14,15 +14,19 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import SourceError, SourceUnavailableError
-from consumer.sources.kinesis.calls import ExpiredIteratorError, KinesisCalls, ThrottledError
-from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.places import AfterSequence, Place, time_of
-from consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
-from consumer.sources.metrics import SourceMetrics, kind_of
-from consumer.sources.part import AtTimestamp, Latest
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import SourceError, SourceUnavailableError
+from broadsheet.consumer.sources.kinesis.calls import (
+    ExpiredIteratorError,
+    KinesisCalls,
+    ThrottledError,
+)
+from broadsheet.consumer.sources.kinesis.lineage import StreamShard
+from broadsheet.consumer.sources.kinesis.places import AfterSequence, Place, time_of
+from broadsheet.consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
+from broadsheet.consumer.sources.metrics import SourceMetrics, kind_of
+from broadsheet.consumer.sources.part import AtTimestamp, Latest
 
 READ_INTERVAL_SECONDS = 0.25
 """Least time between two readings of a shard: Kinesis allows five a second, and others may read it too."""
@@ -34,7 +38,7 @@ OUTAGE_ATTEMPTS_MAX = 8
 """Attempts, with pauses of up to five seconds, before an outage fails the reader."""
 
 
-# What readers of a stream's shards count: `consumer.sources.metrics` in words of Kinesis.
+# What readers of a stream's shards count: `broadsheet.consumer.sources.metrics` in words of Kinesis.
 
 
 class PageCounts:

@@ -20,10 +20,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from allocator.documents import DocumentError, decode_json
-from consumer.errors import SourceDataLossError
-from consumer.sources.part import AtTimestamp as AtTimestamp
-from consumer.sources.part import Latest as Latest
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.consumer.errors import SourceDataLossError
+from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp
+from broadsheet.consumer.sources.part import Latest as Latest
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

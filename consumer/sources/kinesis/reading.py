@@ -16,23 +16,23 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from allocator.runtime.backoff import Backoff
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import SourceError, SourceUnavailableError
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.sources.kinesis.calls import KinesisCalls, ThrottledError
-from consumer.sources.kinesis.lineage import (
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import SourceError, SourceUnavailableError
+from broadsheet.consumer.message.batch import MessageBatch, MessageType
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, ThrottledError
+from broadsheet.consumer.sources.kinesis.lineage import (
     Elsewhere,
     ReadableParts,
     StreamShard,
     outlook,
     slice_of,
 )
-from consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX, PageReader
-from consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
-from consumer.sources.kinesis.shard_batches import ShardBatches
-from consumer.sources.part import Part
+from broadsheet.consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX, PageReader
+from broadsheet.consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
+from broadsheet.consumer.sources.kinesis.shard_batches import ShardBatches
+from broadsheet.consumer.sources.part import Part
 
 DISCOVERY_SECONDS = 30.0
 """How often the stream's shards are listed, to find those whose parents other parts read."""

@@ -1,4 +1,4 @@
-"""A Kinesis stream for the workers of `consumer.leasing`, which share its shards by leases.
+"""A Kinesis stream for the workers of `broadsheet.consumer.leasing`, which share its shards by leases.
 
     source = KinesisRecordSource("orders")
 
@@ -13,20 +13,25 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumer.errors import DependencyError, InvalidStateError, SourceError, SourceUnavailableError
-from consumer.leasing import position as names
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange
-from consumer.leasing.record_processor.processor import ProcessorRecord
-from consumer.leasing.worker.source import RecordBatch, SourceShard
-from consumer.sources.kinesis.calls import KinesisCalls, default_client
-from consumer.sources.kinesis.fan_out import FanOutReader
-from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
-from consumer.sources.kinesis.places import AtSequence, Place, TrimHorizon
-from consumer.sources.kinesis.records import StreamRecord
-from consumer.sources.metrics import SourceMetrics
-from consumer.sources.part import AtTimestamp, Latest
+from broadsheet.consumer.errors import (
+    DependencyError,
+    InvalidStateError,
+    SourceError,
+    SourceUnavailableError,
+)
+from broadsheet.consumer.leasing import position as names
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import HashRange
+from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
+from broadsheet.consumer.leasing.worker.source import RecordBatch, SourceShard
+from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, default_client
+from broadsheet.consumer.sources.kinesis.fan_out import FanOutReader
+from broadsheet.consumer.sources.kinesis.lineage import StreamShard
+from broadsheet.consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
+from broadsheet.consumer.sources.kinesis.places import AtSequence, Place, TrimHorizon
+from broadsheet.consumer.sources.kinesis.records import StreamRecord
+from broadsheet.consumer.sources.metrics import SourceMetrics
+from broadsheet.consumer.sources.part import AtTimestamp, Latest
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient
@@ -35,7 +40,7 @@ _log = structlog.get_logger()
 
 
 class KinesisRecordSource:
-    """The `consumer.leasing.worker.source.RecordSource` of one stream."""
+    """The `broadsheet.consumer.leasing.worker.source.RecordSource` of one stream."""
 
     def __init__(
         self,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from consumer.errors import SourceDataLossError
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.pages import Page, PageReader
-from consumer.sources.kinesis.places import Beginning, Resume
-from consumer.sources.kinesis.records import StreamRecord
-from consumer.sources.received import Payload
+from broadsheet.consumer.errors import SourceDataLossError
+from broadsheet.consumer.message.batch import MessageBatch, MessageType
+from broadsheet.consumer.sources.kinesis.lineage import StreamShard
+from broadsheet.consumer.sources.kinesis.pages import Page, PageReader
+from broadsheet.consumer.sources.kinesis.places import Beginning, Resume
+from broadsheet.consumer.sources.kinesis.records import StreamRecord
+from broadsheet.consumer.sources.received import Payload
 
 
 class ShardBatches:

@@ -17,25 +17,25 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.application import Shard
-from consumer.errors import ReplayError
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.sources.kinesis.calls import KinesisCalls, default_client
-from consumer.sources.kinesis.fan_out import FanOutReader
-from consumer.sources.kinesis.lineage import END_SUFFIX, Elsewhere
-from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
-from consumer.sources.kinesis.places import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import ReplayError
+from broadsheet.consumer.message.batch import MessageBatch, MessageType
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, default_client
+from broadsheet.consumer.sources.kinesis.fan_out import FanOutReader
+from broadsheet.consumer.sources.kinesis.lineage import END_SUFFIX, Elsewhere
+from broadsheet.consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
+from broadsheet.consumer.sources.kinesis.places import (
     Resume,
     Start,
     TrimHorizon,
     decode_resume,
     time_of,
 )
-from consumer.sources.kinesis.reading import KinesisReadingSettings, StreamReading
-from consumer.sources.metrics import SourceMetrics
-from consumer.sources.part import AtTimestamp, Latest, part_of
+from broadsheet.consumer.sources.kinesis.reading import KinesisReadingSettings, StreamReading
+from broadsheet.consumer.sources.metrics import SourceMetrics
+from broadsheet.consumer.sources.part import AtTimestamp, Latest, part_of
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient

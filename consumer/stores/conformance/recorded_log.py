@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from consumer.errors import StoreError
-from consumer.op_future import OpFuture
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.op_future import OpFuture
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class MirroredFiles:
 
 
 class MirroringRecorder:
-    """Implements `consumer.recoverylog.recorder.FileRecorder`."""
+    """Implements `broadsheet.consumer.recoverylog.recorder.FileRecorder`."""
 
     def __init__(self, log: RecordedLog, number: int) -> None:
         """Record into `log` until a recorder with a higher number is there."""

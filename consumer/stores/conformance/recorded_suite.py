@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from concurrent.futures import Future
 
-from consumer.errors import ConsumerError, StoreError
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
-from consumer.stores.conformance.subject import (
+from broadsheet.consumer.errors import ConsumerError, StoreError
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
+from broadsheet.consumer.stores.conformance.subject import (
     FixedShard,
     Holders,
     RecordedSubject,
@@ -21,7 +21,7 @@ from consumer.stores.conformance.subject import (
     wait,
     whole,
 )
-from consumer.stores.conformance.suite import StoreConformance
+from broadsheet.consumer.stores.conformance.suite import StoreConformance
 
 
 class RecordedStoreConformance(StoreConformance):

@@ -1,4 +1,4 @@
-"""The promises of a store that shows what it holds as tables (`consumer.state_tables`).
+"""The promises of a store that shows what it holds as tables (`broadsheet.consumer.state_tables`).
 
 class TestMyStore(StoreConformance, ScanConformance):
     @pytest.fixture
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from allocator.errors import ValidationError
-from consumer.errors import StoreError
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.state_tables import CopyReader, ScannableStore
-from consumer.stores.conformance.subject import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.state_tables import CopyReader, ScannableStore
+from broadsheet.consumer.stores.conformance.subject import (
     FixedShard,
     Holders,
     RecordedSubject,

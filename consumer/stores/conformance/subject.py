@@ -9,18 +9,18 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
-from consumer.application import SegmentKeeper, Shard, Store
-from consumer.journal.client import JournalClient
-from consumer.local_state import LocalState
-from consumer.message.producer_segment import (
+from broadsheet.consumer.application import SegmentKeeper, Shard, Store
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.message.producer_segment import (
     packed_ids,
     packed_segment,
     put_together,
     segment_id,
 )
-from consumer.op_future import OpFuture
-from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
-from consumer.stores.conformance.recorded_log import RecordedLog
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
 
 WAIT_SECONDS = 20.0
 
@@ -57,7 +57,7 @@ class StoreSubject(Protocol):
 
 @dataclass(frozen=True)
 class FixedShard:
-    """Implements `consumer.application.Shard`, without journals and without progress."""
+    """Implements `broadsheet.consumer.application.Shard`, without journals and without progress."""
 
     id: str = "shard-0001"
     root: str = field(default_factory=lambda: f"/conformance/{uuid4().hex}")

@@ -5,17 +5,17 @@
         def subject(self, tmp_path): return MySubject(tmp_path)
 
 Nothing here imports pytest; the names are what pytest collects. For readable failures in a project of yours, call
-`pytest.register_assert_rewrite("consumer.stores.conformance")` in its conftest before the import.
+`pytest.register_assert_rewrite("broadsheet.consumer.stores.conformance")` in its conftest before the import.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 
-from consumer.errors import ConsumerError, StoreClosedError, StoreError
-from consumer.op_future import failed
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.stores.conformance.subject import (
+from broadsheet.consumer.errors import ConsumerError, StoreClosedError, StoreError
+from broadsheet.consumer.op_future import failed
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.stores.conformance.subject import (
     FixedShard,
     Holders,
     StoreSubject,

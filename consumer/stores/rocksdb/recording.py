@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from consumer.local_state import (
+from broadsheet.consumer.local_state import (
     CHUNK_BYTES,
     record_write,
     recorded_path,
     replace_file,
 )
-from consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 _TABLE: Final = re.compile(r"\d+\.(sst|blob)")
 _WAL: Final = re.compile(r"\d+\.log")

@@ -18,19 +18,19 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from allocator.errors import ValidationError
-from consumer.application import Shard
-from consumer.checkpoint import stored_checkpoint, whole_checkpoint
-from consumer.errors import StoreClosedError, StoreError
-from consumer.local_state import LocalState, local_state_of
-from consumer.message.producer_segment import EncodedCheckpoint, encoded
-from consumer.op_future import OpFuture
-from consumer.private_directory import make_private
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
-from consumer.stores.commit_thread import CommitThread
-from consumer.stores.directory_lock import DirectoryLock
-from consumer.stores.rocksdb.database import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.consumer.errors import StoreClosedError, StoreError
+from broadsheet.consumer.local_state import LocalState, local_state_of
+from broadsheet.consumer.message.producer_segment import EncodedCheckpoint, encoded
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.private_directory import make_private
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
+from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.directory_lock import DirectoryLock
+from broadsheet.consumer.stores.rocksdb.database import (
     CHECKPOINT_KEY,
     DEFAULT_FAMILY,
     RESERVED_PREFIX,
@@ -42,7 +42,7 @@ from consumer.stores.rocksdb.database import (
     first_key,
     overlaid,
 )
-from consumer.stores.rocksdb.recording import RocksDbRecording
+from broadsheet.consumer.stores.rocksdb.recording import RocksDbRecording
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,5 +1,5 @@
 """State in a SQLite file of the shard's own, in its recovery log or on a disk that stays."""
 
-from consumer.stores.sqlite.store import SqliteStore
+from broadsheet.consumer.stores.sqlite.store import SqliteStore
 
 __all__ = ["SqliteStore"]

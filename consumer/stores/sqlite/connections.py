@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from consumer.errors import StoreClosedError, StoreError
+from broadsheet.consumer.errors import StoreClosedError, StoreError
 
 _FORBIDDEN_PRAGMAS = frozenset(
     {"journal_mode", "locking_mode", "synchronous", "wal_autocheckpoint"}

@@ -26,14 +26,14 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
 
-from consumer.local_state import (
+from broadsheet.consumer.local_state import (
     CHUNK_BYTES,
     record_write,
     recorded_path,
     remove_if_there,
     replace_file,
 )
-from consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 DATABASE, NEXT, WAL = "state.db", "state.db.next", "state.db-wal"
 

@@ -26,18 +26,18 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from consumer.application import Shard
-from consumer.checkpoint import whole_checkpoint
-from consumer.errors import StoreClosedError, StoreError
-from consumer.local_state import LocalState, local_state_of
-from consumer.message.producer_segment import EncodedCheckpoint, encoded
-from consumer.op_future import OpFuture
-from consumer.private_directory import FILE_MODE, make_private
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.state_tables import TableScan, picked, require_table
-from consumer.stores.commit_thread import CommitThread
-from consumer.stores.directory_lock import DirectoryLock
-from consumer.stores.sqlite.connections import (
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.checkpoint import whole_checkpoint
+from broadsheet.consumer.errors import StoreClosedError, StoreError
+from broadsheet.consumer.local_state import LocalState, local_state_of
+from broadsheet.consumer.message.producer_segment import EncodedCheckpoint, encoded
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.private_directory import FILE_MODE, make_private
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.state_tables import TableScan, picked, require_table
+from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.directory_lock import DirectoryLock
+from broadsheet.consumer.stores.sqlite.connections import (
     BEGIN,
     COMMIT,
     ROLLBACK,
@@ -45,8 +45,13 @@ from consumer.stores.sqlite.connections import (
     TxnConnection,
     open_writer,
 )
-from consumer.stores.sqlite.recording import DATABASE, REWRITE_BYTES_MIN, WAL, SqliteRecording
-from consumer.stores.sqlite.tables import rows_in, tables_in
+from broadsheet.consumer.stores.sqlite.recording import (
+    DATABASE,
+    REWRITE_BYTES_MIN,
+    WAL,
+    SqliteRecording,
+)
+from broadsheet.consumer.stores.sqlite.tables import rows_in, tables_in
 
 if TYPE_CHECKING:
     import pyarrow as pa

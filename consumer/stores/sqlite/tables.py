@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from consumer.errors import StoreError, StoreUnavailableError
-from consumer.state_tables import ROWS_PER_BATCH
-from consumer.stores.arrow_rows import row_batch
+from broadsheet.consumer.errors import StoreError, StoreUnavailableError
+from broadsheet.consumer.state_tables import ROWS_PER_BATCH
+from broadsheet.consumer.stores.arrow_rows import row_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

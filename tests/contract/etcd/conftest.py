@@ -1,4 +1,4 @@
-"""Each implementation of the port `allocator.etcd.api.Etcd` in turn.
+"""Each implementation of the port `broadsheet.allocator.etcd.api.Etcd` in turn.
 
 An implementation joins by adding itself to `IMPLEMENTATIONS`; the tests ask nothing beyond the port but a way to
 compact.
@@ -11,10 +11,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from allocator.etcd.api import Etcd
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.simulation.etcd import FakeEtcd
-from consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.etcd_contract import EtcdUnderTest
 
 Opened = AbstractAsyncContextManager[EtcdUnderTest]

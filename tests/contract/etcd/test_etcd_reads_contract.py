@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from allocator.errors import EtcdRequestError, RevisionCompactedError
-from allocator.etcd.api import Etcd
-from allocator.ops import Delete, Put, prefix_range_end
+from broadsheet.allocator.errors import EtcdRequestError, RevisionCompactedError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.ops import Delete, Put, prefix_range_end
 from tests.support.etcd_contract import EtcdUnderTest, put
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import EtcdLimitError, EtcdRequestError, LeaseNotFoundError
-from allocator.etcd.api import Etcd
-from allocator.ops import Compare, CompareTarget, Delete, Get, Operation, Put
+from broadsheet.allocator.errors import EtcdLimitError, EtcdRequestError, LeaseNotFoundError
+from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.ops import Compare, CompareTarget, Delete, Get, Operation, Put
 from tests.support.etcd_contract import put
 
 

@@ -7,9 +7,16 @@ from contextlib import aclosing
 
 import pytest
 
-from allocator.errors import RevisionCompactedError
-from allocator.etcd.api import Etcd, KeyDeleted, KeyPut, WatchBatch, WatchEvent, mod_revision_of
-from allocator.ops import Delete, LeaseId, Put
+from broadsheet.allocator.errors import RevisionCompactedError
+from broadsheet.allocator.etcd.api import (
+    Etcd,
+    KeyDeleted,
+    KeyPut,
+    WatchBatch,
+    WatchEvent,
+    mod_revision_of,
+)
+from broadsheet.allocator.ops import Delete, LeaseId, Put
 from tests.support.etcd_contract import EtcdUnderTest, events_of, put
 from tests.support.eventually import eventually
 

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from consumer.leasing.conformance.suite import RecordStoreConformance
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.conformance.suite import RecordStoreConformance
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import LeaseRecord
 from tests.support.azure_stores import (
     AzureSubject,
     eph_subject,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import InvalidPositionError, ShutdownError
-from consumer.leasing import rules
-from consumer.leasing.facades.eph import CheckpointManager
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.errors import InvalidPositionError, ShutdownError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.eph import CheckpointManager
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from tests.support.lease_stores import LeaseSubject
 
 pytestmark = pytest.mark.parametrize(

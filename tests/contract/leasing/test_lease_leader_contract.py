@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.leader.lock import LEADER_KEY, LeaderLock, taken_row
-from consumer.leasing.worker.leader.roster import Presence, Roster
-from consumer.leasing.worker.settings import Balancing, WorkerSettings
-from consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.metrics import LeaseMetrics
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.leader.lock import LEADER_KEY, LeaderLock, taken_row
+from broadsheet.consumer.leasing.worker.leader.roster import Presence, Roster
+from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
+from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.dynamodb_stores import dynamodb_subject
 from tests.support.eventually import eventually
 from tests.support.lease_stores import EtcdSubject, LeaseSubject, etcd_subject

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.settings import StealWay, WorkerSettings
-from consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.metrics import LeaseMetrics
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.eventually import eventually
 from tests.support.lease_stores import LeaseSubject
 from tests.support.memory_stream import MemoryStream

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.leasing.conformance.suite import RecordStoreConformance
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.leasing.conformance.suite import RecordStoreConformance
 from tests.support.lease_stores import EtcdSubject, SqlSubject, etcd_subject, sql_subject
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     InvalidPositionError,
     LeaseNotAcquiredError,
     SequenceIdNotFoundError,
@@ -16,12 +16,12 @@ from consumer.errors import (
     ShardNotAssignedError,
     ShutdownError,
 )
-from consumer.leasing.facades.vmware_go import (
+from broadsheet.consumer.leasing.facades.vmware_go import (
     CLAIM_TIMEOUT_SECONDS,
     LISTING_SECONDS,
     ShardCheckpointer,
 )
-from consumer.leasing.position import SHARD_END, Position
+from broadsheet.consumer.leasing.position import SHARD_END, Position
 from tests.support.lease_stores import LeaseSubject
 from tests.support.stepping_clock import SteppingClock
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from consumer.cli.main import main
-from consumer.client import ShardClient
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.embedded.member import EmbeddedMemberProcess
-from consumer.journal.client import JournalClient
+from broadsheet.consumer.cli.main import main
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.consumer.journal.client import JournalClient
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually
 from tests.support.members import Producer, create_journals, shard, upserts, wait_for_primaries

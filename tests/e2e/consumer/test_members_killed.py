@@ -15,18 +15,18 @@ from uuid import uuid4
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.client import ShardClient
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.errors import ConsumerError
-from consumer.journal.client import JournalClient
-from consumer.message.reader import read_batches
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.reader import read_batches
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.member_process import LOST_STATUS, MemberProcess
 from tests.support.members import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.stores.conformance.subject import offset_of
+from broadsheet.consumer.stores.conformance.subject import offset_of
 from tests.support.committing_process import SHARD, subject_of
 
 pytestmark = pytest.mark.e2e

@@ -26,7 +26,9 @@ def test_readme_application_counts_under_readme_command(tmp_path: Path) -> None:
     (tmp_path / "front_page.py").write_text(snippet[1])
     state = tmp_path / "state" / "counter%2Fpart-000" / "state.json"
 
-    with running_dev(command[0].replace("examples.counter.app", "front_page"), tmp_path) as dev:
+    with running_dev(
+        command[0].replace("broadsheet.examples.counter.app", "front_page"), tmp_path
+    ) as dev:
         appended = dev.shell(
             f"printf '%s\\n' {MESSAGES} | shardctl journals append counter/events/part-000 --lines"
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import AnnounceConflictError, MemberKeyLostError
-from allocator.etcd.api import TxnResult
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.ops import Compare, Operation
-from allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.errors import AnnounceConflictError, MemberKeyLostError
+from broadsheet.allocator.etcd.api import TxnResult
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import Compare, Operation
+from broadsheet.allocator.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import JsonMemberProcess, member_value, session_config
 from tests.support.json_sessions import start_all

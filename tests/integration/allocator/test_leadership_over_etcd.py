@@ -9,18 +9,18 @@ from typing import TypeVar
 
 import pytest
 
-from allocator.errors import AllocatorError, EtcdUnavailableError
-from allocator.etcd.api import TxnResult
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leader.election import LeadershipConfig
-from allocator.leader.plan_store import PlanStore
-from allocator.model import ItemId, MemberId
-from allocator.ops import Compare, Operation, Put
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Desired, Problem
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.allocator.errors import AllocatorError, EtcdUnavailableError
+from broadsheet.allocator.etcd.api import TxnResult
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.election import LeadershipConfig
+from broadsheet.allocator.leader.plan_store import PlanStore
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Compare, Operation, Put
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually
 from tests.support.json_members import (
     JsonMemberProcess,

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import ItemId, MemberId
-from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from broadsheet.allocator.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import (
     JsonMemberProcess,

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     EtcdUnavailableError,
     LeaseLostError,
     MemberKeyLostError,
     TxnConflictError,
 )
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.keys import Keys
-from allocator.model import ItemId, MemberId
-from allocator.ops import Put
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Desired, Problem
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Put
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually
 from tests.support.json_members import POISON, JsonMemberProcess, item_value, member_value, running
 from tests.support.json_sessions import counted, put_items, settled, start_all

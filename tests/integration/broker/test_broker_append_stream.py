@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 
-from consumer.journal.append_stream import WholeAppend, encode_appends
-from consumer.journal.client import JournalClient
-from consumer.protocol import journal_pb2 as pb
-from consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.consumer.journal.append_stream import WholeAppend, encode_appends
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
 from tests.support.broker import journal_spec
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from consumer.broker.config import BrokerConfig
-from consumer.broker.server import Broker
-from consumer.errors import (
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.errors import (
     EndpointError,
     IndexHasGreaterOffsetError,
     JournalNotFoundError,
     NotAuthorizedError,
     UnauthenticatedError,
 )
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from consumer.protocol.journal_pb2 import ApplyRequest, Fragment
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, Fragment
 from tests.support.broker import journal_spec
 from tests.support.failing_disk import FailingDisk
 

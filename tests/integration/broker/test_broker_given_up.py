@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.broker.block_sums import Sums
-from consumer.broker.config import BrokerConfig
-from consumer.broker.content_file import ContentFile
-from consumer.broker.server import Broker
-from consumer.errors import EndpointError
-from consumer.protocol.journal_pb2 import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.block_sums import Sums
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     ApplyRequest,
     JournalSpec,
@@ -32,7 +32,7 @@ from tests.support.eventually import eventually
 from tests.support.failing_disk import FailingDisk, descriptors_under
 
 if TYPE_CHECKING:
-    from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
 Change = ApplyRequest.Change

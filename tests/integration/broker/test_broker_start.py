@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from consumer.broker.__main__ import main
-from consumer.broker.config import BrokerConfig
-from consumer.broker.disk import Disk
-from consumer.broker.quarantine import JournalQuarantine
-from consumer.broker.server import Broker
-from consumer.broker.strangers import restore_entry
-from consumer.errors import BrokerDataError, RpcFailedError
-from consumer.journal.client import JournalClient
-from consumer.protocol.journal_pb2 import ApplyRequest, ListRequest
+from broadsheet.consumer.broker.__main__ import main
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.quarantine import JournalQuarantine
+from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.broker.strangers import restore_entry
+from broadsheet.consumer.errors import BrokerDataError, RpcFailedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, ListRequest
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.shardctl_runs import shardctl
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.ops import LeaseId
-from consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.chaos.leases import MemberLeases, Renewals
 from tests.support.eventually import eventually
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.journal.client import JournalClient
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.journal.client import JournalClient
 from tests.support import live_shards
 from tests.support.members import Cluster, create_journals
 

@@ -7,18 +7,18 @@ import time
 
 import pytest
 
-from allocator.keys import AuxiliaryKeys
-from allocator.model import ItemId
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.message.rollback import Rollback
-from consumer.message.uuid import Flags, build_uuid, clock_at, format_uuid
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.progress import UNDONE, Progress
-from consumer.shard.rollback.keeper import Rollbacks
-from consumer.shard.rollback.records import RollbackRecords
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.uuid import Flags, build_uuid, clock_at, format_uuid
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard.progress import UNDONE, Progress
+from broadsheet.consumer.shard.rollback.keeper import Rollbacks
+from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from tests.support.live_shards import MEMBER, OUTPUT, SHARD, SOURCE, ShardHost, spec_of
 
 pytestmark = pytest.mark.etcd

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.client import ShardClient
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service
-from consumer.shard.environment import ShardConfig
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -8,23 +8,23 @@ from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.message.reader import read_batches
-from consumer.message.rollback import Rollback
-from consumer.message.sequencer import Sequencer
-from consumer.message.types import JsonType
-from consumer.message.uuid import new_producer_id
-from consumer.op_future import completed
-from consumer.shard import transaction_events as tx
-from consumer.shard.callbacks import Callbacks
-from consumer.shard.dead_letters import DeadLetters
-from consumer.shard.transaction_events import TxnLimits
-from consumer.shard.transaction_loop import TransactionLoop, TxnServices
-from consumer.shard.transaction_machine import TransactionMachine
-from consumer.shard.worker import ShardThread
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.reader import read_batches
+from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import new_producer_id
+from broadsheet.consumer.op_future import completed
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.callbacks import Callbacks
+from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.transaction_events import TxnLimits
+from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices
+from broadsheet.consumer.shard.transaction_machine import TransactionMachine
+from broadsheet.consumer.shard.worker import ShardThread
 from tests.support.eventually import eventually
 from tests.support.fixed_shard import FixedShard
 from tests.support.live_shards import OUTPUT, SOURCE, Counting

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from consumer.application import Shard
-from consumer.client import ShardClient
-from consumer.journal.client import JournalClient
-from consumer.shard.environment import ShardConfig
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import EtcdUnavailableError
-from allocator.etcd.api import TxnResult
-from allocator.etcd.client import EtcdClient
-from allocator.keys import AuxiliaryKeys
-from allocator.model import ItemId, MemberId
-from allocator.ops import Compare, Delete, LeaseId, Operation, Put
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ShardHeldBackError
-from consumer.key_space import process_id_of
-from consumer.member.crash_watch import CrashWatch
-from consumer.protocol.journal_pb2 import ProcessSpec
-from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
-from consumer.shard.crash_loop import YoungDeath
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.api import TxnResult
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Compare, Delete, LeaseId, Operation, Put
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import ShardHeldBackError
+from broadsheet.consumer.key_space import process_id_of
+from broadsheet.consumer.member.crash_watch import CrashWatch
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
+from broadsheet.consumer.shard.crash_loop import YoungDeath
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, Counting, ShardHost, spec_of
 

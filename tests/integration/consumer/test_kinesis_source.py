@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from consumer.application import DeferToNextTxnError, MessageProducer
-from consumer.message.types import JsonType
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.sources.kinesis.pages import Pace
-from consumer.sources.kinesis.places import Latest
-from consumer.sources.kinesis.source import KinesisSource
-from consumer.sources.received import WithMetadata
+from broadsheet.consumer.application import DeferToNextTxnError, MessageProducer
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.sources.kinesis.pages import Pace
+from broadsheet.consumer.sources.kinesis.places import Latest
+from broadsheet.consumer.sources.kinesis.source import KinesisSource
+from broadsheet.consumer.sources.received import WithMetadata
 from tests.support.eventually import eventually
 from tests.support.in_order import InOrder, numbers, reach, serve
 from tests.support.kinesis_streams import HASH_END, TestStream

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from consumer.application import Shard
-from consumer.errors import ShardStoppedError
-from consumer.journal.client import JournalClient
-from consumer.message.batch import MessageBatch
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.message.uuid import MessageClock, new_producer_id
-from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import ShardStoppedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

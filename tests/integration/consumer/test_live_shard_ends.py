@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import AssignmentLostError, CommitFencedError, ShardStoppedError
-from consumer.journal.client import JournalClient
-from consumer.shard import primary
-from consumer.shard.environment import ShardConfig
-from consumer.shard.live_shard import LiveShard
+from broadsheet.consumer.errors import AssignmentLostError, CommitFencedError, ShardStoppedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.shard import primary
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.shard.live_shard import LiveShard
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 import structlog
 
-from allocator.errors import ValidationError
-from consumer.application import Shard
-from consumer.journal.client import JournalClient
-from consumer.message.batch import Envelope
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.reader import read_batches
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.types import JsonType
-from consumer.message.uuid import Flags, build_uuid
-from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.shard import transaction_events as tx
-from consumer.shard.environment import ShardConfig
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.batch import Envelope
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.reader import read_batches
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import Flags, build_uuid
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

@@ -15,17 +15,17 @@ import grpc
 import psutil
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Resolver, Shard
-from consumer.errors import ResolverStoppedError
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service, run_member
-from consumer.protocol.auth import Claims
-from consumer.resolver.resolver import ShardResolver as ShardResolver
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Resolver, Shard
+from broadsheet.consumer.errors import ResolverStoppedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service, run_member
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.resolver.resolver import ShardResolver as ShardResolver
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.member_lives import is_assigned, primary_is
 from tests.support.members import (

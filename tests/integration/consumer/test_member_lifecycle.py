@@ -14,25 +14,25 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
     LeaseLostError,
     MemberKeyLostError,
 )
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.keys import Keys
-from allocator.ops import LeaseId
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import Shard
-from consumer.client import ShardClient
-from consumer.errors import EndpointError, ResolverStoppedError, ShardStoppedError
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service
-from consumer.protocol.auth import Claims
-from consumer.protocol.shard_pb2 import ReplicaStatus, Status
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.errors import EndpointError, ResolverStoppedError, ShardStoppedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, Status
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.member_lives import error_of, is_assigned, primary_is
 from tests.support.members import Cluster, Producer, client_of, shard, upserts, wait_for_primaries

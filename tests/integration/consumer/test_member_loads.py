@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import AuxiliaryKeys
-from allocator.model import ItemId, MemberId
-from allocator.policy import LoadPolicy
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from allocator.state.load import MeasuredLoads, MemberReport
-from consumer.journal.client import JournalClient
-from consumer.load_report import decode_report
-from consumer.member.load_reporter import LoadReporter
-from consumer.protocol.labels import WEIGHT, label_set
-from consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import LoadPolicy
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.state.load import MeasuredLoads, MemberReport
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.load_report import decode_report
+from broadsheet.consumer.member.load_reporter import LoadReporter
+from broadsheet.consumer.protocol.labels import WEIGHT, label_set
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SHARD,

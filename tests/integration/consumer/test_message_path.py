@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.journal.client import JournalClient
-from consumer.shard.live_shard import LiveShard
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.shard.live_shard import LiveShard
 from tests.support import live_shards
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually
@@ -68,7 +68,7 @@ class Crossed:
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         del argument
         if self._watching and event == "call":
-            name = frame.f_code.co_filename.removeprefix(f"{REPOSITORY}/")
+            name = frame.f_code.co_filename.removeprefix(f"{REPOSITORY}/broadsheet/")
             if name.startswith(_PACKAGES):
                 self.files[name] = None
 

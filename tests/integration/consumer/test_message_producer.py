@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.application import MessageProducer, Shard
-from consumer.errors import RpcFailedError, ShardStoppedError
-from consumer.message.batch import MessageBatch
-from consumer.message.uuid import Flags
-from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.application import MessageProducer, Shard
+from broadsheet.consumer.errors import RpcFailedError, ShardStoppedError
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SHARD,

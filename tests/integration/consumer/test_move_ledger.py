@@ -9,21 +9,21 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from allocator.errors import ValidationError
-from allocator.etcd.client import EtcdClient
-from allocator.keys import AuxiliaryKeys
-from allocator.leader.move_records import decoded_or_none
-from allocator.ops import prefix_range_end
-from allocator.policy import AllocationPolicy, LedgerPolicy
-from consumer.cli.main import main
-from consumer.client import AllocationClient, ShardClient
-from consumer.errors import PlanNotAppliedError
-from consumer.member.service import Service
-from consumer.protocol.allocation_pb2 import MoveKind, ShardMove
-from consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
-from consumer.protocol.auth import Capability, Claims, KeyedAuth
-from consumer.protocol.call_metadata import ACTOR, actor_of, local_actor
-from consumer.protocol.labels import label_set, selector
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.leader.move_records import decoded_or_none
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.allocator.policy import AllocationPolicy, LedgerPolicy
+from broadsheet.consumer.cli.main import main
+from broadsheet.consumer.client import AllocationClient, ShardClient
+from broadsheet.consumer.errors import PlanNotAppliedError
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.protocol.allocation_pb2 import MoveKind, ShardMove
+from broadsheet.consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
+from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
+from broadsheet.consumer.protocol.call_metadata import ACTOR, actor_of, local_actor
+from broadsheet.consumer.protocol.labels import label_set, selector
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, statuses, upserts, wait_for_primaries
 
@@ -157,7 +157,7 @@ async def test_moves_are_shown_to_whom_the_shards_are(cluster: Cluster) -> None:
 
         token = KeyedAuth(KEYS).metadata(Claims(capability=Capability.LIST, selector=narrow))
         async with grpc.aio.insecure_channel(one.address.removeprefix("http://")) as channel:
-            from consumer.protocol.allocation_pb2 import ListMovesRequest
+            from broadsheet.consumer.protocol.allocation_pb2 import ListMovesRequest
 
             page = await AllocationServiceStub(channel).ListMoves(
                 ListMovesRequest(), metadata=tuple(token)
@@ -174,7 +174,7 @@ async def test_ledger_is_bounded_and_can_be_switched_off(
     cluster: Cluster, etcd: EtcdClient
 ) -> None:
     """The leader removes what is more than the bound, a batch of entries later; with a bound of 0 nothing is noted."""
-    import allocator.leader.move_log as ledger_module
+    import broadsheet.allocator.leader.move_log as ledger_module
 
     prefix = AuxiliaryKeys(cluster.root).moves_prefix
     kept = AllocationPolicy(ledger=LedgerPolicy(entries_max=3))

@@ -7,17 +7,17 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.errors import ValidationError
-from consumer.client.allocation_client import AllocationClient
-from consumer.client.recovery_client import RecoveryClient
-from consumer.client.shard_client import ShardClient
-from consumer.client.state_client import StateClient
-from consumer.client.sync_client import SyncShardClient
-from consumer.config import MemberConfig
-from consumer.errors import EndpointError
-from consumer.member.parts import new_server
-from consumer.resolver.resolver import Peers
-from spark_bridge.routing.channels import WorkerChannels
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.client.allocation_client import AllocationClient
+from broadsheet.consumer.client.recovery_client import RecoveryClient
+from broadsheet.consumer.client.shard_client import ShardClient
+from broadsheet.consumer.client.state_client import StateClient
+from broadsheet.consumer.client.sync_client import SyncShardClient
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.member.parts import new_server
+from broadsheet.consumer.resolver.resolver import Peers
+from broadsheet.spark_bridge.routing.channels import WorkerChannels
 
 HTTPS = "https://member:8080"
 

@@ -11,19 +11,19 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.errors import EtcdUnavailableError
-from allocator.etcd.client import EtcdClient
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.ops import LeaseId, Put
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.key_space import ShardDecoder, process_id_of
-from consumer.member import failure_detector
-from consumer.member.failure_detector import FailureDetector
-from consumer.protocol.journal_pb2 import ProcessSpec
-from consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import LeaseId, Put
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.key_space import ShardDecoder, process_id_of
+from broadsheet.consumer.member import failure_detector
+from broadsheet.consumer.member.failure_detector import FailureDetector
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import ShardHost
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.client import ShardClient
-from consumer.errors import ShardNotFoundError
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.message.uuid import MessageClock, new_producer_id
-from consumer.shard.live_shard import LiveShard
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.shard.live_shard import LiveShard
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

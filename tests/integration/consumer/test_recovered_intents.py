@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from allocator.keys import AuxiliaryKeys
-from allocator.model import ItemId
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.types import JsonType
-from consumer.message.uuid import MessageClock, new_producer_id
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.environment import ShardConfig
-from consumer.shard.rollback.records import RollbackRecords
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.model import ItemId
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     MEMBER,

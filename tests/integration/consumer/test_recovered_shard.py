@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from consumer.journal.client import JournalClient
-from consumer.recoverylog.hint_store import fetch_hints
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

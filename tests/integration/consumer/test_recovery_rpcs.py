@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import ItemId
-from allocator.ops import prefix_range_end
-from consumer.cli.main import main
-from consumer.client import RecoveryClient, ShardClient
-from consumer.errors import (
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.consumer.cli.main import main
+from broadsheet.consumer.client import RecoveryClient, ShardClient
+from broadsheet.consumer.errors import (
     NotAuthorizedError,
     RewindRefusedError,
     ShardNotFoundError,
     UnauthenticatedError,
 )
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service
-from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hints import backup_hints_keys, primary_hints_key
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.hints import backup_hints_keys, primary_hints_key
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from consumer.broker.commit_log import MAGIC_BYTES
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.journal.client import JournalClient
-from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.consumer.broker.commit_log import MAGIC_BYTES
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     JOURNALS,

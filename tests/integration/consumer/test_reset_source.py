@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from allocator.keys import AuxiliaryKeys
-from consumer.cli.main import main
-from consumer.client import RecoveryClient, ShardClient
-from consumer.errors import (
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.consumer.cli.main import main
+from broadsheet.consumer.client import RecoveryClient, ShardClient
+from broadsheet.consumer.errors import (
     NotAuthorizedError,
     ShardNotFoundError,
     SourceResetRefusedError,
     UnauthenticatedError,
 )
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service
-from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.protocol.labels import ID, label_set, selector
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.shard.environment import ShardConfig
-from consumer.shard.source_resets import SourceReset, SourceResets
-from consumer.shard.source_resetter import WRITE_HEAD
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.shard.source_resets import SourceReset, SourceResets
+from broadsheet.consumer.shard.source_resetter import WRITE_HEAD
 from tests.support import live_shards
 from tests.support.eventually import eventually
 from tests.support.live_shards import Counting, ShardHost, counts, read_through, spec_of

@@ -11,12 +11,12 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.places import option_of
-from consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
-from consumer.protocol.shard_pb2 import ListRequest
-from consumer.rpc.call_limits import CallBounds, CallLimits
-from consumer.rpc.guard import RpcGuard
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.places import option_of
+from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.consumer.protocol.shard_pb2 import ListRequest
+from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
+from broadsheet.consumer.rpc.guard import RpcGuard
 from tests.support.eventually import eventually
 
 KEYS = b64encode(b"a key of the members").decode()

@@ -11,13 +11,13 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from allocator.errors import ValidationError
-from consumer.cli.main import main
-from consumer.client import AllocationClient, ShardClient
-from consumer.client.endpoints import LEARNED_MAX, KnownEndpoints
-from consumer.errors import EndpointError
-from consumer.journal.channels import parse_endpoints
-from consumer.journal.client import JournalClient
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.main import main
+from broadsheet.consumer.client import AllocationClient, ShardClient
+from broadsheet.consumer.client.endpoints import LEARNED_MAX, KnownEndpoints
+from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.journal.channels import parse_endpoints
+from broadsheet.consumer.journal.client import JournalClient
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
 from tests.support.tcp_proxy import TcpProxy
 

@@ -8,26 +8,26 @@ from base64 import b64encode
 
 import pytest
 
-from allocator.errors import ValidationError
-from allocator.runtime.task_group import TaskGroup
-from consumer.client import ShardClient, SyncShardClient, verify_referenced_journals
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.client import ShardClient, SyncShardClient, verify_referenced_journals
+from broadsheet.consumer.errors import (
     EndpointError,
     NotAuthorizedError,
     ShardNotFoundError,
     UnauthenticatedError,
 )
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from consumer.protocol.labels import (
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.consumer.protocol.labels import (
     CONTENT_TYPE,
     CONTENT_TYPE_PROTOBUF_FIXED,
     DEAD_LETTER_JOURNAL,
     label_set,
     selector,
 )
-from consumer.protocol.shard_pb2 import ApplyRequest, Status
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, Status
 from tests.support.broker import journal_spec
 from tests.support.members import (
     Cluster,

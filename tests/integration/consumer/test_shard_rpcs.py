@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import ValidationError
-from allocator.etcd.client import EtcdClient
-from allocator.ops import Put
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.ops import Put
+from broadsheet.consumer.errors import (
     ApplyConflictError,
     BoundExceededError,
     NoShardPrimaryError,
     RpcFailedError,
     ShardNotFoundError,
 )
-from consumer.journal.client import JournalClient
-from consumer.protocol.labels import parse_selector
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from consumer.recoverylog.hints import encode_hints
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.labels import parse_selector
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.consumer.recoverylog.hints import encode_hints
 from tests.support.members import (
     Cluster,
     Producer,

@@ -14,21 +14,21 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.etcd.api import LeaseLife
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.etcd.lease import LeaseKeeper
-from allocator.model import MemberId
-from allocator.ops import LeaseId, Put
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.key_space import process_id_of
-from consumer.member.failure_detector import FailureDetector
-from consumer.protocol import peer_pb2_grpc
-from consumer.protocol.auth import NoAuth
-from consumer.protocol.journal_pb2 import ProcessSpec
-from consumer.protocol.peer_pb2 import (
+from broadsheet.allocator.etcd.api import LeaseLife
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.etcd.lease import LeaseKeeper
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import LeaseId, Put
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.key_space import process_id_of
+from broadsheet.consumer.member.failure_detector import FailureDetector
+from broadsheet.consumer.protocol import peer_pb2_grpc
+from broadsheet.consumer.protocol.auth import NoAuth
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
+from broadsheet.consumer.protocol.peer_pb2 import (
     TESTIMONY_HEARD,
     TESTIMONY_NONE,
     TESTIMONY_SILENT,
@@ -38,10 +38,10 @@ from consumer.protocol.peer_pb2 import (
     WitnessRequest,
     WitnessResponse,
 )
-from consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
-from consumer.protocol.shard_pb2 import ConsumerSpec
-from consumer.resolver.hearing import Hearing
-from consumer.rpc.peer_api import PeerApi
+from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.consumer.resolver.hearing import Hearing
+from broadsheet.consumer.rpc.peer_api import PeerApi
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually
 from tests.support.live_shards import ShardHost

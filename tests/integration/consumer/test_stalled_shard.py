@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import structlog
 
-from allocator.errors import EtcdUnavailableError
-from allocator.etcd.api import TxnResult
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.ops import Compare, Delete, Operation
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.journal.client import JournalClient
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.shard.environment import ShardConfig
-from consumer.shard.stall_detector import write_heads
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.api import TxnResult
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.ops import Compare, Delete, Operation
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.shard.stall_detector import write_heads
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

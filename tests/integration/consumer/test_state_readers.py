@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from consumer.journal.client import JournalClient
-from consumer.protocol.journal_pb2 import ProcessSpec, Route
-from spark_bridge.shard_tables.access import ClusterAccess, StateReadError
-from spark_bridge.shard_tables.state_scan import ScanOrder, scan_batches
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
+from broadsheet.spark_bridge.shard_tables.access import ClusterAccess, StateReadError
+from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder, scan_batches
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from consumer.client import StateClient
-from consumer.errors import UnauthenticatedError
-from consumer.journal.client import JournalClient
-from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.labels import parse_selector
+from broadsheet.consumer.client import StateClient
+from broadsheet.consumer.errors import UnauthenticatedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.labels import parse_selector
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

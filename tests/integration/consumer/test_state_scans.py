@@ -13,21 +13,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.application import Shard
-from consumer.client import ShardClient, StateClient
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.client import ShardClient, StateClient
+from broadsheet.consumer.errors import (
     EndpointError,
     NotShardPrimaryError,
     ShardNotFoundError,
     UnauthenticatedError,
 )
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service
-from consumer.protocol.auth import Claims, KeyedAuth
-from consumer.protocol.state_pb2 import ScannedState, ScanStateResponse
-from consumer.state_tables import TableScan
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.protocol.auth import Claims, KeyedAuth
+from broadsheet.consumer.protocol.state_pb2 import ScannedState, ScanStateResponse
+from broadsheet.consumer.state_tables import TableScan
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import structlog
 
-from consumer.application import Shard
-from consumer.journal.client import JournalClient
-from consumer.message.batch import MessageBatch
-from consumer.message.publisher import Publisher
-from consumer.message.reader import read_batches, read_committed
-from consumer.message.types import JsonType
-from consumer.op_future import OpFuture
-from consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
-from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
-from consumer.shard.environment import ShardConfig
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.reader import read_batches, read_committed
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
+from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SECOND_SOURCE,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.leader.move_log import MoveLog
-from allocator.model import ItemId, MemberId
-from allocator.ops import Put
-from allocator.policy import LedgerPolicy
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.client import JournalClient
-from consumer.key_space import process_id_of
-from consumer.member.standby_take_over import StandbyTakeOver
-from consumer.protocol.journal_pb2 import ProcessSpec
-from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.allocator.leader.move_log import MoveLog
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Put
+from broadsheet.allocator.policy import LedgerPolicy
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.key_space import process_id_of
+from broadsheet.consumer.member.standby_take_over import StandbyTakeOver
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
+from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, ShardHost
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

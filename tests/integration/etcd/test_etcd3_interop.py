@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.ops import Compare, Put, prefix_range_end
-from consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.ops import Compare, Put, prefix_range_end
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
 
 pytestmark = pytest.mark.etcd
 WITNESS = Path(__file__).parents[2] / "support" / "etcd3_witness.py"

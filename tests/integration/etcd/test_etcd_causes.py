@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from allocator.errors import EtcdUnavailableError
-from allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 
 
 @asynccontextmanager

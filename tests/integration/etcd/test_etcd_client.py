@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from allocator.errors import EtcdLimitError, EtcdUnavailableError
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.ops import Compare, Get, Put, prefix_range_end
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
+from broadsheet.allocator.errors import EtcdLimitError, EtcdUnavailableError
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.ops import Compare, Get, Put, prefix_range_end
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
 
 pytestmark = pytest.mark.etcd
 

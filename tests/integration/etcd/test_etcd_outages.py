@@ -12,16 +12,16 @@ from itertools import pairwise
 
 import pytest
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     ClusterMismatchError,
     EtcdUnavailableError,
     RevisionCompactedError,
 )
-from allocator.etcd.api import KeyPut, WatchEvent, mod_revision_of
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.ops import Put, prefix_range_end
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.allocator.etcd.api import KeyPut, WatchEvent, mod_revision_of
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.ops import Put, prefix_range_end
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
 from tests.support.eventually import eventually
 from tests.support.tcp_proxy import TcpProxy
 

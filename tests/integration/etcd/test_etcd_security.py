@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import EtcdAuthenticationError, EtcdUnavailableError
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
+from broadsheet.allocator.errors import EtcdAuthenticationError, EtcdUnavailableError
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
 from tests.support.certificates import CertificateAuthority
 
 pytestmark = pytest.mark.etcd

@@ -11,13 +11,13 @@ from uuid import uuid4
 
 import pytest
 
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.model import ItemId, MemberId
-from allocator.ops import Put
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Put
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
 from tests.support.eventually import eventually
 from tests.support.plain_values import PlainDecoder, PlainItem
 from tests.support.tcp_proxy import TcpProxy

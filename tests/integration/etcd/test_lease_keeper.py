@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from allocator.errors import LeaseLostError
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.etcd.lease import SAFETY_SHARE, LeaseKeeper
-from allocator.runtime.clock import SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.allocator.errors import LeaseLostError
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.etcd.lease import SAFETY_SHARE, LeaseKeeper
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.etcd

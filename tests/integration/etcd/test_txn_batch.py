@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from allocator.errors import EtcdLimitError, LeaseNotFoundError, TxnConflictError
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.txn_batch import apply_checkpoints
-from allocator.ops import Compare, Put, TxnCheckpoint
+from broadsheet.allocator.errors import EtcdLimitError, LeaseNotFoundError, TxnConflictError
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.txn_batch import apply_checkpoints
+from broadsheet.allocator.ops import Compare, Put, TxnCheckpoint
 
 pytestmark = pytest.mark.etcd
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
     EndpointError,
     JournalProtocolError,
@@ -16,10 +16,10 @@ from consumer.errors import (
     UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.protocol import journal_pb2 as pb
-from consumer.protocol.labels import label_set
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.protocol.labels import label_set
 from tests.support.journal_in_memory import JournalInMemory, Requests
 from tests.support.scripted_broker import Context, ScriptedBroker, committed, received, refused
 

@@ -9,19 +9,19 @@ from concurrent.futures import Future
 import grpc
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
     JournalNotFoundError,
     PredecessorNotCommittedError,
     RegisterMismatchError,
 )
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.journal.pipelining import Pipelined, TokenSource
-from consumer.op_future import AppendToken, TurnFuture
-from consumer.protocol import journal_pb2 as pb
-from consumer.protocol.labels import label_set, parse_selector
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.pipelining import Pipelined, TokenSource
+from broadsheet.consumer.op_future import AppendToken, TurnFuture
+from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.scripted_broker import ScriptedBroker, committed, received

@@ -8,18 +8,18 @@ from concurrent.futures import Future
 import grpc
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
     JournalError,
     JournalNotFoundError,
     JournalUnavailableError,
     RegisterMismatchError,
 )
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.protocol import journal_pb2 as pb
-from consumer.protocol.labels import parse_selector
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.protocol.labels import parse_selector
 from tests.support.eventually import eventually
 from tests.support.journal_in_memory import JournalInMemory, Requests
 from tests.support.scripted_broker import Context, ScriptedBroker, committed, received, refused

@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.broker.config import BrokerConfig
-from consumer.broker.server import Broker
-from consumer.errors import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
     PredecessorNotCommittedError,
@@ -22,17 +22,17 @@ from consumer.errors import (
     UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from consumer.journal.append_stream import AppendStream
-from consumer.journal.appender import CHUNK_BYTES
-from consumer.journal.channels import BulkStub, ChannelCache
-from consumer.journal.client import JournalClient
-from consumer.journal.pipelining import Pipelined
-from consumer.journal.wire import APPEND_SERVICE
-from consumer.op_future import AppendToken
-from consumer.protocol import journal_pb2 as pb
-from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
-from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.labels import label_set, parse_selector
+from broadsheet.consumer.journal.append_stream import AppendStream
+from broadsheet.consumer.journal.appender import CHUNK_BYTES
+from broadsheet.consumer.journal.channels import BulkStub, ChannelCache
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.pipelining import Pipelined
+from broadsheet.consumer.journal.wire import APPEND_SERVICE
+from broadsheet.consumer.op_future import AppendToken
+from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.scripted_broker import ScriptedBroker, committed, received

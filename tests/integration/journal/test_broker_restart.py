@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.broker import journal_spec
 
 pytestmark = pytest.mark.e2e

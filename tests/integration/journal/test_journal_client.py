@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.broker.config import BrokerConfig
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.errors import (
     ApplyConflictError,
     JournalNotAllowedError,
     JournalNotFoundError,
@@ -20,12 +20,12 @@ from consumer.errors import (
     UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.journal.listing import ListResult
-from consumer.protocol import journal_pb2 as pb
-from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.labels import label_set, parse_selector
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.listing import ListResult
+from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 

@@ -8,15 +8,15 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     ApplyConflictError,
     EndpointError,
     JournalNotFoundError,
     RpcFailedError,
     UnauthenticatedError,
 )
-from consumer.journal.client import JournalClient
-from consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ScriptedBroker, header
 
 Listings = AsyncIterator[pb.ListResponse]

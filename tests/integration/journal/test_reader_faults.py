@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     EndpointError,
     JournalNotAllowedError,
     JournalNotFoundError,
@@ -17,10 +17,10 @@ from consumer.errors import (
     JournalSuspendedError,
     NotAuthorizedError,
 )
-from consumer.journal.client import JournalClient, ReadSpan
-from consumer.journal.guard import OffsetGuard
-from consumer.journal.reader import REFUSALS_MAX, Reader
-from consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.journal.client import JournalClient, ReadSpan
+from broadsheet.consumer.journal.guard import OffsetGuard
+from broadsheet.consumer.journal.reader import REFUSALS_MAX, Reader
+from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ReadHandler, ScriptedBroker, header, metadata
 
 

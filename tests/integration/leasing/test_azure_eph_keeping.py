@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from azure.storage.blob.aio import BlobLeaseClient, ContainerClient
 
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.stores.azure.eph import EphRecordStore
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
 from tests.support.azure_stores import azure_containers
 from tests.support.stepping_clock import SteppingClock
 

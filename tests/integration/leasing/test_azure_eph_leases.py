@@ -11,14 +11,14 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob.aio import BlobLeaseClient
 
-from allocator.errors import ValidationError
-from consumer.errors import DependencyError, InvalidStateError, ShutdownError
-from consumer.leasing import rules
-from consumer.leasing.facades.eph import CheckpointManager
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.stores.azure.eph import EphRecordStore
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import DependencyError, InvalidStateError, ShutdownError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.eph import CheckpointManager
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
 from tests.support.azure_stores import AzureSubject, eph_subject
 from tests.support.eph_host import EphHost
 

@@ -10,15 +10,15 @@ from uuid import uuid4
 import pytest
 from azure.storage.blob.aio import ContainerClient
 
-from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
-from consumer.leasing import rules
-from consumer.leasing.facades.eph import CheckpointManager
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.stores.azure.eph import EphRecordStore
-from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-from consumer.leasing.stores.azure.native import BlobRecordStore
+from broadsheet.consumer.errors import DependencyError, InvalidStateError, ThrottlingError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.eph import CheckpointManager
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
+from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
 from tests.support.azure_faults import FaultPolicy, faulty_container, writes
 from tests.support.azure_stores import SCOPE
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import InvalidStateError
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.store import RecordStore
-from consumer.leasing.stores.azure.eph import EphRecordStore
-from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-from consumer.leasing.stores.azure.native import BlobRecordStore
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
+from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
 from tests.support.azure_stores import azure_containers
 
 pytestmark = pytest.mark.azurite

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.ops import LeaseId
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.errors import DependencyError
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.stores.etcd.store import EtcdRecordStore
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.errors import DependencyError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
 from tests.support.eventually import eventually
 from tests.support.lease_stores import EtcdSubject, etcd_subject
 

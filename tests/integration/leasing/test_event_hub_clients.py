@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from azure.eventhub import EventData
 from azure.eventhub.aio import PartitionContext
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import InvalidPositionError, ShutdownError
-from consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
-from consumer.leasing.facades.event_hubs import RecordCheckpointStore
-from consumer.leasing.store import RecordStore
-from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-from consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import InvalidPositionError, ShutdownError
+from broadsheet.consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
+from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.azure_stores import azure_containers
 from tests.support.eventually import eventually
 from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from allocator.ops import LeaseId
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.errors import DependencyError, ShutdownError
-from consumer.leasing.facades.event_hubs import RecordCheckpointStore
+from broadsheet.allocator.ops import LeaseId
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.errors import DependencyError, ShutdownError
+from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import EtcdSubject, etcd_subject
 
 pytestmark = pytest.mark.etcd

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.journal.client import JournalClient
-from consumer.leasing.codec import decode
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.leasing.codec import decode
 from tests.support.counting_processors import Lives, counting_member, row_of
 from tests.support.members import (
     Cluster,

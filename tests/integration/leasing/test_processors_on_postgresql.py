@@ -10,13 +10,13 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from consumer.client import ShardClient
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.errors import ShardStoppedError
-from consumer.journal.client import JournalClient
-from consumer.leasing.codec import decode
-from consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.errors import ShardStoppedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.leasing.codec import decode
+from broadsheet.consumer.leasing.record import LeaseRecord
 from tests.support.counting_processors import Lives, counting_member
 from tests.support.eventually import eventually
 from tests.support.members import (

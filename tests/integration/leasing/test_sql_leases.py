@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from consumer.errors import ThrottlingError
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.consumer.errors import ThrottlingError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.lease_stores import SqlSubject, sql_subject
 
 

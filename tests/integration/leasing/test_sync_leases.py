@@ -10,16 +10,16 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.errors import InvalidStateError
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange, LeaseRecord
-from consumer.leasing.store import RecordStore
-from consumer.leasing.stores.etcd.store import EtcdRecordStore
-from consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
+from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.stepping_clock import SteppingClock
 
 

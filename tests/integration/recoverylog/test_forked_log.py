@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import LogFencedError
-from consumer.journal.client import JournalClient
-from consumer.protocol.labels import label_set
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.player import Recovered
-from consumer.recoverylog.recorder import ANCHOR
-from consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.consumer.errors import LogFencedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.player import Recovered
+from broadsheet.consumer.recoverylog.recorder import ANCHOR
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.live_logs import (
     NO_HINTS,
     TwinRecorder,

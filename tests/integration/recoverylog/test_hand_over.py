@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.errors import LogFencedError
-from consumer.journal.client import JournalClient
-from consumer.protocol.journal_pb2 import AppendResponse
-from consumer.protocol.labels import label_set
-from consumer.recoverylog.fsm import author_text, fence_of
-from consumer.recoverylog.recorder import Recorder
-from consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.errors import LogFencedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
+from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.consumer.recoverylog.fsm import author_text, fence_of
+from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.eventually import eventually
 from tests.support.live_logs import (
     NO_HINTS,

@@ -8,21 +8,21 @@ from functools import partial
 
 import pytest
 
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import TxnResult
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from allocator.model import Assignment
-from allocator.ops import Compare, Delete, Get, Operation, Put
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.errors import AssignmentLostError
-from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hint_store import (
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import TxnResult
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.ops import Compare, Delete, Get, Operation, Put
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.errors import AssignmentLostError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.hint_store import (
     fetch_hints,
     rotate_backup_hints,
     store_recorded_hints,
 )
-from consumer.recoverylog.hints import (
+from broadsheet.consumer.recoverylog.hints import (
     StoredHints,
     backup_hints_keys,
     encode_hints,

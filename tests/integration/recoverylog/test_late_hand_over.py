@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import AppendOutcomeUnknownError, LogDataLossError, LogFencedError
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.player import Player, Recovered
-from consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.errors import AppendOutcomeUnknownError, LogDataLossError, LogFencedError
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.player import Player, Recovered
+from broadsheet.consumer.recoverylog.recorder import Recorder
 from tests.support.broker import journal_spec
 from tests.support.recorded_ops import OpChain
 

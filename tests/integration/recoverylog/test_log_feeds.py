@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from allocator.errors import ValidationError
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import JournalNotFoundError
-from consumer.journal.client import JournalClient
-from consumer.journal.reader import Reader
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.log_feed import AHEAD_BYTES, LINGER_SECONDS, LogFeeds
-from consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
-from consumer.recoverylog.player import Player
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import JournalNotFoundError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.reader import Reader
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.log_feed import AHEAD_BYTES, LINGER_SECONDS, LogFeeds
+from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
+from broadsheet.consumer.recoverylog.player import Player
 from tests.support.eventually import eventually
 from tests.support.live_logs import NO_HINTS, create_log, recording, recover
 from tests.support.recorded_ops import LOG

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.errors import LogDataLossError
-from consumer.journal.client import JournalClient
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.errors import LogDataLossError
+from broadsheet.consumer.journal.client import JournalClient
 from tests.support.eventually import eventually
 from tests.support.live_logs import NO_HINTS, create_log, recover, tailing
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.recoverylog.standby_files import PlayThread
+from broadsheet.consumer.recoverylog.standby_files import PlayThread
 from tests.support.eventually import eventually
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import LogDataLossError, RecoveryLogError
-from consumer.journal.client import JournalClient
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.hints import decode_hints, encode_hints
-from consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.consumer.errors import LogDataLossError, RecoveryLogError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.eventually import eventually
 from tests.support.live_logs import (
     NO_HINTS,

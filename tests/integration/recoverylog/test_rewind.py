@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from allocator.etcd.client import EtcdClient
-from allocator.keys import Keys
-from allocator.model import ItemId, MemberId
-from allocator.ops import prefix_range_end
-from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
-from consumer.protocol.recovery_pb2 import RewindStatus
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.recoverylog.hints import backup_hints_keys, encode_hints, primary_hints_key
-from consumer.recoverylog.rewinder import Rewinder
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
+from broadsheet.consumer.protocol.recovery_pb2 import RewindStatus
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.recoverylog.hints import backup_hints_keys, encode_hints, primary_hints_key
+from broadsheet.consumer.recoverylog.rewinder import Rewinder
 
 pytestmark = pytest.mark.etcd
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumer.errors import SourceDataLossError
-from consumer.leasing.position import TRIM_HORIZON, Position
-from consumer.message.types import JsonType
-from consumer.sources.kafka.places import AtOffsets
-from consumer.sources.kafka.source import KafkaSource
-from consumer.sources.kinesis.pages import Pace
-from consumer.sources.kinesis.record_source import KinesisRecordSource
-from consumer.sources.kinesis.source import KinesisSource
-from consumer.sources.metrics import SourceMetrics
+from broadsheet.consumer.errors import SourceDataLossError
+from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.sources.kafka.places import AtOffsets
+from broadsheet.consumer.sources.kafka.source import KafkaSource
+from broadsheet.consumer.sources.kinesis.pages import Pace
+from broadsheet.consumer.sources.kinesis.record_source import KinesisRecordSource
+from broadsheet.consumer.sources.kinesis.source import KinesisSource
+from broadsheet.consumer.sources.metrics import SourceMetrics
 from tests.support.kafka_cluster import TestTopic
 from tests.support.kinesis_streams import TestStream
 from tests.support.source_reads import read_from, reading

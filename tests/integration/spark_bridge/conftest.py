@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.journal.client import JournalClient
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.journal.client import JournalClient
 from tests.support.members import create_journals
 from tests.support.resolving import JOURNALS, AskedCluster, connections_closed
 

@@ -16,17 +16,17 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.errors import FramingError
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.protocol.labels import CONTENT_TYPE, label_set
-from spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.columns import with_metadata
-from spark_bridge.journal_source.readers import stream_reader
-from spark_bridge.journal_source.schema_inference import infer_schema
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
+from broadsheet.spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.columns import with_metadata
+from broadsheet.spark_bridge.journal_source.readers import stream_reader
+from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
 from tests.support.broker import journal_spec
 from tests.support.journal_reads import IDS, Query, Topic, kept
 from tests.support.spark import make_journals

@@ -9,15 +9,15 @@ import time
 import grpc
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.errors import ShardNotFoundError, UnauthenticatedError
-from consumer.journal.client import JournalClient
-from consumer.member.service import Service
-from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
-from spark_bridge.errors import NoMemberError, ShardNotServedError, TokenIgnoredError
-from spark_bridge.routing.channels import this_worker
-from spark_bridge.task_resolver import TaskResolver, token_of_heads
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import ShardNotFoundError, UnauthenticatedError
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
+from broadsheet.spark_bridge.errors import NoMemberError, ShardNotServedError, TokenIgnoredError
+from broadsheet.spark_bridge.routing.channels import this_worker
+from broadsheet.spark_bridge.task_resolver import TaskResolver, token_of_heads
 from tests.support.asked_tally import TallyStub
 from tests.support.members import Producer, client_of, shard, upserts, wait_for_primaries
 from tests.support.resolving import JOURNALS, AskedCluster, ask, resolver_of

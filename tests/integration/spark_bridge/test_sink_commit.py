@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
-from allocator.runtime.task_group import TaskGroup
-from consumer.embedded.broker import EmbeddedBroker
-from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.message.uuid import Flags
-from spark_bridge.content.json import JsonLines
-from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink import commit_store
-from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
-from spark_bridge.journal_sink.commit import (
+from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.journal_sink import commit_store
+from broadsheet.spark_bridge.journal_sink.attempt import WritePlan, write_attempt
+from broadsheet.spark_bridge.journal_sink.commit import (
     CommitStep,
     CommitTarget,
     commit_micro_batch,
@@ -31,10 +31,14 @@ from spark_bridge.journal_sink.commit import (
     committed_publication,
     finish_micro_batch,
 )
-from spark_bridge.journal_sink.commit_store import CommitAttempt, Publication, publication_of
-from spark_bridge.journal_sink.key_mapping import ModuloMapping
-from spark_bridge.journal_source.options import Access
-from spark_bridge.keys import publication_key, query_key
+from broadsheet.spark_bridge.journal_sink.commit_store import (
+    CommitAttempt,
+    Publication,
+    publication_of,
+)
+from broadsheet.spark_bridge.journal_sink.key_mapping import ModuloMapping
+from broadsheet.spark_bridge.journal_source.options import Access
+from broadsheet.spark_bridge.keys import publication_key, query_key
 from tests.support.published import flags_of, ids_of, messages_of
 from tests.support.spark import make_journals
 

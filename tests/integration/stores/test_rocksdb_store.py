@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.errors import StoreError
-from consumer.local_state import LocalState
-from consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
-from consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
-from consumer.stores.rocksdb import RocksDbStore
-from consumer.stores.rocksdb.database import CommittedView
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
+from broadsheet.consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
+from broadsheet.consumer.stores.rocksdb import RocksDbStore
+from broadsheet.consumer.stores.rocksdb.database import CommittedView
 
 WRITE_BUFFER_BYTES = 64 << 10
 """The smallest there is, so that a test sees many flushes and compactions."""

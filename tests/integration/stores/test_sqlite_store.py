@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.errors import StoreError
-from consumer.local_state import LocalState
-from consumer.stores.conformance.recorded_log import RecordedLog
-from consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
-from consumer.stores.sqlite import SqliteStore
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
+from broadsheet.consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
+from broadsheet.consumer.stores.sqlite import SqliteStore
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS blobs (key INTEGER PRIMARY KEY, step INTEGER, content BLOB);"
 

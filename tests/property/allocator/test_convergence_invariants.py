@@ -10,7 +10,7 @@ from operator import eq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.model import ItemId, MemberId
+from broadsheet.allocator.model import ItemId, MemberId
 from tests.support.memory_cluster import MemoryCluster, single_zone_items
 
 ZONES = ("a", "b", "c")

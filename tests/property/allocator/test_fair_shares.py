@@ -9,11 +9,16 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import verify
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Problem, ProblemItem, ProblemMember, zones_spanned
-from allocator.placement.shares import Totals, capacity_of, load_windows
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import (
+    Problem,
+    ProblemItem,
+    ProblemMember,
+    zones_spanned,
+)
+from broadsheet.allocator.placement.shares import Totals, capacity_of, load_windows
 
 Loads = tuple[int, ...]
 

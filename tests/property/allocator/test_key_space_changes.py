@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
-from allocator.model import ItemId, MemberId
-from allocator.ops import KeyValue
-from allocator.state.mirror import Changes, Mirror
+from broadsheet.allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.state.mirror import Changes, Mirror
 from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import certify, rounds_max, verify
-from allocator.placement.choose import ArraySolver
-from allocator.placement.flow import FlowSolver, PlacementFlow
-from allocator.placement.ortools_solver import solution_of
-from allocator.placement.problem import (
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import certify, rounds_max, verify
+from broadsheet.allocator.placement.choose import ArraySolver
+from broadsheet.allocator.placement.flow import FlowSolver, PlacementFlow
+from broadsheet.allocator.placement.ortools_solver import solution_of
+from broadsheet.allocator.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
@@ -24,8 +24,8 @@ from allocator.placement.problem import (
     kept_zones,
     zones_spanned,
 )
-from allocator.placement.shares import Totals, load_windows
-from allocator.policy import Balance, Objective
+from broadsheet.allocator.placement.shares import Totals, load_windows
+from broadsheet.allocator.policy import Balance, Objective
 
 
 @st.composite

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from allocator.model import Member, MemberId
-from allocator.ops import KeyValue
-from allocator.policy import Objective, TransitionPolicy
-from allocator.transition.membership_settling import Settling
+from broadsheet.allocator.model import Member, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.policy import Objective, TransitionPolicy
+from broadsheet.allocator.transition.membership_settling import Settling
 from tests.support.memory_cluster import JsonMember
 
 MEMBERS = tuple(MemberId("a", name) for name in ("p", "q", "r"))

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from allocator.errors import KeyDecodeError
-from allocator.keys import Keys
-from allocator.leader.state import PacingPolicy
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.ops import KeyValue
-from allocator.placement.flow import FlowSolver
-from allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
-from allocator.state.derived_state import DerivedState
-from allocator.state.mirror import Mirror
-from allocator.whatif.leader_snapshot import Hypothesis, LeaderSnapshot, supposed
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.state import PacingPolicy
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.mirror import Mirror
+from broadsheet.allocator.whatif.leader_snapshot import Hypothesis, LeaderSnapshot, supposed
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder, PlainItem
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.keys import Keys
-from allocator.model import Assignment, ItemId, MemberId
-from allocator.ops import KeyValue
-from allocator.state.alloc_state import AllocState
-from allocator.state.derived_state import DerivedState
-from allocator.state.mirror import Mirror
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.state.alloc_state import AllocState
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
 

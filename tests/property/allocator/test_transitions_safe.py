@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from allocator.model import ItemId, MemberId
-from allocator.policy import TransitionPolicy
-from allocator.state.alloc_state import PRIMARY_SLOT
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import TransitionPolicy
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 from tests.support.memory_cluster import MemoryCluster, is_consistent
 
 ZONES = ("a", "b", "c")

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Desired, Problem, zones_spanned
-from allocator.placement.trial import Trial, Verdict
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from allocator.whatif.causes import CauseFinder
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Desired, Problem, zones_spanned
+from broadsheet.allocator.placement.trial import Trial, Verdict
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.whatif.causes import CauseFinder
 from tests.property.allocator.test_placement_optimal import objectives, problems
 
 

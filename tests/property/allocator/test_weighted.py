@@ -11,25 +11,25 @@ from itertools import combinations, product
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import verify
-from allocator.placement.flow import FlowSolver
-from allocator.placement.imbalance import (
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.imbalance import (
     imbalance_gap,
     level,
     utilisation_bound,
     utilisation_max,
 )
-from allocator.placement.problem import (
+from broadsheet.allocator.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
     ProblemMember,
     zones_spanned,
 )
-from allocator.placement.shares import is_weighted
-from allocator.placement.weighted import WeightedSolver
-from allocator.policy import Objective
+from broadsheet.allocator.placement.shares import is_weighted
+from broadsheet.allocator.placement.weighted import WeightedSolver
+from broadsheet.allocator.policy import Objective
 
 COUNTS = FlowSolver()
 WEIGHTED = WeightedSolver(COUNTS)

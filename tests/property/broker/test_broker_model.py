@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from consumer.broker.recovery import open_journal
-from consumer.broker.segment_recycler import SegmentRecycler
-from consumer.broker.store import Rolled
-from consumer.protocol.journal_pb2 import LabelSet
+from broadsheet.consumer.broker.recovery import open_journal
+from broadsheet.consumer.broker.segment_recycler import SegmentRecycler
+from broadsheet.consumer.broker.store import Rolled
+from broadsheet.consumer.protocol.journal_pb2 import LabelSet
 from tests.support.journal_files import (
     UnsyncedDisk,
     commit,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.model import ItemId
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.resolver.resolver import ShardsBySource
+from broadsheet.allocator.model import ItemId
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.resolver.resolver import ShardsBySource
 
 journals = st.sampled_from(["journal/a", "journal/b", "journal/b;suffix"])
 steps = st.lists(

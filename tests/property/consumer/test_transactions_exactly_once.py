@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.uuid import Flags
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.uuid import Flags
 from tests.support.message_batches import Written, WrittenJournal
 from tests.support.simulated_shard import SimulatedShard, World, read_committed
 

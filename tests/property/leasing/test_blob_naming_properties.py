@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.leasing.stores.azure.container import decoded, encoded, header_value
+from broadsheet.consumer.leasing.stores.azure.container import decoded, encoded, header_value
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 

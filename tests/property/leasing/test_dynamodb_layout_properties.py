@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.stores.dynamodb.expressions import changes_between
-from consumer.leasing.stores.dynamodb.values import (
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.stores.dynamodb.expressions import changes_between
+from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
     from_json,
@@ -20,7 +20,7 @@ from consumer.leasing.stores.dynamodb.values import (
     to_json,
     to_plain,
 )
-from consumer.leasing.stores.dynamodb.vmware_go import moment_of, nanoseconds_of
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import moment_of, nanoseconds_of
 from tests.support.dynamodb_stores import LAYOUTS
 from tests.support.lease_strategies import records
 

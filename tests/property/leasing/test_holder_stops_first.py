@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.leasing import rules
-from consumer.leasing.expiry import LastSeen
-from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, outlook
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.expiry import LastSeen
+from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, outlook
 
 LEASE_SECONDS = 2.0
 OBSERVER = Viewer(

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.leasing.migration.export_file import export_lines, read_export
-from consumer.leasing.migration.layouts import LAYOUTS
-from consumer.leasing.migration.plan import Action, MigrationStep, plan_import
-from consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
+from broadsheet.consumer.leasing.migration.layouts import LAYOUTS
+from broadsheet.consumer.leasing.migration.plan import Action, MigrationStep, plan_import
+from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
 from tests.support.lease_strategies import positions, records
 
 layouts = st.sampled_from(sorted(LAYOUTS))

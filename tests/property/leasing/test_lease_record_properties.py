@@ -8,13 +8,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.errors import LeasingError
-from consumer.leasing import rules
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.compare_and_swap import stamped
-from consumer.leasing.expiry import LastSeen, is_free, sighted
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.consumer.errors import LeasingError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.compare_and_swap import stamped
+from broadsheet.consumer.leasing.expiry import LastSeen, is_free, sighted
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
 from tests.support.lease_strategies import positions, records
 
 WORKERS = ("w1", "w2", "w3")

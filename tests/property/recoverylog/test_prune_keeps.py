@@ -7,11 +7,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.protocol.journal_pb2 import Fragment
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.hints import encode_hints
-from consumer.recoverylog.liveness import HintsValue, LogNeeds, ShardHints, live_logs
-from consumer.recoverylog.prune_plan import QuarantineRecord, SegmentFate, plan_log
+from broadsheet.consumer.protocol.journal_pb2 import Fragment
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.hints import encode_hints
+from broadsheet.consumer.recoverylog.liveness import HintsValue, LogNeeds, ShardHints, live_logs
+from broadsheet.consumer.recoverylog.prune_plan import QuarantineRecord, SegmentFate, plan_log
 from tests.support.recorded_lives import Pieces, RecordedLife, played
 
 

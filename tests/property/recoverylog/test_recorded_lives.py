@@ -9,11 +9,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.fsm import fence_of
-from consumer.recoverylog.hints import decode_hints, encode_hints
-from consumer.recoverylog.recorder import Recorder
-from consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.fsm import fence_of
+from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
+from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.live_logs import NO_HINTS, TwinRecorder
 from tests.support.memory_log import MemoryLog
 from tests.support.played_logs import PlayedLogs

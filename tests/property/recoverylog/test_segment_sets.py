@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.recoverylog.segments import Segment, SegmentSet
+from broadsheet.consumer.recoverylog.segments import Segment, SegmentSet
 
 
 @dataclass(frozen=True)

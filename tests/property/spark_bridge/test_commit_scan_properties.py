@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags
-from spark_bridge.journal_source.byte_runs import RunCutter, partitions_of
-from spark_bridge.journal_source.commit_scan import CommitScan, ScanLimits, ScannedBatch
-from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.spark_bridge.journal_source.byte_runs import RunCutter, partitions_of
+from broadsheet.spark_bridge.journal_source.commit_scan import CommitScan, ScanLimits, ScannedBatch
+from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from tests.support.commit_scans import plan_again, scan_on
 from tests.support.sequencing import Log, replay
 

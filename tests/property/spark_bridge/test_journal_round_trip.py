@@ -30,15 +30,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer.message.framing import ARROW_STREAM, CSV, NDJSON
-from consumer.message.uuid import Flags, new_producer_id
-from spark_bridge.journal_sink.options import write_options
-from spark_bridge.journal_sink.stamps import Stamper
-from spark_bridge.journal_sink.writers import encoder_for
-from spark_bridge.journal_source.byte_runs import FetchedContent
-from spark_bridge.journal_source.codecs import decoder_for, tables_for
-from spark_bridge.journal_source.columns import RowColumns, with_metadata
-from spark_bridge.journal_source.options import read_options
+from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON
+from broadsheet.consumer.message.uuid import Flags, new_producer_id
+from broadsheet.spark_bridge.journal_sink.options import write_options
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
+from broadsheet.spark_bridge.journal_sink.writers import encoder_for
+from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
+from broadsheet.spark_bridge.journal_source.codecs import decoder_for, tables_for
+from broadsheet.spark_bridge.journal_source.columns import RowColumns, with_metadata
+from broadsheet.spark_bridge.journal_source.options import read_options
 
 SOURCE = read_options({"address": "http://127.0.0.1:1", "selector": "name=a/b"})
 SINK = write_options(

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_bridge.content.json import JsonLines
-from spark_bridge.journal_sink.stamps import Stamper
+from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 
 def _whole(bits: int) -> st.SearchStrategy[int]:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.errors import FramingError
-from consumer.message.batch import batch_of
-from consumer.message.framing import ARROW_STREAM, FixedFraming, LineFraming
-from consumer.message.types import ArrowType, JsonType
-from consumer.message.uuid import build_uuid, format_uuid
-from spark_bridge.journal_source.codecs import Tables
-from spark_bridge.journal_source.line_tables import LineTables
-from spark_bridge.journal_source.message_table import FrameTables, MessageTable
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.batch import batch_of
+from broadsheet.consumer.message.framing import ARROW_STREAM, FixedFraming, LineFraming
+from broadsheet.consumer.message.types import ArrowType, JsonType
+from broadsheet.consumer.message.uuid import build_uuid, format_uuid
+from broadsheet.spark_bridge.journal_source.codecs import Tables
+from broadsheet.spark_bridge.journal_source.line_tables import LineTables
+from broadsheet.spark_bridge.journal_source.message_table import FrameTables, MessageTable
 
 OTHER_UUID = "00000000-0000-0000-0000-000000000000"
 TRAPS = [

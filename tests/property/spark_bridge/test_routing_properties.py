@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.errors import ValidationError
-from consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
-from consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
-from spark_bridge.routing.key_mapping import key_mapping_of
-from spark_bridge.routing.plan import ResolverPlan
-from spark_bridge.routing.retry_policy import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
+from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.spark_bridge.routing.key_mapping import key_mapping_of
+from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.spark_bridge.routing.retry_policy import (
     ASKED_MAX,
     FOLLOWED_MAX,
     Again,
@@ -22,7 +22,7 @@ from spark_bridge.routing.retry_policy import (
     Moved,
     Questioned,
 )
-from spark_bridge.routing.routes import ROUTE_SECONDS, RouteTable, ShardRoute
+from broadsheet.spark_bridge.routing.routes import ROUTE_SECONDS, RouteTable, ShardRoute
 
 FACTORIES = {"modulo": modulo_mapping, "rendezvous": rendezvous_mapping}
 ENDPOINTS = st.sampled_from(["", *(f"http://host-{n}:1" for n in range(12))])

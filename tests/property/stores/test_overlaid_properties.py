@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.stores.rocksdb.database import PendingWrites, changes_between, overlaid
+from broadsheet.consumer.stores.rocksdb.database import PendingWrites, changes_between, overlaid
 
 KEYS = st.binary(min_size=1, max_size=2)
 STORED = st.dictionaries(KEYS, st.binary(max_size=1), max_size=12)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.choose import ArraySolver
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Solver
-from allocator.whatif.explain import explain
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.choose import ArraySolver
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.whatif.explain import explain
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.standings import standing_of
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import verify
-from allocator.placement.choose import ArraySolver
-from allocator.placement.flow import FlowSolver
-from allocator.placement.plan import PlanRefused
-from allocator.placement.problem import Problem, ProblemItem, ProblemMember, Solver
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from allocator.whatif.causes import CauseFinder
-from allocator.whatif.explain import explain
-from allocator.whatif.leader_snapshot import Hypothesis
-from allocator.whatif.preview import propose
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import verify
+from broadsheet.allocator.placement.choose import ArraySolver
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.plan import PlanRefused
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember, Solver
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.whatif.causes import CauseFinder
+from broadsheet.allocator.whatif.explain import explain
+from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
+from broadsheet.allocator.whatif.preview import propose
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.standings import standing_of
 

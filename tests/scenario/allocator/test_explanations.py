@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.plan import Plan
-from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.transition.capacity import WaitReason
-from allocator.transition.membership_settling import Settling
-from allocator.whatif.explain import Explanation, explain
-from allocator.whatif.leader_snapshot import LeaderSnapshot
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from broadsheet.allocator.transition.capacity import WaitReason
+from broadsheet.allocator.transition.membership_settling import Settling
+from broadsheet.allocator.whatif.explain import Explanation, explain
+from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster
 from tests.support.standings import standing_of
 

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.certificate import certify, verify
-from allocator.placement.choose import ArraySolver
-from allocator.placement.flow import FlowSolver
-from allocator.placement.ortools_solver import solution_of
-from allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember, Solver
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.certificate import certify, verify
+from broadsheet.allocator.placement.choose import ArraySolver
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.ortools_solver import solution_of
+from broadsheet.allocator.placement.problem import (
+    Desired,
+    Problem,
+    ProblemItem,
+    ProblemMember,
+    Solver,
+)
 
 LARGE, *SMALL = (MemberId("a", name) for name in ("large", "s1", "s2", "s3"))
 

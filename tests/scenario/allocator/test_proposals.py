@@ -8,14 +8,14 @@ from types import FrameType
 
 import pytest
 
-from allocator.model import Item, ItemId, Member, MemberId
-from allocator.ops import KeyValue
-from allocator.placement.plan import PlanRefused
-from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.transition.capacity import WaitReason
-from allocator.whatif.dry_run import Kind, RehearsalAbandonedError
-from allocator.whatif.leader_snapshot import Hypothesis
-from allocator.whatif.preview import PlanPreview, propose
+from broadsheet.allocator.model import Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.placement.plan import PlanRefused
+from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from broadsheet.allocator.transition.capacity import WaitReason
+from broadsheet.allocator.whatif.dry_run import Kind, RehearsalAbandonedError
+from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
+from broadsheet.allocator.whatif.preview import PlanPreview, propose
 from tests.support.memory_cluster import AT_ONCE, JsonItem, JsonMember, MemoryCluster
 from tests.support.standings import standing_of
 

@@ -14,12 +14,12 @@ from typing import TypedDict
 
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.ops import KeyValue
-from allocator.placement.choose import ArraySolver
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Solver, zones_spanned
-from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.placement.choose import ArraySolver
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Solver, zones_spanned
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 
 DATA = Path(__file__).parents[2] / "data" / "allocator_scenarios.jsonl"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.model import MemberId
-from allocator.placement.flow import FlowSolver
-from allocator.policy import TransitionPolicy
 from bench.allocator.rolling import AT_ONCE, DEFAULT, PATIENT, SETTLING, Rollout, moves_of
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.policy import TransitionPolicy
 
 ZONES = ("a", "b", "a", "b", "a")
 

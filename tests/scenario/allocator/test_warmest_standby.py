@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.policy import LoadPolicy
-from allocator.state.load import Lag, MeasuredLoads, MemberReport
-from allocator.whatif.dry_run import Kind
-from allocator.whatif.explain import explain
-from allocator.whatif.leader_snapshot import Hypothesis
-from allocator.whatif.preview import PlanPreview, propose
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import LoadPolicy
+from broadsheet.allocator.state.load import Lag, MeasuredLoads, MemberReport
+from broadsheet.allocator.whatif.dry_run import Kind
+from broadsheet.allocator.whatif.explain import explain
+from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
+from broadsheet.allocator.whatif.preview import PlanPreview, propose
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 from tests.support.standings import standing_of
 

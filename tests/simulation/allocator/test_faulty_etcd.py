@@ -10,20 +10,25 @@ from typing import TypeVar
 
 import pytest
 
-from allocator.announcement import announce
-from allocator.errors import EtcdUnavailableError, LeaseLostError, RevisionCompactedError
-from allocator.etcd.api import KeyPut
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.model import MemberId
-from allocator.ops import Put
-from allocator.placement.flow import FlowSolver
-from allocator.runtime.task_group import TaskGroup
-from allocator.session import Session, SessionConfig
-from allocator.simulation.etcd import FakeEtcd
-from allocator.simulation.network import REQUEST_TIMEOUT_SECONDS, FaultyEtcd, Link
-from allocator.simulation.values import SimulatedDecoder, SimulatedMemberValue
-from allocator.simulation.virtual_loop import Process, VirtualClock, run_virtual, running_loop
+from broadsheet.allocator.announcement import announce
+from broadsheet.allocator.errors import EtcdUnavailableError, LeaseLostError, RevisionCompactedError
+from broadsheet.allocator.etcd.api import KeyPut
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.ops import Put
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.session import Session, SessionConfig
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.network import REQUEST_TIMEOUT_SECONDS, FaultyEtcd, Link
+from broadsheet.allocator.simulation.values import SimulatedDecoder, SimulatedMemberValue
+from broadsheet.allocator.simulation.virtual_loop import (
+    Process,
+    VirtualClock,
+    run_virtual,
+    running_loop,
+)
 from tests.support.memory_cluster import ValueConsistency
 
 T = TypeVar("T")

@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from allocator.errors import ValidationError
-from allocator.key_space import KeySpace
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leader.load_feed import LOOK_SECONDS, LoadFeed
-from allocator.model import ItemId, MemberId
-from allocator.ops import Put
-from allocator.policy import LoadPolicy
-from allocator.simulation.etcd import FakeEtcd
-from allocator.simulation.values import SimulatedConsistency, SimulatedDecoder, SimulatedItem
-from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
-from allocator.state.derived_state import DerivedState
-from allocator.state.load import MemberReport, ReplicaLoad
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.load_feed import LOOK_SECONDS, LoadFeed
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Put
+from broadsheet.allocator.policy import LoadPolicy
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.values import (
+    SimulatedConsistency,
+    SimulatedDecoder,
+    SimulatedItem,
+)
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.load import MemberReport, ReplicaLoad
 
 T = TypeVar("T")
 KEYS = Keys("/simulated")

@@ -10,27 +10,31 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.key_space import KeySpace
-from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.leader.election import EpochRecord, LeaderRecord, decoded_or_none, name_of
-from allocator.leader.executor import Executor
-from allocator.leader.leadership import Fence
-from allocator.metrics import AllocatorMetrics
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.ops import Delete, Put, TxnCheckpoint
-from allocator.placement.flow import FlowSolver
-from allocator.policy import AllocationPolicy, TransitionPolicy
-from allocator.runtime.task_group import TaskGroup
-from allocator.session import Session, SessionConfig
-from allocator.simulation import Scenario
-from allocator.simulation.cluster import Cluster
-from allocator.simulation.etcd import FakeEtcd
-from allocator.simulation.member import SimulatedMember
-from allocator.simulation.store import StoreCommit, key_of
-from allocator.simulation.trace import Trace
-from allocator.simulation.values import SimulatedDecoder, SimulatedItem, SimulatedMemberValue
-from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
-from allocator.transition.converge import ReplicaCounts, Step
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.election import EpochRecord, LeaderRecord, decoded_or_none, name_of
+from broadsheet.allocator.leader.executor import Executor
+from broadsheet.allocator.leader.leadership import Fence
+from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.session import Session, SessionConfig
+from broadsheet.allocator.simulation import Scenario
+from broadsheet.allocator.simulation.cluster import Cluster
+from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.member import SimulatedMember
+from broadsheet.allocator.simulation.store import StoreCommit, key_of
+from broadsheet.allocator.simulation.trace import Trace
+from broadsheet.allocator.simulation.values import (
+    SimulatedDecoder,
+    SimulatedItem,
+    SimulatedMemberValue,
+)
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.allocator.transition.converge import ReplicaCounts, Step
 
 AT_ONCE = TransitionPolicy(settle_seconds=0.0)
 

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 import pytest
 
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leader.election import EpochRecord, encoded
-from allocator.model import ItemId, MemberId
-from allocator.ops import Delete, LeaseId, Operation, Put
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Problem
-from allocator.policy import AllocationPolicy, TransitionPolicy
-from allocator.simulation import Fault, InvariantViolation, Scenario, simulate
-from allocator.simulation.invariants import check_rest, invariants
-from allocator.simulation.member import Note, Planned
-from allocator.simulation.store import SimulatedStore
-from allocator.simulation.values import CONSISTENT, SimulatedItem, SimulatedMemberValue
-from allocator.simulation.world import Change, World
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.election import EpochRecord, encoded
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Delete, LeaseId, Operation, Put
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Problem
+from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.simulation import Fault, InvariantViolation, Scenario, simulate
+from broadsheet.allocator.simulation.invariants import check_rest, invariants
+from broadsheet.allocator.simulation.member import Note, Planned
+from broadsheet.allocator.simulation.store import SimulatedStore
+from broadsheet.allocator.simulation.values import CONSISTENT, SimulatedItem, SimulatedMemberValue
+from broadsheet.allocator.simulation.world import Change, World
 
 KEYS = Keys("/simulated")
 ITEM = ItemId("item")

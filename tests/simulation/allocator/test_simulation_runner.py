@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from click.testing import CliRunner
 
-from allocator.placement.flow import FlowSolver
-from allocator.placement.problem import Desired, Problem
-from allocator.simulation import InvariantViolation, Scenario
-from allocator.simulation.__main__ import main
-from allocator.simulation.many import clusters, run_seed, run_seeds
-from allocator.simulation.world import Change, World
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.simulation import InvariantViolation, Scenario
+from broadsheet.allocator.simulation.__main__ import main
+from broadsheet.allocator.simulation.many import clusters, run_seed, run_seeds
+from broadsheet.allocator.simulation.world import Change, World
 
 
 class Never:
@@ -59,7 +59,9 @@ def test_outcome_of_a_violation_names_seed_invariant_and_replay() -> None:
 
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: never at revision 2: as expected")
-    assert outcome.text.endswith("replay: python -m allocator.simulation --seed 6 --trace")
+    assert outcome.text.endswith(
+        "replay: python -m broadsheet.allocator.simulation --seed 6 --trace"
+    )
 
 
 class _Raises:

@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.virtual_loop import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.virtual_loop import (
     DeadlockError,
     Process,
     VirtualClock,

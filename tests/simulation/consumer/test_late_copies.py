@@ -9,17 +9,17 @@ from random import Random
 
 import pytest
 
-from allocator.simulation.network import Link
-from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
-from consumer.errors import RegisterMismatchError
-from consumer.journal.append_fence import WriterEpochRegister
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON
-from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec
-from consumer.protocol.labels import CONTENT_TYPE, label_set, values_of
-from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.channels import SimulatedChannels
+from broadsheet.allocator.simulation.network import Link
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.consumer.errors import RegisterMismatchError
+from broadsheet.consumer.journal.append_fence import WriterEpochRegister
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec
+from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set, values_of
+from broadsheet.consumer.simulation.broker import MemoryBroker
+from broadsheet.consumer.simulation.channels import SimulatedChannels
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(240)

@@ -8,15 +8,15 @@ import sys
 
 from click.testing import CliRunner
 
-from allocator.simulation.many import run_seed
-from consumer.simulation.__main__ import main
-from consumer.simulation.history_checker import HistoryChecker
-from consumer.simulation.run import shards, simulate
-from consumer.simulation.scenario import Scenario
+from broadsheet.allocator.simulation.many import run_seed
+from broadsheet.consumer.simulation.__main__ import main
+from broadsheet.consumer.simulation.history_checker import HistoryChecker
+from broadsheet.consumer.simulation.run import shards, simulate
+from broadsheet.consumer.simulation.scenario import Scenario
 
 SEEDS = (3, 5, 11)
 _PRINT_HASHES = f"""
-from consumer.simulation.run import simulate
+from broadsheet.consumer.simulation.run import simulate
 print(*(simulate(seed).trace_hash for seed in {SEEDS}))
 """
 
@@ -57,7 +57,10 @@ def test_failure_tells_its_seed_what_happened_and_how_to_see_it_again() -> None:
 
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: S1: in the end inputs ")
-    assert "\nreplay: python -m consumer.simulation --steps 3 --seed 6 --trace" in outcome.text
+    assert (
+        "\nreplay: python -m broadsheet.consumer.simulation --steps 3 --seed 6 --trace"
+        in outcome.text
+    )
 
 
 def test_witness_sees_a_commit_beside_a_newer_one() -> None:

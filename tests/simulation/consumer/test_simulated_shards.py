@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from allocator.simulation.many import run_seed
-from consumer.simulation.run import shards, simulate
-from consumer.simulation.scenario import Fault, Scenario
+from broadsheet.allocator.simulation.many import run_seed
+from broadsheet.consumer.simulation.run import shards, simulate
+from broadsheet.consumer.simulation.scenario import Fault, Scenario
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(240)

@@ -14,28 +14,28 @@ from typing import Any
 
 import pytest
 
-from allocator.ops import Put
-from consumer.broker.append import AppendTurn
-from consumer.checkpoint import build_checkpoint
-from consumer.journal.append_fence import WriterEpochRegister
-from consumer.journal.append_service import AppendService
-from consumer.message.producer_segment import EncodedCheckpoint
-from consumer.message.sequencer import Sequencer
-from consumer.op_future import completed
-from consumer.protocol.journal_pb2 import LabelSelector, Status
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.recoverylog import recorder
-from consumer.recoverylog.recorder import Recorder
-from consumer.shard import primary, replica_status
-from consumer.shard import transaction_events as tx
-from consumer.shard.rollback.keeper import Rollbacks
-from consumer.shard.transaction_loop import TransactionLoop
-from consumer.shard.transaction_machine import TransactionMachine
-from consumer.simulation import broker
-from consumer.simulation.history_checker import HistoryViolation
-from consumer.simulation.run import simulate
-from consumer.simulation.scenario import Fault, Scenario
-from consumer.simulation.stores import Row, State, Table
+from broadsheet.allocator.ops import Put
+from broadsheet.consumer.broker.append import AppendTurn
+from broadsheet.consumer.checkpoint import build_checkpoint
+from broadsheet.consumer.journal.append_fence import WriterEpochRegister
+from broadsheet.consumer.journal.append_service import AppendService
+from broadsheet.consumer.message.producer_segment import EncodedCheckpoint
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.op_future import completed
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, Status
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.recoverylog import recorder
+from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.consumer.shard import primary, replica_status
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.rollback.keeper import Rollbacks
+from broadsheet.consumer.shard.transaction_loop import TransactionLoop
+from broadsheet.consumer.shard.transaction_machine import TransactionMachine
+from broadsheet.consumer.simulation import broker
+from broadsheet.consumer.simulation.history_checker import HistoryViolation
+from broadsheet.consumer.simulation.run import simulate
+from broadsheet.consumer.simulation.scenario import Fault, Scenario
+from broadsheet.consumer.simulation.stores import Row, State, Table
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(240)

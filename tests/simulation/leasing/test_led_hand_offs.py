@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from allocator.simulation.virtual_loop import run_virtual
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.worker.settings import Balancing, WorkerSettings
+from broadsheet.allocator.simulation.virtual_loop import run_virtual
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
 from tests.support.memory_records import MemoryRecordStore
 from tests.support.scripted_processor import Script
 from tests.support.worker_world import WorkerWorld, in_world

@@ -12,20 +12,20 @@ from random import Random
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
-from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.worker.acquirer import ATTEMPTS, BACK_OFF_RATIO, Acquirer
-from consumer.leasing.worker.discoverer import Discoverer
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.pacing import Pacing
-from consumer.leasing.worker.settings import StealWay, WorkerSettings
-from consumer.leasing.worker.taker import Taker
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.consumer.errors import DependencyError, InvalidStateError, ThrottlingError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.metrics import LeaseMetrics
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.worker.acquirer import ATTEMPTS, BACK_OFF_RATIO, Acquirer
+from broadsheet.consumer.leasing.worker.discoverer import Discoverer
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.pacing import Pacing
+from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.consumer.leasing.worker.taker import Taker
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
-from consumer.leasing.worker.settings import WorkerSettings
-from consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.eventually import eventually
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from allocator.runtime.task_group import TaskGroup
-from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
-from consumer.errors import DependencyError, ThrottlingError
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.worker.settings import WorkerSettings
-from consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.consumer.errors import DependencyError, ThrottlingError
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.eventually import eventually
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore

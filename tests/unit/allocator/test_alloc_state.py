@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.problem import Problem, ProblemItem, ProblemMember
-from allocator.placement.shares import Totals, load_windows
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.placement.shares import Totals, load_windows
 from tests.support.memory_cluster import MemoryCluster
 
 ONE, TWO, THREE, FOUR = (MemberId("a", name) for name in ("one", "two", "three", "four"))

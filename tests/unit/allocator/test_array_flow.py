@@ -10,20 +10,20 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.placement import certificate as certificates
-from allocator.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
-from allocator.placement.certificate import certify, verify
-from allocator.placement.choose import FEW_ITEMS, ArraySolver, best_solver
-from allocator.placement.columns import columns_of
-from allocator.placement.flow import FlowSolver
-from allocator.placement.hub_network import classes_of
-from allocator.placement.objective_costs import Scale, scales_for
-from allocator.placement.ortools_solver import Solution, solution_of
-from allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
-from allocator.placement.roles import first_roles
-from allocator.placement.unit_assignment import deal_order, pair_hub_units
-from allocator.policy import Objective
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement import certificate as certificates
+from broadsheet.allocator.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
+from broadsheet.allocator.placement.certificate import certify, verify
+from broadsheet.allocator.placement.choose import FEW_ITEMS, ArraySolver, best_solver
+from broadsheet.allocator.placement.columns import columns_of
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.hub_network import classes_of
+from broadsheet.allocator.placement.objective_costs import Scale, scales_for
+from broadsheet.allocator.placement.ortools_solver import Solution, solution_of
+from broadsheet.allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.placement.roles import first_roles
+from broadsheet.allocator.placement.unit_assignment import deal_order, pair_hub_units
+from broadsheet.allocator.policy import Objective
 
 SEED = 3
 
@@ -337,9 +337,9 @@ def imported_by(items: int) -> str:
     """Return whether a fresh process has imported OR-tools once it has placed so many items."""
     program = f"""
 import sys
-from allocator.model import ItemId, MemberId
-from allocator.placement.choose import best_solver
-from allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.choose import best_solver
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
 member = ProblemMember(member_id=MemberId("a", "b"), limit=99, exiting=False)
 items = tuple(
     ProblemItem(item_id=ItemId(f"{{n:02}}"), replication=1, current=(), primary=None)

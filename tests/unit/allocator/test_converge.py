@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.ops import Compare, Delete, Put
-from allocator.placement.problem import Desired
-from allocator.transition.converge import ReplicaCounts, Step, converge
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.ops import Compare, Delete, Put
+from broadsheet.allocator.placement.problem import Desired
+from broadsheet.allocator.transition.converge import ReplicaCounts, Step, converge
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.problem import Desired
-from allocator.transition.capacity import WaitReason
-from allocator.transition.converge import Convergence, converge
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.problem import Desired
+from broadsheet.allocator.transition.capacity import WaitReason
+from broadsheet.allocator.transition.converge import Convergence, converge
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency, single_zone_items
 from tests.support.safety_checks import Overcommits
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from allocator.keys import AuxiliaryKeys
-from allocator.leader.election import (
+from broadsheet.allocator.keys import AuxiliaryKeys
+from broadsheet.allocator.leader.election import (
     CandidateRecord,
     Election,
     ElectionAction,
@@ -17,8 +17,8 @@ from allocator.leader.election import (
     LeadershipConfig,
     encoded,
 )
-from allocator.model import Member, MemberId
-from allocator.ops import KeyValue
+from broadsheet.allocator.model import Member, MemberId
+from broadsheet.allocator.ops import KeyValue
 from tests.support.memory_cluster import JsonMember
 
 KEYS = AuxiliaryKeys("/cluster")

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     EtcdAuthenticationError,
     EtcdLimitError,
     EtcdRequestError,
@@ -16,10 +16,10 @@ from allocator.errors import (
     RevisionCompactedError,
     ValidationError,
 )
-from allocator.etcd.config import EtcdConfig, parse_endpoint
-from allocator.etcd.status import error_for
-from allocator.etcd.txn_batch import _waves, holds
-from allocator.ops import (
+from broadsheet.allocator.etcd.config import EtcdConfig, parse_endpoint
+from broadsheet.allocator.etcd.status import error_for
+from broadsheet.allocator.etcd.txn_batch import _waves, holds
+from broadsheet.allocator.ops import (
     Compare,
     CompareTarget,
     Delete,

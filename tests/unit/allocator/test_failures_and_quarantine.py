@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from allocator.model import Assignment, ItemId, MemberId
-from allocator.ops import Compare, Delete, TxnCheckpoint
-from allocator.placement.plan import Plan, PlanRefused, plan_for
-from allocator.placement.problem import Desired, Problem
-from allocator.state.failed_replicas import FailedSince
-from allocator.transition.converge import ReplicaCounts, Step
-from allocator.transition.quarantine import ItemQuarantine
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.ops import Compare, Delete, TxnCheckpoint
+from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
+from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.state.failed_replicas import FailedSince
+from broadsheet.allocator.transition.converge import ReplicaCounts, Step
+from broadsheet.allocator.transition.quarantine import ItemQuarantine
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Iterable
 
 import pytest
 
-from allocator.errors import ClusterMismatchError, KeySpaceError
-from allocator.etcd.api import (
+from broadsheet.allocator.errors import ClusterMismatchError, KeySpaceError
+from broadsheet.allocator.etcd.api import (
     Header,
     KeyDeleted,
     KeyPut,
@@ -19,10 +19,10 @@ from allocator.etcd.api import (
     WatchEvent,
     mod_revision_of,
 )
-from allocator.key_space import KeySpace
-from allocator.keys import Keys
-from allocator.model import ItemId, MemberId
-from allocator.ops import Compare, KeyValue, LeaseId, Operation
+from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Compare, KeyValue, LeaseId, Operation
 from tests.support.plain_values import PlainDecoder, PlainItem, PlainMember
 
 KEYS = Keys("/r")

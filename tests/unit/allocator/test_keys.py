@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import KeyDecodeError, ValidationError
-from allocator.keys import (
+from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.keys import (
     AssignmentKey,
     AuxiliaryKeys,
     ItemKey,
@@ -13,8 +13,8 @@ from allocator.keys import (
     MemberKey,
     member_id_below,
 )
-from allocator.model import ItemId, MemberId
-from allocator.ops import prefix_range_end
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import prefix_range_end
 
 KEYS = Keys("/root")
 

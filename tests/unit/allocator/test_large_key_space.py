@@ -9,16 +9,23 @@ from random import Random
 
 import pytest
 
-from allocator.etcd.api import Header, KeyDeleted, KeyPut, RangeResult, WatchBatch, WatchEvent
-from allocator.key_space import DECODED_AT_ONCE, KeySpace
-from allocator.keys import Keys
-from allocator.leader.state import Observation
-from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.ops import KeyValue
-from allocator.runtime.task_group import TaskGroup
-from allocator.state.derived_state import PART_KEYS
-from allocator.state.mirror import Mirror
-from allocator.state.snapshot import Snapshot
+from broadsheet.allocator.etcd.api import (
+    Header,
+    KeyDeleted,
+    KeyPut,
+    RangeResult,
+    WatchBatch,
+    WatchEvent,
+)
+from broadsheet.allocator.key_space import DECODED_AT_ONCE, KeySpace
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.state import Observation
+from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.state.derived_state import PART_KEYS
+from broadsheet.allocator.state.mirror import Mirror
+from broadsheet.allocator.state.snapshot import Snapshot
 from tests.support.plain_values import PlainDecoder
 from tests.support.stepping_clock import SteppingClock
 from tests.unit.allocator.test_key_space_apply import SilentEtcd

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leader.move_records import (
+from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.move_records import (
     Move,
     MoveKind,
     MoveLogEntry,
@@ -13,8 +13,8 @@ from allocator.leader.move_records import (
     keys_to_prune,
     moves_of,
 )
-from allocator.model import ItemId, MemberId
-from allocator.ops import Delete, KeyValue, Operation, Put
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
 
 KEYS = Keys("/test/root")
 AUXILIARY = AuxiliaryKeys("/test/root")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.model import ItemId, MemberId
-from allocator.policy import LoadPolicy
-from allocator.state.load import (
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.policy import LoadPolicy
+from broadsheet.allocator.state.load import (
     IDLE,
     ItemWeights,
     MeasuredLoads,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from allocator.keys import Keys
-from allocator.model import ItemId, MemberId
-from allocator.ops import KeyValue
-from allocator.state.derived_state import DerivedState
-from allocator.state.mirror import Mirror
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.flow import FlowSolver
-from allocator.placement.plan import Plan, plan_for
-from allocator.placement.primaries import (
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.plan import Plan, plan_for
+from broadsheet.allocator.placement.primaries import (
     HAND_OVERS_LISTED_MAX,
     HandOver,
     plan_primaries,
     primary_spread,
     wanted_hand_overs,
 )
-from allocator.placement.problem import Problem, ProblemItem, ProblemMember
-from allocator.policy import PrimaryPolicy
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.policy import PrimaryPolicy
 from tests.support.memory_cluster import MemoryCluster
 
 A, B, C = (MemberId(zone, zone) for zone in "abc")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from allocator.leader.decision import Decision
-from allocator.leader.round_plan import (
+from broadsheet.allocator.leader.decision import Decision
+from broadsheet.allocator.leader.round_plan import (
     REST_SECONDS_MAX,
     Ending,
     RoundFacts,
@@ -18,10 +18,10 @@ from allocator.leader.round_plan import (
     ending_of,
     plan_round,
 )
-from allocator.model import ItemId, MemberId
-from allocator.placement.plan import Plan, PlanRefused
-from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from allocator.transition.converge import Convergence
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.plan import Plan, PlanRefused
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from broadsheet.allocator.transition.converge import Convergence
 from tests.support.memory_cluster import MemoryCluster
 
 OPEN, WAITING, OTHER = (ItemId(name) for name in ("open", "waiting", "other"))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.model import ItemId, MemberId
-from allocator.placement.primaries import HandOver
-from allocator.placement.problem import Desired
-from allocator.policy import TransitionPolicy
-from allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
-from allocator.transition.converge import Convergence, converge
-from allocator.transition.item_step import PendingItem, charge, decide_item
-from allocator.transition.membership_settling import Settling
-from allocator.transition.replicas import ItemReplicas
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.primaries import HandOver
+from broadsheet.allocator.placement.problem import Desired
+from broadsheet.allocator.policy import TransitionPolicy
+from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
+from broadsheet.allocator.transition.converge import Convergence, converge
+from broadsheet.allocator.transition.item_step import PendingItem, charge, decide_item
+from broadsheet.allocator.transition.membership_settling import Settling
+from broadsheet.allocator.transition.replicas import ItemReplicas
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.model import ItemId, Member, MemberId
-from allocator.ops import KeyValue
-from allocator.policy import Objective, TransitionPolicy
-from allocator.transition.capacity import WaitReason
-from allocator.transition.membership_settling import Settling, waits_to_settle
+from broadsheet.allocator.model import ItemId, Member, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.policy import Objective, TransitionPolicy
+from broadsheet.allocator.transition.capacity import WaitReason
+from broadsheet.allocator.transition.membership_settling import Settling, waits_to_settle
 from tests.support.memory_cluster import JsonMember
 
 SETTLE, PATIENCE = 60.0, 600.0

@@ -8,17 +8,17 @@ from typing import TypeVar
 
 import pytest
 
-from allocator.keys import Keys
-from allocator.leader.decision import Decision, DecisionBasis, decide
-from allocator.metrics import AllocatorMetrics
-from allocator.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.ops import KeyValue
-from allocator.placement.plan import Plan
-from allocator.placement.problem import Desired, Problem
-from allocator.policy import AllocationPolicy
-from allocator.state.derived_state import DerivedState
-from allocator.state.mirror import Mirror
-from allocator.transition.capacity import WaitReason
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.decision import Decision, DecisionBasis, decide
+from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.mirror import Mirror
+from broadsheet.allocator.transition.capacity import WaitReason
 from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")

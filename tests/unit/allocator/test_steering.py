@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.keys import Keys
-from allocator.leader.state import PacingPolicy
-from allocator.model import ItemId, MemberId
-from allocator.ops import KeyValue
-from allocator.placement.flow import FlowSolver
-from allocator.placement.primaries import wanted_hand_overs
-from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.state.derived_state import DerivedState
-from allocator.state.mirror import Mirror
+from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.state import PacingPolicy
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.primaries import wanted_hand_overs
+from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
 

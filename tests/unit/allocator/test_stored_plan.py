@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.leader.decision import stored_plan_of, taken_up
-from allocator.leader.stored_plan import (
+from broadsheet.allocator.leader.decision import stored_plan_of, taken_up
+from broadsheet.allocator.leader.stored_plan import (
     PLAN_BYTES_MAX,
     StoredPlan,
     digest,
@@ -13,8 +13,8 @@ from allocator.leader.stored_plan import (
     plan_to_store,
     unpack_or_none,
 )
-from allocator.model import ItemId, MemberId
-from allocator.placement.plan import Plan
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.placement.plan import Plan
 from tests.support.memory_cluster import MemoryCluster
 
 ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from consumer.broker.block_sums import (
+from broadsheet.consumer.broker.block_sums import (
     BLOCK_BYTES,
     BlockSums,
     decode_sums,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.errors import ValidationError
-from consumer.broker.config import Durability
-from consumer.broker.flow_control import Throttle
-from consumer.broker.signal import Signal
-from consumer.journal.wire import append_content, encode_read_chunk
-from consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.config import Durability
+from broadsheet.consumer.broker.flow_control import Throttle
+from broadsheet.consumer.broker.signal import Signal
+from broadsheet.consumer.journal.wire import append_content, encode_read_chunk
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 
 
 class _Clock:

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.broker.catalogue import StoredCatalogue
-from consumer.broker.quarantine import JournalQuarantine
-from consumer.broker.recovery import open_journal
-from consumer.broker.store import INLINE_BYTES_MAX
-from consumer.broker.strangers import Known, StrangerFate, fate_in_journals, fate_in_trash
-from consumer.errors import BrokerDataError
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.catalogue import StoredCatalogue
+from broadsheet.consumer.broker.quarantine import JournalQuarantine
+from broadsheet.consumer.broker.recovery import open_journal
+from broadsheet.consumer.broker.store import INLINE_BYTES_MAX
+from broadsheet.consumer.broker.strangers import (
+    Known,
+    StrangerFate,
+    fate_in_journals,
+    fate_in_trash,
+)
+from broadsheet.consumer.errors import BrokerDataError
 from tests.support.journal_files import (
     UnsyncedDisk,
     commit,

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from consumer.broker.disk import DiskThreads
+from broadsheet.consumer.broker.disk import DiskThreads
 from tests.support.eventually import eventually
 
 COUNT = 2

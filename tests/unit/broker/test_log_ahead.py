@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from consumer.broker.commit_log import AHEAD_BYTES_MIN, AHEAD_FRAMES
-from consumer.broker.disk import Disk
-from consumer.broker.recovery import open_journal
+from broadsheet.consumer.broker.commit_log import AHEAD_BYTES_MIN, AHEAD_FRAMES
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.recovery import open_journal
 from tests.support.journal_files import (
     commit,
     content_by_span,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.cli.application_name import load_application
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.application_name import load_application
 
 MODULES = {
-    "named_well": "from examples.counter.app import Counter\nready = Counter()\n",
+    "named_well": "from broadsheet.examples.counter.app import Counter\nready = Counter()\n",
     "named_boom": "def make():\n    raise RuntimeError('no database')\n",
     "named_greedy": "def make(database): ...\n",
     "named_broken": "1 +\n",

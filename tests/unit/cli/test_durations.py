@@ -7,8 +7,8 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.errors import ValidationError
-from consumer.cli.durations import format_duration, parse_duration
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

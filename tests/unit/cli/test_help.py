@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from consumer.cli.main import main
+from broadsheet.consumer.cli.main import main
 
 
 def _leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -46,14 +46,18 @@ def test_command_imports_no_other() -> None:
     program = (
         "import sys\n"
         "from click.testing import CliRunner\n"
-        "from consumer.cli.main import main\n"
+        "from broadsheet.consumer.cli.main import main\n"
         "assert CliRunner().invoke(main, ['shards', 'list', '--help']).exit_code == 0\n"
-        "print(*(name for name in sys.modules if name.startswith('consumer.cli.')))"
+        "print(*(name for name in sys.modules if name.startswith('broadsheet.consumer.cli.')))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
     imported = ended.stdout.split()
-    assert "consumer.cli.shards" in imported
-    assert not {"consumer.cli.dev", "consumer.cli.serve", "consumer.cli.leases"} & {*imported}
+    assert "broadsheet.consumer.cli.shards" in imported
+    assert not {
+        "broadsheet.consumer.cli.dev",
+        "broadsheet.consumer.cli.serve",
+        "broadsheet.consumer.cli.leases",
+    } & {*imported}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.cli.plan import parse_new_members
-from consumer.protocol.allocation_pb2 import NewMembers
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.plan import parse_new_members
+from broadsheet.consumer.protocol.allocation_pb2 import NewMembers
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.cli.recover import kind_of, playback_display, recovered_files
-from consumer.recoverylog.playback import PlaybackProgress
+from broadsheet.consumer.cli.recover import kind_of, playback_display, recovered_files
+from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one for each look: logs of jobs are read by people, too."""
-    monkeypatch.setattr("consumer.cli.recover.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("broadsheet.consumer.cli.recover.LINE_SECONDS", 0.0)
     with playback_display("playing logs/a") as display:
         progress = PlaybackProgress(offset=2_000_000, head=5_000_000, played_bytes=1_500_000)
         display.show(progress)
-        monkeypatch.setattr("consumer.cli.recover.LINE_SECONDS", 60.0)
+        monkeypatch.setattr("broadsheet.consumer.cli.recover.LINE_SECONDS", 60.0)
         display.show(progress)
     assert capsys.readouterr().err == "playing logs/a: 1.5 MB of 4.5 MB\n"
 

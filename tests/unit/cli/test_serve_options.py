@@ -9,14 +9,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from allocator.errors import ValidationError
-from allocator.policy import LedgerPolicy
-from consumer.cli.main import main
-from consumer.cli.serve import member_config, serve
-from consumer.config import MemberConfig
-from consumer.shard.environment import ShardConfig
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.policy import LedgerPolicy
+from broadsheet.consumer.cli.main import main
+from broadsheet.consumer.cli.serve import member_config, serve
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.shard.environment import ShardConfig
 
-APP = "examples.counter.app:Counter"
+APP = "broadsheet.examples.counter.app:Counter"
 
 SHARD_OPTIONS: dict[str, Any] = {
     "restart_delay_seconds": 0.25,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.errors import ValidationError
-from consumer.cli.shard_space import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.shard_space import (
     LabelNode,
     ShardNode,
     ShardSpace,
@@ -19,7 +19,7 @@ from consumer.cli.shard_space import (
     push_down,
     space_of_listing,
 )
-from consumer.protocol import shard_pb2
+from broadsheet.consumer.protocol import shard_pb2
 
 EXAMPLE = """
 common:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from consumer.member.silence_watch import SUSPICION_PHI, AccrualDetector
+from broadsheet.consumer.member.silence_watch import SUSPICION_PHI, AccrualDetector
 
 EVERY = 0.25
 

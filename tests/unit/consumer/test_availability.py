@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.model import Assignment, ItemId, MemberId
-from allocator.ops import KeyValue
-from consumer.member.availability import Reach, Reachability, TakeOverPace, take_over_of
-from consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.consumer.member.availability import Reach, Reachability, TakeOverPace, take_over_of
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 
 BOUND = 3.0
 CUT, WELL, THIRD = (MemberId("zone-a", name) for name in ("cut", "well", "third"))

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from allocator.runtime.clock import SystemClock
-from consumer.application import Shard
-from consumer.errors import ApplicationError
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.op_future import OpFuture
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.callbacks import Callbacks
-from consumer.shard.dead_letters import DeadLetters
-from consumer.shard.transaction_events import Finalize
-from consumer.stores.json_file import JsonFileStore
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.errors import ApplicationError
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.op_future import OpFuture
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard.callbacks import Callbacks
+from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.transaction_events import Finalize
+from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.fixed_shard import FixedShard
 
 Counts = dict[str, int]

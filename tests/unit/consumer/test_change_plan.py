@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from allocator.errors import ValidationError
-from allocator.model import Assignment, ItemId
-from allocator.ops import Compare, Delete, Put, TxnCheckpoint
-from consumer.errors import BoundExceededError, NotAuthorizedError
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.labels import label_set, selector
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
-from consumer.shard_changes import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.model import Assignment, ItemId
+from broadsheet.allocator.ops import Compare, Delete, Put, TxnCheckpoint
+from broadsheet.consumer.errors import BoundExceededError, NotAuthorizedError
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.labels import label_set, selector
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from broadsheet.consumer.shard_changes import (
     StoredSpec,
     certainly_writes,
     plan_apply,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import KeyDecodeError, ValidationError
-from allocator.model import ItemId
-from allocator.ops import KeyValue
-from consumer.key_space import ReplicaConsistency, ShardDecoder, ShardItem, process_of
-from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.labels import label_set, parse_selector, selector
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard_changes import list_shards
+from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.consumer.key_space import ReplicaConsistency, ShardDecoder, ShardItem, process_of
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.labels import label_set, parse_selector, selector
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.shard_changes import list_shards
 from tests.support.key_space_values import (
     assignment,
     item,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from consumer.message.batch import MessageBatch
-from consumer.shard.dead_letters import DeadLetters
-from consumer.shard.supervision import MessagePosition
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.supervision import MessagePosition
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 
 JOURNAL = "in/a"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     ClusterMismatchError,
     EtcdLimitError,
     EtcdUnavailableError,
@@ -13,8 +13,8 @@ from allocator.errors import (
     LeaseLostError,
     ValidationError,
 )
-from consumer.client.member_rpc import error_of_rpc, error_of_status
-from consumer.errors import (
+from broadsheet.consumer.client.member_rpc import error_of_rpc, error_of_status
+from broadsheet.consumer.errors import (
     ApplyConflictError,
     BlockedOnParentError,
     BoundExceededError,
@@ -39,10 +39,14 @@ from consumer.errors import (
     ThrottlingError,
     UnauthenticatedError,
 )
-from consumer.leasing.record import RecordConflictError
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.shard_pb2 import Status
-from consumer.rpc.grpc_status import DETAILS_CHARACTERS_MAX, status_code_of, status_details_of
+from broadsheet.consumer.leasing.record import RecordConflictError
+from broadsheet.consumer.protocol.journal_pb2 import Header
+from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.rpc.grpc_status import (
+    DETAILS_CHARACTERS_MAX,
+    status_code_of,
+    status_details_of,
+)
 
 CODE = grpc.StatusCode
 

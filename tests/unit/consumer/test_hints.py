@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Property, Segment
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hints import (
+from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Property, Segment
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.hints import (
     backup_hints_keys,
     decode_hints,
     encode_hints,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from allocator.model import ItemId
-from allocator.placement.plan import Plan
-from allocator.placement.problem import Desired
-from allocator.state.alloc_state import Demand
-from allocator.whatif.leader_snapshot import Basis
-from consumer.protocol.allocation_pb2 import PlanRequest
-from consumer.rpc.plan_cache import PLANS_KEPT_MAX, CachedPlan, PlanCache
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.placement.problem import Desired
+from broadsheet.allocator.state.alloc_state import Demand
+from broadsheet.allocator.whatif.leader_snapshot import Basis
+from broadsheet.consumer.protocol.allocation_pb2 import PlanRequest
+from broadsheet.consumer.rpc.plan_cache import PLANS_KEPT_MAX, CachedPlan, PlanCache
 
 BEFORE: Basis = (1, 1, 1)
 NOW: Basis = (1, 2, 1)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from allocator.model import ItemId
-from consumer.resolver.local_shards import (
+from broadsheet.allocator.model import ItemId
+from broadsheet.consumer.resolver.local_shards import (
     Assigned,
     Instruction,
     Promote,

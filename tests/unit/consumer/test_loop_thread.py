@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.client.loop_thread import LoopThread
 from tests.support.eventually import eventually_sync
 
 pytestmark = pytest.mark.timeout(60)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.config import MemberConfig
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.config import MemberConfig
 
 GOOD: dict[str, Any] = {
     "root": "/broadsheet/app",

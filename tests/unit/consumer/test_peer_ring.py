@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from allocator.model import MemberId
-from consumer.member.failure_detector import WATCHED_PER_MEMBER, watched_by
+from broadsheet.allocator.model import MemberId
+from broadsheet.consumer.member.failure_detector import WATCHED_PER_MEMBER, watched_by
 
 
 def _members(count: int) -> list[MemberId]:

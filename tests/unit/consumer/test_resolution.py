@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.model import Assignment
-from consumer.key_space import process_id_of
-from consumer.protocol.journal_pb2 import Header, LabelSelector, ProcessSpec, Route
-from consumer.protocol.labels import label_set, selector
-from consumer.protocol.shard_pb2 import Status
-from consumer.resolver.decision import (
+from broadsheet.allocator.model import Assignment
+from broadsheet.consumer.key_space import process_id_of
+from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, ProcessSpec, Route
+from broadsheet.consumer.protocol.labels import label_set, selector
+from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.resolver.decision import (
     Answered,
     AwaitRevision,
     Forward,

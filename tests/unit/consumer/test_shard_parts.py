@@ -8,11 +8,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from consumer.checkpoint import build_checkpoint, read_through_of, start_offset
-from consumer.errors import ShardStoppedError
-from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.shard.progress import Progress
-from consumer.shard.replica_status import (
+from broadsheet.consumer.checkpoint import build_checkpoint, read_through_of, start_offset
+from broadsheet.consumer.errors import ShardStoppedError
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from broadsheet.consumer.shard.progress import Progress
+from broadsheet.consumer.shard.replica_status import (
     ERROR_LENGTH_MAX,
     ERRORS_MAX,
     TRUNCATED,
@@ -20,8 +20,8 @@ from consumer.shard.replica_status import (
     reduced,
     truncated,
 )
-from consumer.shard.transaction_loop import InputQueue
-from consumer.shard.worker import ShardThread
+from broadsheet.consumer.shard.transaction_loop import InputQueue
+from broadsheet.consumer.shard.worker import ShardThread
 from tests.support.eventually import eventually
 from tests.support.message_batches import WrittenJournal, single
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.checkpoint import SourceOrigins
-from consumer.errors import JournalReplacedError, SourceReplacedError
-from consumer.failure_kind import FailureKind, failure_kind
-from consumer.journal.guard import Present
-from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.source_resets import SourceReset, apply_reset, is_of, was_applied
-from consumer.shard.supervision import RestartPolicy, Supervision
+from broadsheet.consumer.checkpoint import SourceOrigins
+from broadsheet.consumer.errors import JournalReplacedError, SourceReplacedError
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.journal.guard import Present
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard.source_resets import SourceReset, apply_reset, is_of, was_applied
+from broadsheet.consumer.shard.supervision import RestartPolicy, Supervision
 
 JOURNAL = "a/journal"
 EPOCH = JournalEpoch(incarnation=b"new", number=1, nonce=5)

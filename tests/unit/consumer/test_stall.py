@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from consumer.shard.stall import ProgressSample, Stall, StallDetector
-from consumer.shard.transaction_events import Activity
+from broadsheet.consumer.shard.stall import ProgressSample, Stall, StallDetector
+from broadsheet.consumer.shard.transaction_events import Activity
 
 
 def _look(

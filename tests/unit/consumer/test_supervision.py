@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import EtcdUnavailableError, ValidationError
-from consumer.errors import (
+from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
+from broadsheet.consumer.errors import (
     ApplicationError,
     CommitFencedError,
     ConsumerError,
@@ -19,8 +19,8 @@ from consumer.errors import (
     StoreUnavailableError,
     UnsupportedSpecError,
 )
-from consumer.failure_kind import FailureKind, failure_kind
-from consumer.shard.supervision import (
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.shard.supervision import (
     CUT,
     TRACE_LENGTH_MAX,
     MessagePosition,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import InputDemand
-from consumer.shard.transaction_machine import DeliveryLimits
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.transaction_events import InputDemand
+from broadsheet.consumer.shard.transaction_machine import DeliveryLimits
 from tests.support.message_batches import WrittenJournal, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
 

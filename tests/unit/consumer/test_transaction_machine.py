@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Activity, InputDemand, TxnLimits
-from consumer.shard.transaction_machine import FIRST_TXN_SECONDS
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.transaction_events import Activity, InputDemand, TxnLimits
+from broadsheet.consumer.shard.transaction_machine import FIRST_TXN_SECONDS
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from allocator.model import ItemId, MemberId
-from consumer.shard.crash_loop import CrashLoop, DeathRecord, Life, YoungDeath
+from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.consumer.shard.crash_loop import CrashLoop, DeathRecord, Life, YoungDeath
 
 A, B = MemberId("z", "member-a"), MemberId("z", "member-b")
 S, T = ItemId("s"), ItemId("t")

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 import pytest
 
-from consumer.cli.main import main
+from broadsheet.consumer.cli.main import main
 from tests.support.documents import REPOSITORY
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PATH = re.compile(r"[\w.-]*(?:/[\w.-]+)*(?:/|\.(?:py|md|proto|yaml|toml|sql|txt))")
-_DOTTED = re.compile(r"(?:allocator|consumer|spark_bridge|examples)(?:\.\w+)+")
+_DOTTED = re.compile(r"(?:broadsheet|allocator|consumer|spark_bridge|examples)(?:\.\w+)+")
 _GENERIC = {"core/", "message.proto", "spool/", ".proto", ".cache/", ".demo/", "state.json"}
 """Written like a path, but not one of this repository."""
 
@@ -93,17 +93,24 @@ def _names_something(dotted: str) -> bool:
     """Return whether this is a module, or a definition in one; read, not imported, for a package may need Spark."""
     parts = dotted.split(".")
     path = REPOSITORY.joinpath(*parts)
-    if path.is_dir() or path.with_suffix(".py").exists():
+    ours = parts[0] == "broadsheet"  # Without it, only names of the wire are right.
+    if ours and (path.is_dir() or path.with_suffix(".py").exists()):
         return True
     module = path.parent.with_suffix(".py")
-    if module.exists():
+    if ours and module.exists():
         return (
             re.search(rf"^(?:class|(?:async )?def) {parts[-1]}\b", module.read_text(), re.MULTILINE)
             is not None
         )
     package = path.parent / "__init__.py"
-    if package.exists() and f'"{parts[-1]}"' in package.read_text().partition("__all__")[2]:
+    if (
+        ours
+        and package.exists()
+        and f'"{parts[-1]}"' in package.read_text().partition("__all__")[2]
+    ):
         return True
     # A service or message of the wire: its package is called as ours is.
     protos = "".join(path.read_text() for path in (REPOSITORY / "proto").rglob("*.proto"))
+    if re.search(rf"^package {re.escape(dotted)};", protos, re.MULTILINE):
+        return True
     return re.search(rf"^(?:service|message) {parts[-1]}\b", protos, re.MULTILINE) is not None

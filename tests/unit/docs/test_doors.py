@@ -15,18 +15,18 @@ from types import ModuleType
 import click
 import pytest
 
-import allocator as allocator_door
-import allocator.simulation as allocator_simulation
-import consumer as consumer_door
-import consumer.embedded as embedded_door
-import consumer.leasing as leasing_door
-import consumer.message as message_door
-import consumer.simulation as consumer_simulation
-import consumer.sources as sources_door
-import consumer.stores as stores_door
-import spark_bridge as spark_door
-from allocator.runtime.door import EXTRAS
-from consumer.cli.main import main
+import broadsheet.allocator as allocator_door
+import broadsheet.allocator.simulation as allocator_simulation
+import broadsheet.consumer as consumer_door
+import broadsheet.consumer.embedded as embedded_door
+import broadsheet.consumer.leasing as leasing_door
+import broadsheet.consumer.message as message_door
+import broadsheet.consumer.simulation as consumer_simulation
+import broadsheet.consumer.sources as sources_door
+import broadsheet.consumer.stores as stores_door
+import broadsheet.spark_bridge as spark_door
+from broadsheet.allocator.runtime.door import EXTRAS
+from broadsheet.consumer.cli.main import main
 from tests.support.documents import REPOSITORY
 
 _LAZY = (

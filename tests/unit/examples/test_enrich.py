@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer.local_state import LocalState
-from consumer.protocol.shard_pb2 import Checkpoint
-from examples.enrich.look_up import mean_cents
-from examples.enrich.messages import Payment
-from examples.enrich.store import ProfileStore
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.examples.enrich.look_up import mean_cents
+from broadsheet.examples.enrich.messages import Payment
+from broadsheet.examples.enrich.store import ProfileStore
 from tests.support.fixed_shard import FixedShard
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from examples.flights.aircraft import Aircraft
-from examples.flights.messages import Alert, Flight
+from broadsheet.examples.flights.aircraft import Aircraft
+from broadsheet.examples.flights.messages import Alert, Flight
 
 
 def _flight(departs_at: int, **changes: object) -> Flight:

@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from consumer.message.batch import MessageBatch, batch_of
-from consumer.message.framing import NDJSON, framing_for
-from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags
-from examples.stream_sum.check import compare
-from examples.stream_sum.messages import CHUNKS, Chunk, StreamSum
-from examples.stream_sum.producer import Producer
-from examples.stream_sum.source import StreamSource
-from examples.stream_sum.stream import Progress, StreamOrderError
+from broadsheet.consumer.message.batch import MessageBatch, batch_of
+from broadsheet.consumer.message.framing import NDJSON, framing_for
+from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.examples.stream_sum.check import compare
+from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk, StreamSum
+from broadsheet.examples.stream_sum.producer import Producer
+from broadsheet.examples.stream_sum.source import StreamSource
+from broadsheet.examples.stream_sum.stream import Progress, StreamOrderError
 
 JOURNALS = ("in/a", "in/b", "in/c")
 

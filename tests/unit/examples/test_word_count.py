@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from examples.word_count.messages import COUNT_SHARDS, WORD_JOURNALS, Word, by_word, shard_of
-from examples.word_count.words import words_of
+from broadsheet.examples.word_count.messages import (
+    COUNT_SHARDS,
+    WORD_JOURNALS,
+    Word,
+    by_word,
+    shard_of,
+)
+from broadsheet.examples.word_count.words import words_of
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.journal.append_stream import (
+from broadsheet.consumer.journal.append_stream import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,
     encode_appends,
 )
-from consumer.protocol.appends_pb2 import AppendStreamRequest
-from consumer.protocol.journal_pb2 import AppendRequest
+from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
 
 _LONG = bytes(range(256)) * (PLAIN_BYTES_MAX // 256 + 1)
 _contents = st.lists(st.one_of(st.binary(max_size=40), st.just(_LONG)), max_size=3)

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.journal.append_service import GROUP_BYTES_MAX, AppendQueue
-from consumer.journal.appender import CHUNK_BYTES, chunks_of
-from consumer.protocol.journal_pb2 import AppendRequest
-from consumer.protocol.labels import label_set, parse_selector
+from broadsheet.consumer.journal.append_service import GROUP_BYTES_MAX, AppendQueue
+from broadsheet.consumer.journal.appender import CHUNK_BYTES, chunks_of
+from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
+from broadsheet.consumer.protocol.labels import label_set, parse_selector
 
 PLAIN = AppendRequest(journal="abcd")
 

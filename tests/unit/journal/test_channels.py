@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.journal.channels import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.journal.channels import (
     IDLE_SECONDS,
     ChannelCache,
     ChannelTarget,

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import JournalError
-from consumer.journal.append_service import await_committed_or_sent, succeed
-from consumer.journal.pipelining import AFTER_MAX
-from consumer.op_future import AppendToken, TurnFuture
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import JournalError
+from broadsheet.consumer.journal.append_service import await_committed_or_sent, succeed
+from broadsheet.consumer.journal.pipelining import AFTER_MAX
+from broadsheet.consumer.op_future import AppendToken, TurnFuture
 
 TURN = AppendToken("http://broker", b"name")
 DEADLINE_SECONDS = 20.0

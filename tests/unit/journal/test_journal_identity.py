@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import JournalReplacedError
-from consumer.journal.guard import OffsetGuard, Present, RememberedOffset, present_epoch, standing
-from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
+from broadsheet.consumer.errors import JournalReplacedError
+from broadsheet.consumer.journal.guard import (
+    OffsetGuard,
+    Present,
+    RememberedOffset,
+    present_epoch,
+    standing,
+)
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 
 PATIENCE_SECONDS = 5.0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.journal.reader import ReadProgress, ReadSpan
-from consumer.journal.wire import ReadChunk
-from consumer.protocol import journal_pb2 as pb
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.journal.reader import ReadProgress, ReadSpan
+from broadsheet.consumer.journal.wire import ReadChunk
+from broadsheet.consumer.protocol import journal_pb2 as pb
 
 
 def _metadata(offset: int, begin: int, end: int, head: int = 0) -> pb.ReadResponse:

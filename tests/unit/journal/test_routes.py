@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from consumer.journal.transport import RouteCache, choose_endpoint
-from consumer.protocol.journal_pb2 import ProcessSpec, Route
+from broadsheet.consumer.journal.transport import RouteCache, choose_endpoint
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
 
 
 class ManualClock:

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.facades.eph import START_ATTEMPTS, CheckpointManager
+from broadsheet.consumer.errors import (
+    DependencyError,
+    InvalidStateError,
+    LeasingError,
+    ThrottlingError,
+)
+from broadsheet.consumer.leasing.facades.eph import START_ATTEMPTS, CheckpointManager
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 

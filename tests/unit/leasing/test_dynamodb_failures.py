@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
-from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.stores.dynamodb.table import (
+from broadsheet.consumer.errors import (
+    DependencyError,
+    InvalidStateError,
+    LeasingError,
+    ThrottlingError,
+)
+from broadsheet.consumer.leasing.stores.dynamodb.table import (
     CONDITION_FAILED,
     ConditionRefusedError,
     translated,

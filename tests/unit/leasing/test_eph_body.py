@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from consumer.errors import InvalidStateError
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.stores.azure.eph import (
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.stores.azure.eph import (
     SEQUENCE_NUMBER_MAX,
     body_of,
     metadata_of,

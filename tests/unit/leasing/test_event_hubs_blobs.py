@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.store import reading_row
-from consumer.leasing.stores.azure.container import Blob, BlobContent
-from consumer.leasing.stores.azure.event_hubs_blobs import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import InvalidStateError, UnreadableLeaseError
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.store import reading_row
+from broadsheet.consumer.leasing.stores.azure.container import Blob, BlobContent
+from broadsheet.consumer.leasing.stores.azure.event_hubs_blobs import (
     HubNames,
     checkpoint_content,
     commit_of,

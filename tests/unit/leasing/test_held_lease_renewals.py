@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.errors import ShutdownError
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.record_processor.held_lease import HeldLease
+from broadsheet.consumer.errors import ShutdownError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
 from tests.support.leases_at_hand import held_lease, lease_now, taken_lease
 from tests.support.lost_answers import LostAnswers
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from consumer.errors import DependencyError, ShutdownError
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
-from consumer.leasing.store import RecordStore
+from broadsheet.consumer.errors import DependencyError, ShutdownError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from broadsheet.consumer.leasing.store import RecordStore
 from tests.support.lost_answers import LostAnswers
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.stepping_clock import SteppingClock

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import InvalidStateError
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
 
 LAYOUT = KclJavaLayout()
 ROW: dict[str, Any] = {  # Any: values of attributes.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     DependencyError,
     InvalidPositionError,
     InvalidStateError,
@@ -15,17 +15,17 @@ from consumer.errors import (
     ShutdownError,
     ThrottlingError,
 )
-from consumer.leasing.position import Position
-from consumer.leasing.record_processor.checkpointer import SyncLeaseCheckpointer
-from consumer.leasing.record_processor.kclpy import CheckpointError, KclpyProcessor
-from consumer.leasing.record_processor.processor import (
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record_processor.checkpointer import SyncLeaseCheckpointer
+from broadsheet.consumer.leasing.record_processor.kclpy import CheckpointError, KclpyProcessor
+from broadsheet.consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
 from tests.support.checkpointing import record_at
 
 

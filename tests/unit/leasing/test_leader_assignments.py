@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from consumer.leasing.worker.assignments import (
+from broadsheet.consumer.leasing.worker.assignments import (
     AssignmentLimits,
     GivenHow,
     LeaseAssignment,

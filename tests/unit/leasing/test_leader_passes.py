@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import DependencyError, InvalidStateError
-from consumer.leasing import rules
-from consumer.leasing.position import SHARD_END, Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.store import ForeignLeader
-from consumer.leasing.worker.leader.lock import LEADER_KEY, worker_key
+from broadsheet.consumer.errors import DependencyError, InvalidStateError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.position import SHARD_END, Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.store import ForeignLeader
+from broadsheet.consumer.leasing.worker.leader.lock import LEADER_KEY, worker_key
 from tests.support.leading import LeadWorker, LeadWorld
 
 PASS = 20.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.leasing.worker.settings import Balancing, WorkerSettings
-from consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
+from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.memory_stream import MemoryStream
 from tests.support.scripted_processor import BlockingProcessor, Script

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import InvalidStateError
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.conformance.suite import full_record
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.conformance.suite import full_record
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
 
 
 def test_record_is_short_and_readable() -> None:

@@ -11,14 +11,16 @@ import sys
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.leasing.expiry import LEASE_SECONDS
-from consumer.leasing.facades.eph import START_ATTEMPTS
-from consumer.leasing.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, LISTING_SECONDS
-from consumer.leasing.position import Position
-from consumer.leasing.stores.dynamodb.vmware_go import LEASE_SECONDS as VMWARE_LEASE_SECONDS
-from consumer.leasing.worker.renewer import ATTEMPTS
-from consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.leasing.expiry import LEASE_SECONDS
+from broadsheet.consumer.leasing.facades.eph import START_ATTEMPTS
+from broadsheet.consumer.leasing.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, LISTING_SECONDS
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import (
+    LEASE_SECONDS as VMWARE_LEASE_SECONDS,
+)
+from broadsheet.consumer.leasing.worker.renewer import ATTEMPTS
+from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
 
 
 def test_lengths_of_leases() -> None:

@@ -10,10 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.leasing import rules
-from consumer.leasing.position import SHARD_END, Position
-from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, WorkerView, outlook
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.position import SHARD_END, Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.consumer.leasing.worker.lease_view import (
+    LeaseScan,
+    Memory,
+    Viewer,
+    WorkerView,
+    outlook,
+)
 
 D = 10.0
 ASKING = 40.0

@@ -9,8 +9,8 @@ import itertools
 
 import pytest
 
-from consumer.errors import InvalidPositionError
-from consumer.leasing.position import (
+from broadsheet.consumer.errors import InvalidPositionError
+from broadsheet.consumer.leasing.position import (
     AT_TIMESTAMP,
     LATEST,
     SHARD_END,

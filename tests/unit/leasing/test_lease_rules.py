@@ -6,17 +6,17 @@ from dataclasses import fields, replace
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import (
     InvalidPositionError,
     InvalidStateError,
     LeaseNotAcquiredError,
     ShardClaimedError,
 )
-from consumer.leasing import rules
-from consumer.leasing.conformance.suite import full_record
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.conformance.suite import full_record
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
 
 BEFORE = replace(
     full_record(owner="w1"), claim="w3", checkpoint=Position("10"), pending=Position("20")

@@ -8,7 +8,12 @@ from random import Random
 
 import pytest
 
-from consumer.leasing.worker.fair_share import LeaseView, ShareLimits, Shares, plan_shares
+from broadsheet.consumer.leasing.worker.fair_share import (
+    LeaseView,
+    ShareLimits,
+    Shares,
+    plan_shares,
+)
 
 D = 10.0
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.rules import blocking_parents
-from consumer.leasing.worker.lineage import (
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.rules import blocking_parents
+from broadsheet.consumer.leasing.worker.lineage import (
     children_of,
     deletable,
     lone_parents,
     missing_leases,
 )
-from consumer.leasing.worker.source import SourceShard
+from broadsheet.consumer.leasing.worker.source import SourceShard
 
 # 0 1 2 3   4   5
 #  6   7    4 9  10

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.leasing.addresses import parse_store_address
-from consumer.leasing.opening import missing_file, open_store
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.leasing.addresses import parse_store_address
+from broadsheet.consumer.leasing.opening import missing_file, open_store
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ import sys
 import pyarrow as pa
 import pytest
 
-from consumer.message.types import ArrowType
-from spark_bridge.content.arrow import read_arrow
+from broadsheet.consumer.message.types import ArrowType
+from broadsheet.spark_bridge.content.arrow import read_arrow
 
 _UUID = b"U" * 16
 _FLIP_EVERY_BIT = """
 import sys
 import pyarrow as pa
-from consumer.message.types import ArrowMessage, ArrowType
-from spark_bridge.content.arrow import read_arrow
+from broadsheet.consumer.message.types import ArrowMessage, ArrowType
+from broadsheet.spark_bridge.content.arrow import read_arrow
 rows = pa.RecordBatch.from_arrays(
     [pa.array([1, 2, None]), pa.array(["a", "bc", None]), pa.array([[1, 2], None, []])], names=list("abc"))
 payload = ArrowType().encode(ArrowMessage(rows, b"U" * 16))
@@ -82,7 +82,7 @@ def test_compressed_rows_are_bounded_before_they_are_expanded(
     payload = encoded(rows, codec=codec)
     assert ArrowType().decode(payload).rows.equals(rows)
 
-    monkeypatch.setattr("consumer.message.arrow_ipc.EXPANDED_BYTES_MAX", 500_000)
+    monkeypatch.setattr("broadsheet.consumer.message.arrow_ipc.EXPANDED_BYTES_MAX", 500_000)
     with pytest.raises(ValueError, match=r"a batch of 8000.. bytes; the largest allowed is 500000"):
         ArrowType().decode(payload)
 

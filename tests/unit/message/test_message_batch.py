@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.message.batch import MessageBatch
-from consumer.message.uuid import Flags
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.uuid import Flags
 from tests.support.sequencing import Log, messages_of
 
 

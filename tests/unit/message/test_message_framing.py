@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import ContentTypeError, FramingError
-from consumer.message import framing
-from consumer.message.framing import (
+from broadsheet.consumer.errors import ContentTypeError, FramingError
+from broadsheet.consumer.message import framing
+from broadsheet.consumer.message.framing import (
     CSV,
     FIXED_MAGIC,
     NDJSON,

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from consumer.errors import NoPartitionsError
-from consumer.message.framing import NDJSON
-from consumer.message.mapping import (
+from broadsheet.consumer.errors import NoPartitionsError
+from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import (
     MappedJournal,
     Partitions,
     fnv1a_32,

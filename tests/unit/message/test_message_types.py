@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from consumer.errors import FramingError
-from consumer.message.batch import batch_of
-from consumer.message.framing import CSV, Frames, framing_for
-from consumer.message.types import CsvType, JsonStructType, JsonType, Meta, ProtobufType
-from consumer.message.uuid import NIL_UUID, build_uuid, format_uuid
-from consumer.protocol.journal_pb2 import Label
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.batch import batch_of
+from broadsheet.consumer.message.framing import CSV, Frames, framing_for
+from broadsheet.consumer.message.types import CsvType, JsonStructType, JsonType, Meta, ProtobufType
+from broadsheet.consumer.message.uuid import NIL_UUID, build_uuid, format_uuid
+from broadsheet.consumer.protocol.journal_pb2 import Label
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 UUID_A = build_uuid(0x0102030405, 1600, 1)
 UUID_B = build_uuid(0x0102030406, 3200, 2)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from consumer.message.uuid import (
+from broadsheet.consumer.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     NIL_UUID,
     MessageClock,

@@ -7,17 +7,17 @@ from random import Random
 
 import pytest
 
-from consumer.checkpoint import build_checkpoint
-from consumer.message.producer_segment import (
+from broadsheet.consumer.checkpoint import build_checkpoint
+from broadsheet.consumer.message.producer_segment import (
     encoded,
     packed_segment,
     put_together,
     segment_id,
     unpacked_segment,
 )
-from consumer.message.producers import FilingLimits, JournalProducers, ProducerCounts
-from consumer.message.sequencer import PRODUCER_BYTES, Sequencer
-from consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.message.producers import FilingLimits, JournalProducers, ProducerCounts
+from broadsheet.consumer.message.sequencer import PRODUCER_BYTES, Sequencer
+from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, queue_all
 from tests.support.sequencing import Log, plain
 

@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import ContentTypeError, PublishMessageError
-from consumer.message.framing import NDJSON, PROTOBUF_FIXED
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.types import JsonType
-from consumer.message.uuid import CLOCK_UNITS_PER_MESSAGE, Flags, MessageClock, parse_uuid
+from broadsheet.consumer.errors import ContentTypeError, PublishMessageError
+from broadsheet.consumer.message.framing import NDJSON, PROTOBUF_FIXED
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import (
+    CLOCK_UNITS_PER_MESSAGE,
+    Flags,
+    MessageClock,
+    parse_uuid,
+)
 
 JSON_TYPE = JsonType()
 ONE = MappedJournal("a/one", NDJSON)

@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from consumer.message.batch import MessageBatch
-from consumer.message.producers import Span
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
-from consumer.message.uuid import Flags, clock_at
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.producers import Span
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
+from broadsheet.consumer.message.uuid import Flags, clock_at
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, log_of
 from tests.support.sequencing import JSON_TYPE, deliver_all
 

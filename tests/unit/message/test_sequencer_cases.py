@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.message.producers import memory_bytes
-from consumer.message.sequence import ReplayRange
-from consumer.message.sequence_rules import SequenceOutcome
-from consumer.message.sequencer import Queued, Sequencer
+from broadsheet.consumer.message.producers import memory_bytes
+from broadsheet.consumer.message.sequence import ReplayRange
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.message.sequencer import Queued, Sequencer
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, clocks, log_of, queue_all
 from tests.support.sequencing import deliver_all, plain, replay
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from consumer.message.sequencer import Sequencer
+from broadsheet.consumer.message.sequencer import Sequencer
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import jwt
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.errors import NotAuthorizedError, UnauthenticatedError
-from consumer.protocol.auth import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.consumer.protocol.auth import (
     LEEWAY_SECONDS,
     BearerAuth,
     Capability,
@@ -20,7 +20,7 @@ from consumer.protocol.auth import (
     NoAuth,
     expiring,
 )
-from consumer.protocol.labels import parse_selector
+from broadsheet.consumer.protocol.labels import parse_selector
 
 OLD, NEW = b64encode(b"old-secret").decode(), b64encode(b"new-secret").decode()
 

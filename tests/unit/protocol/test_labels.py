@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
-from consumer.protocol.labels import (
+from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
+from broadsheet.consumer.protocol.labels import (
     expand_prefix,
     label_set,
     matches,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.errors import ValidationError
-from consumer.protocol.labels import format_selector, parse_selector
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol.labels import format_selector, parse_selector
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from allocator.errors import ValidationError
-from consumer.protocol import journal_pb2, recorded_op_pb2
-from consumer.protocol import shard_pb2 as pb
-from consumer.protocol import validation_shard as answers
-from consumer.protocol import validation_shard as rules
-from consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.protocol import journal_pb2, recorded_op_pb2
+from broadsheet.consumer.protocol import shard_pb2 as pb
+from broadsheet.consumer.protocol import validation_shard as answers
+from broadsheet.consumer.protocol import validation_shard as rules
+from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
 
 
 def _shard_spec() -> pb.ShardSpec:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import RecoveryLogError
-from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.fsm import FileStateMachine, Fnode
-from consumer.recoverylog.playback import CreateFile, FileChange, WriteFile
-from consumer.recoverylog.standby_files import (
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import RecoveryLogError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.fsm import FileStateMachine, Fnode
+from broadsheet.consumer.recoverylog.playback import CreateFile, FileChange, WriteFile
+from broadsheet.consumer.recoverylog.standby_files import (
     CopyOrders,
     LiveFiles,
     PlayedFiles,

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
-from consumer.recoverylog.hints import encode_hints
-from consumer.recoverylog.liveness import ENDLESS, HintsValue, LogNeeds, ShardHints, live_logs
+from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
+from broadsheet.consumer.recoverylog.hints import encode_hints
+from broadsheet.consumer.recoverylog.liveness import (
+    ENDLESS,
+    HintsValue,
+    LogNeeds,
+    ShardHints,
+    live_logs,
+)
 
 LOG = "logs/shard-a"
 

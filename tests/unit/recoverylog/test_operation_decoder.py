@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from consumer.errors import FramingError
-from consumer.protocol.recorded_op_pb2 import RecordedOp
-from consumer.recoverylog.operation import (
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.protocol.recorded_op_pb2 import RecordedOp
+from broadsheet.consumer.recoverylog.operation import (
     DecodedOp,
     Desync,
     OperationDecoder,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import LogDataLossError
-from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.fsm import OperationOutcome
-from consumer.recoverylog.operation import framed
-from consumer.recoverylog.playback import JUMP_BYTES, Playback, PlaybackPosition
+from broadsheet.consumer.errors import LogDataLossError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.recoverylog.fsm import OperationOutcome
+from broadsheet.consumer.recoverylog.operation import framed
+from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, Playback, PlaybackPosition
 from tests.support.played_logs import PlayedLogs
 from tests.support.recorded_ops import LOG, FileLog, OpChain
 

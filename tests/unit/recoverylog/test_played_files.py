@@ -8,9 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from consumer.errors import RecoveryLogError
-from consumer.recoverylog.playback import CreateFile, FileChange, RemoveFile, WriteFile
-from consumer.recoverylog.standby_files import BUFFERS_MAX, DESCRIPTORS_MAX, STAGING, PlayedFiles
+from broadsheet.consumer.errors import RecoveryLogError
+from broadsheet.consumer.recoverylog.playback import CreateFile, FileChange, RemoveFile, WriteFile
+from broadsheet.consumer.recoverylog.standby_files import (
+    BUFFERS_MAX,
+    DESCRIPTORS_MAX,
+    STAGING,
+    PlayedFiles,
+)
 from tests.support.recorded_ops import LOG, FileLog, OpChain
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.protocol.journal_pb2 import Fragment
-from consumer.recoverylog.liveness import ENDLESS, LogNeeds
-from consumer.recoverylog.prune_plan import (
+from broadsheet.consumer.protocol.journal_pb2 import Fragment
+from broadsheet.consumer.recoverylog.liveness import ENDLESS, LogNeeds
+from broadsheet.consumer.recoverylog.prune_plan import (
     SPANS_MAX,
     LogPlan,
     QuarantineRecord,

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from consumer.errors import LogDataLossError, LogFencedError
-from consumer.protocol.journal_pb2 import LabelSet
-from consumer.protocol.labels import label_set, registers_match
-from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.fsm import (
+from broadsheet.consumer.errors import LogDataLossError, LogFencedError
+from broadsheet.consumer.protocol.journal_pb2 import LabelSet
+from broadsheet.consumer.protocol.labels import label_set, registers_match
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.recoverylog.fsm import (
     AUTHOR_MAX,
     FileStateMachine,
     author_from,
@@ -20,8 +20,8 @@ from consumer.recoverylog.fsm import (
     fence_of,
     holds_fence,
 )
-from consumer.recoverylog.operation import DecodedOp, OperationDecoder
-from consumer.recoverylog.recorder import FLUSH_BYTES, Recorder
+from broadsheet.consumer.recoverylog.operation import DecodedOp, OperationDecoder
+from broadsheet.consumer.recoverylog.recorder import FLUSH_BYTES, Recorder
 from tests.support.memory_log import MemoryLog
 from tests.support.recorded_ops import LOG
 

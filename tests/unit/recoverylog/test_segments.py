@@ -7,9 +7,14 @@ from itertools import permutations
 
 import pytest
 
-from consumer.errors import HintsError
-from consumer.protocol import recorded_op_pb2 as pb
-from consumer.recoverylog.segments import Segment, SegmentSet, segment_from, segment_message
+from broadsheet.consumer.errors import HintsError
+from broadsheet.consumer.protocol import recorded_op_pb2 as pb
+from broadsheet.consumer.recoverylog.segments import (
+    Segment,
+    SegmentSet,
+    segment_from,
+    segment_message,
+)
 
 LOG = "logs/a"
 BYTES = 10

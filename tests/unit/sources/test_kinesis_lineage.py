@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from consumer.sources.kinesis.lineage import StreamShard, outlook, slice_of
-from consumer.sources.kinesis.records import ShardHashRange
-from consumer.sources.part import Part
+from broadsheet.consumer.sources.kinesis.lineage import StreamShard, outlook, slice_of
+from broadsheet.consumer.sources.kinesis.records import ShardHashRange
+from broadsheet.consumer.sources.part import Part
 from tests.support.kinesis_streams import HASH_END
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import SourceDataLossError, UnsupportedSpecError
-from consumer.protocol.labels import label_set
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.sources.kinesis.places import (
+from broadsheet.consumer.errors import SourceDataLossError, UnsupportedSpecError
+from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.sources.kinesis.places import (
     AfterSequence,
     AtSequence,
     Beginning,
@@ -16,7 +16,7 @@ from consumer.sources.kinesis.places import (
     beginning_of,
     decode_resume,
 )
-from consumer.sources.part import SOURCE_PART, Part, part_of
+from broadsheet.consumer.sources.part import SOURCE_PART, Part, part_of
 
 PAGE = Resume(begin=100, end=200, first="7", last="9")
 

@@ -12,9 +12,13 @@ from botocore.exceptions import (
 )
 from confluent_kafka import KafkaError
 
-from consumer.failure_kind import FailureKind, failure_kind
-from consumer.sources.kafka import partitions as kafka
-from consumer.sources.kinesis.calls import ExpiredIteratorError, ThrottledError, told_apart
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.sources.kafka import partitions as kafka
+from broadsheet.consumer.sources.kinesis.calls import (
+    ExpiredIteratorError,
+    ThrottledError,
+    told_apart,
+)
 
 
 def refused(code: str, status: int = 400) -> ClientError:

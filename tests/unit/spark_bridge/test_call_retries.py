@@ -7,23 +7,23 @@ from typing import Any
 import grpc
 import pytest
 
-from consumer.errors import ShardNotFoundError
-from consumer.protocol.call_metadata import (
+from broadsheet.consumer.errors import ShardNotFoundError
+from broadsheet.consumer.protocol.call_metadata import (
     HONOURED,
     HONOURED_VALUE,
     Pairs,
     refusal_metadata,
 )
-from consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
-from consumer.protocol.shard_pb2 import (
+from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.consumer.protocol.shard_pb2 import (
     GetHintsRequest,
     ListRequest,
     StatRequest,
     StatResponse,
     Status,
 )
-from spark_bridge.errors import TokenIgnoredError
-from spark_bridge.routing.retry_policy import (
+from broadsheet.spark_bridge.errors import TokenIgnoredError
+from broadsheet.spark_bridge.routing.retry_policy import (
     Again,
     CallAnswered,
     CallHistory,
@@ -37,7 +37,7 @@ from spark_bridge.routing.retry_policy import (
     of_error,
     takes_token,
 )
-from spark_bridge.routing.routes import ShardRoute
+from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 HERE, THERE = "http://here:1", "http://there:1"
 

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from spark_bridge.cluster.cluster_conf import (
+from broadsheet.spark_bridge.cluster.cluster_conf import (
     AUTH_KEYS,
     BROKER_AUTH_KEYS,
     PASSWORD,
     read_cluster_conf,
 )
-from spark_bridge.errors import ArgumentMissingError, ClusterConfError
+from broadsheet.spark_bridge.errors import ArgumentMissingError, ClusterConfError
 
 SPARK_REDACTS = re.compile(r"(?i)secret|password|token|access[.]?key")
 """Spark's default of `spark.redaction.regex`."""

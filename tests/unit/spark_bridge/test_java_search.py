@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_bridge.errors import JavaNotFoundError
-from spark_bridge.java import find_java
+from broadsheet.spark_bridge.errors import JavaNotFoundError
+from broadsheet.spark_bridge.java import find_java
 
 _JAVA = """\
 #!/bin/sh

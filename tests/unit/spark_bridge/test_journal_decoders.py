@@ -32,17 +32,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer.errors import FramingError
-from consumer.message.framing import FixedFraming
-from consumer.message.uuid import build_uuid, clock_at, format_uuid
-from spark_bridge.content.arrow import ArrowDecoder
-from spark_bridge.content.csv import CsvDecoder
-from spark_bridge.content.json import JsonDecoder
-from spark_bridge.content.protobuf import ProtobufDecoder
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import ContentBuffer, FetchedContent
-from spark_bridge.journal_source.columns import METADATA_TYPES, RowColumns, with_metadata
-from spark_bridge.journal_source.message_types import columns_of, load_message_class
+from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.framing import FixedFraming
+from broadsheet.consumer.message.uuid import build_uuid, clock_at, format_uuid
+from broadsheet.spark_bridge.content.arrow import ArrowDecoder
+from broadsheet.spark_bridge.content.csv import CsvDecoder
+from broadsheet.spark_bridge.content.json import JsonDecoder
+from broadsheet.spark_bridge.content.protobuf import ProtobufDecoder
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.byte_runs import ContentBuffer, FetchedContent
+from broadsheet.spark_bridge.journal_source.columns import METADATA_TYPES, RowColumns, with_metadata
+from broadsheet.spark_bridge.journal_source.message_types import columns_of, load_message_class
 
 SECOND = 1_700_000_000
 UUID = build_uuid(0xA1B2C3D4E5F6, clock_at(SECOND * 10**9), 1)
@@ -228,12 +228,12 @@ def test_metadata_must_have_its_columns() -> None:
 
 def test_protobuf_messages_become_columns() -> None:
     """Plan: a class with nested, repeated and unset fields. Why: its columns are found by themselves."""
-    name = "consumer.protocol.journal_pb2:JournalSpec"
+    name = "broadsheet.consumer.protocol.journal_pb2:JournalSpec"
     found = load_message_class(name)
     kinds = {f.name: f.dataType for f in columns_of(found, uuid_field="none")}
     assert kinds["name"] == StringType()
     assert isinstance(kinds["fragment"], StructType)
-    from consumer.protocol.journal_pb2 import JournalSpec, Label
+    from broadsheet.consumer.protocol.journal_pb2 import JournalSpec, Label
 
     specs = [
         JournalSpec(name="a/one", replication=3, flags=1),

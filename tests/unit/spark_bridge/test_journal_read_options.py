@@ -6,10 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.journal_state import JournalState, ProducerState
-from spark_bridge.journal_source.offsets import StreamOffset, SymbolicStart, parse_offset, span_of
-from spark_bridge.journal_source.options import parse_place, read_options
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_source.journal_state import JournalState, ProducerState
+from broadsheet.spark_bridge.journal_source.offsets import (
+    StreamOffset,
+    SymbolicStart,
+    parse_offset,
+    span_of,
+)
+from broadsheet.spark_bridge.journal_source.options import parse_place, read_options
 
 NEEDED = {"address": "http://127.0.0.1:8081", "selector": "name=a/journal"}
 

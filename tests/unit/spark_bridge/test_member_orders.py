@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bridge.cluster.elasticity import Seat, choose_leavers
-from spark_bridge.member.identity import (
+from broadsheet.spark_bridge.cluster.elasticity import Seat, choose_leavers
+from broadsheet.spark_bridge.member.identity import (
     Host,
     Incarnation,
     decode_host,
@@ -13,7 +13,13 @@ from spark_bridge.member.identity import (
     executor_id_of,
     host_of,
 )
-from spark_bridge.member.orders import Order, all_members_key, attempt_key, order_to, task_key
+from broadsheet.spark_bridge.member.orders import (
+    Order,
+    all_members_key,
+    attempt_key,
+    order_to,
+    task_key,
+)
 
 PREFIX = b"/a.clusters/c/orders/"
 THIRD_ATTEMPT = Incarnation(application_id="app-1", partition=1, attempt=2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import get_type_hints
 
-from consumer.config import MemberConfig
-from spark_bridge.cluster import MemberSettings
+from broadsheet.consumer.config import MemberConfig
+from broadsheet.spark_bridge.cluster import MemberSettings
 
 CHOSEN_BY_THE_CLUSTER = {
     "root",

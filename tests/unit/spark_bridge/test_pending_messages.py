@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.message.uuid import Flags
-from spark_bridge.journal_source.commit_scan import CommitScan
-from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING
+from broadsheet.consumer.message.uuid import Flags
+from broadsheet.spark_bridge.journal_source.commit_scan import CommitScan
+from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING
 from tests.support.commit_scans import scan_on
 from tests.support.sequencing import Log
 

@@ -6,9 +6,13 @@ import json
 
 import pytest
 
-from consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
-from spark_bridge.journal_source.commit_scan import CommitScan, ScannedBatch
-from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState, ProducerState
+from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
+from broadsheet.spark_bridge.journal_source.commit_scan import CommitScan, ScannedBatch
+from broadsheet.spark_bridge.journal_source.journal_state import (
+    AT_THE_BEGINNING,
+    JournalState,
+    ProducerState,
+)
 from tests.support.commit_scans import scan_on
 from tests.support.sequencing import Log
 

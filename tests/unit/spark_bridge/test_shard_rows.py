@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
-from consumer.protocol.labels import label_set
-from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
-from consumer.protocol.state_pb2 import ReplicaProgress
-from spark_bridge.format_options import OptionError
-from spark_bridge.shard_tables.access import (
+from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.consumer.protocol.state_pb2 import ReplicaProgress
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.shard_tables.access import (
     NoMemberAnsweredError,
     access_of,
     first_answer,
     options_of,
     selector_of,
 )
-from spark_bridge.shard_tables.columns import batches_of, require_columns
-from spark_bridge.shard_tables.shards_format import (
+from broadsheet.spark_bridge.shard_tables.columns import batches_of, require_columns
+from broadsheet.spark_bridge.shard_tables.shards_format import (
     SHARDS_TABLE,
     ShardsFormat,
     members_of,
@@ -146,7 +146,7 @@ def test_access_of_takes_several_addresses_and_keys_from_a_file(tmp_path: Any) -
 
 async def test_first_answer_passes_over_members_that_are_gone() -> None:
     """One address of several is enough; if none answers, each is named with its cause."""
-    from consumer.errors import EndpointError
+    from broadsheet.consumer.errors import EndpointError
 
     async def ask(address: str) -> str:
         if address == "alive":

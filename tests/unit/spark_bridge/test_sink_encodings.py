@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from consumer.message.batch import MessageType
-from consumer.message.framing import framing_for
-from consumer.message.types import ArrowType, CsvType, ProtobufType
-from consumer.message.uuid import Flags, parse_uuid
-from spark_bridge.content.arrow import ArrowFrames
-from spark_bridge.content.csv import CsvLines
-from spark_bridge.content.encoder import Encoder
-from spark_bridge.content.protobuf import ProtobufFrames
-from spark_bridge.errors import PublishError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.stamps import Stamper
+from broadsheet.consumer.message.batch import MessageType
+from broadsheet.consumer.message.framing import framing_for
+from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType
+from broadsheet.consumer.message.uuid import Flags, parse_uuid
+from broadsheet.spark_bridge.content.arrow import ArrowFrames
+from broadsheet.spark_bridge.content.csv import CsvLines
+from broadsheet.spark_bridge.content.encoder import Encoder
+from broadsheet.spark_bridge.content.protobuf import ProtobufFrames
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from tests.support.order_messages import Order
 
 PRODUCER = 0x0123456789AB

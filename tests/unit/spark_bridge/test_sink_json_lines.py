@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
-from consumer.message.types import JsonType
-from consumer.message.uuid import (
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     UNIX_EPOCH_TICKS,
     Flags,
@@ -23,9 +23,9 @@ from consumer.message.uuid import (
     format_uuid,
     parse_uuid,
 )
-from spark_bridge.content.json import JsonLines
-from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink.stamps import Stamper, uuid_bytes, uuid_texts
+from broadsheet.spark_bridge.content.json import JsonLines
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper, uuid_bytes, uuid_texts
 
 PRODUCER = 0x0123456789AB
 UTC = dt.UTC

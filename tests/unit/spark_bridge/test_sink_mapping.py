@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from consumer.message.mapping import (
+from broadsheet.consumer.message.mapping import (
     MappedJournal,
     fnv1a_32,
     modulo_mapping,
     rendezvous_mapping,
 )
-from spark_bridge.errors import PublishError
-from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.key_mapping import fnv1a_32_of, mapping_for, stable_order
-from spark_bridge.journal_sink.options import write_options
+from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.key_mapping import fnv1a_32_of, mapping_for, stable_order
+from broadsheet.spark_bridge.journal_sink.options import write_options
 
 KEYS = ["", "a", "N14228", "unassigned-9E", "ünïcödé ✈", "x" * 300, "a", *map(str, range(200))]
 JOURNALS = tuple(f"topic/part-{index:03d}" for index in range(7))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bridge.errors import SparkConfError
-from spark_bridge.session import check_conf, recommended_conf
+from broadsheet.spark_bridge.errors import SparkConfError
+from broadsheet.spark_bridge.session import check_conf, recommended_conf
 
 
 def test_recommended_conf_passes_the_check() -> None:

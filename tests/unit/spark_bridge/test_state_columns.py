@@ -8,12 +8,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
-from consumer.protocol.allocation_pb2 import MoveKind, ShardMove
-from consumer.protocol.journal_pb2 import ProcessSpec, Route
-from spark_bridge.format_options import OptionError
-from spark_bridge.shard_tables.columns import batches_of
-from spark_bridge.shard_tables.moves_format import MOVES_TABLE, ShardMovesFormat, move_row
-from spark_bridge.shard_tables.state_columns import (
+from broadsheet.consumer.protocol.allocation_pb2 import MoveKind, ShardMove
+from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.shard_tables.columns import batches_of
+from broadsheet.spark_bridge.shard_tables.moves_format import (
+    MOVES_TABLE,
+    ShardMovesFormat,
+    move_row,
+)
+from broadsheet.spark_bridge.shard_tables.state_columns import (
     METADATA,
     Provenance,
     chosen_table,
@@ -22,8 +26,8 @@ from spark_bridge.shard_tables.state_columns import (
     table_columns,
     with_metadata,
 )
-from spark_bridge.shard_tables.state_format import state_options
-from spark_bridge.shard_tables.state_scan import endpoints_of
+from broadsheet.spark_bridge.shard_tables.state_format import state_options
+from broadsheet.spark_bridge.shard_tables.state_scan import endpoints_of
 
 TABLE = StructType().add("key", StringType()).add("count", IntegerType())
 PROVENANCE = Provenance("shard-a", "zone-a#one", 1, {"in/b": 20, "in/a": 10}, 0.5)

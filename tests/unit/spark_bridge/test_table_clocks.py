@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from consumer.errors import ClockAheadError
-from consumer.message.uuid import Flags, clock_at
-from spark_bridge.journal_source.options import read_options
-from spark_bridge.journal_source.planner import TableClocks
+from broadsheet.consumer.errors import ClockAheadError
+from broadsheet.consumer.message.uuid import Flags, clock_at
+from broadsheet.spark_bridge.journal_source.options import read_options
+from broadsheet.spark_bridge.journal_source.planner import TableClocks
 from tests.support.commit_scans import table_of_batch
 from tests.support.sequencer_logs import A, B, log_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from allocator.errors import ValidationError
-from spark_bridge.routing.channels import CHANNELS_MAX, IDLE_SECONDS, WorkerChannels
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.spark_bridge.routing.channels import CHANNELS_MAX, IDLE_SECONDS, WorkerChannels
 
 
 class Watch:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.commit_thread import CommitThread
 
 SECONDS_MAX = 20.0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import StoreError
-from consumer.stores.conformance.recorded_log import RecordedLog
+from broadsheet.consumer.errors import StoreError
+from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
 
 
 def test_replay_of_all_is_what_was_done(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.stores.conformance.recorded_log import RecordedLog
-from consumer.stores.rocksdb.recording import RocksDbRecording
+from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
+from broadsheet.consumer.stores.rocksdb.recording import RocksDbRecording
 from tests.support.failing_disk import descriptors_under
 
 

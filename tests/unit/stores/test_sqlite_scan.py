@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-import consumer.stores.sqlite.store as store_module
-from consumer.errors import StoreError, StoreUnavailableError
-from consumer.local_state import LocalState
-from consumer.state_tables import ROWS_PER_BATCH
-from consumer.stores.conformance.subject import FixedShard, reading, wait
-from consumer.stores.sqlite import SqliteStore
+import broadsheet.consumer.stores.sqlite.store as store_module
+from broadsheet.consumer.errors import StoreError, StoreUnavailableError
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.state_tables import ROWS_PER_BATCH
+from broadsheet.consumer.stores.conformance.subject import FixedShard, reading, wait
+from broadsheet.consumer.stores.sqlite import SqliteStore
 
 SCHEMA = """
     CREATE TABLE IF NOT EXISTS kinds (

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from consumer.stores.sqlite.recording import HEADER_BYTES, committed_frames, pages_in, parse_header
+from broadsheet.consumer.stores.sqlite.recording import (
+    HEADER_BYTES,
+    committed_frames,
+    pages_in,
+    parse_header,
+)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from consumer.errors import StoreError, StoreUnavailableError
-from consumer.failure_kind import FailureKind, failure_kind
-from consumer.stores.json_file import JsonFileStore
-from consumer.stores.sql import SqlStore
+from broadsheet.consumer.errors import StoreError, StoreUnavailableError
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.sql import SqlStore
 from tests.support.fixed_shard import FixedShard
 
 

@@ -21,8 +21,13 @@ from azure.core.exceptions import (
 from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import BlobLeaseClient, ContainerClient
 
-from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.record import Version
+from broadsheet.consumer.errors import (
+    DependencyError,
+    InvalidStateError,
+    LeasingError,
+    ThrottlingError,
+)
+from broadsheet.consumer.leasing.record import Version
 
 PAGE_BLOBS: Final = 5_000
 """Most blobs that Azure lists at a time."""
@@ -126,7 +131,7 @@ class BlobContent:
 
 
 class BlobContainer:
-    """A container, in the words of `consumer.leasing.stores.azure.container`."""
+    """A container, in the words of `broadsheet.consumer.leasing.stores.azure.container`."""
 
     def __init__(self, client: ContainerClient, *, page_blobs: int = PAGE_BLOBS) -> None:
         """Use a client.
@@ -398,7 +403,7 @@ def _quoted(char: str) -> str:
 
 
 class ObservedContainer:
-    """The part of `consumer.leasing.store.RecordStore` that is about the store as a whole."""
+    """The part of `broadsheet.consumer.leasing.store.RecordStore` that is about the store as a whole."""
 
     def __init__(self, container: BlobContainer) -> None:
         """Be the container."""

@@ -21,21 +21,21 @@ from uuid import uuid4, uuid5
 import structlog
 from azure.storage.blob.aio import ContainerClient
 
-from allocator.errors import ValidationError
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import (
     DependencyError,
     InvalidPositionError,
     InvalidStateError,
     LeasingError,
     UnreadableLeaseError,
 )
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
-from consumer.leasing.stores.azure.container import (
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
+from broadsheet.consumer.leasing.stores.azure.container import (
     Blob,
     BlobContainer,
     BlobContent,
@@ -44,8 +44,8 @@ from consumer.leasing.stores.azure.container import (
     encoded,
     header_value,
 )
-from consumer.leasing.stores.azure.eph_keeper import BlobLeaseKeeper
-from consumer.leasing.stores.azure.native import checked_prefix, listed
+from broadsheet.consumer.leasing.stores.azure.eph_keeper import BlobLeaseKeeper
+from broadsheet.consumer.leasing.stores.azure.native import checked_prefix, listed
 
 LEASE_SECONDS: Final = 30
 """Default length of a native lease; that of a host."""
@@ -170,7 +170,9 @@ def _whole(fields: dict[str, object], field: str, name: str, *, default: int = 0
 
 
 class EphRecordStore:
-    """Implements `consumer.leasing.store.RecordStore`. An async context manager for the workers of one process."""
+    """Implements `broadsheet.consumer.leasing.store.RecordStore`. An async context manager for the workers of one
+    process.
+    """
 
     def __init__(
         self,

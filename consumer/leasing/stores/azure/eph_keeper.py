@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from consumer.errors import LeasingError
-from consumer.leasing.stores.azure.container import BlobContainer, BlobRefusedError
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import LeasingError
+from broadsheet.consumer.leasing.stores.azure.container import BlobContainer, BlobRefusedError
 
 RENEWALS_AT_ONCE = 16
 """Requests at a time; a hub has up to some thousand partitions."""

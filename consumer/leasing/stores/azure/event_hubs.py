@@ -13,11 +13,11 @@ from typing import Final
 import structlog
 from azure.storage.blob.aio import ContainerClient
 
-from consumer.errors import LeasingError, UnreadableLeaseError
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
-from consumer.leasing.stores.azure.container import (
+from broadsheet.consumer.errors import LeasingError, UnreadableLeaseError
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
+from broadsheet.consumer.leasing.stores.azure.container import (
     Blob,
     BlobContainer,
     BlobContent,
@@ -25,7 +25,7 @@ from consumer.leasing.stores.azure.container import (
     FencedVersion,
     ObservedContainer,
 )
-from consumer.leasing.stores.azure.event_hubs_blobs import (
+from broadsheet.consumer.leasing.stores.azure.event_hubs_blobs import (
     CHECKPOINT,
     OWNERSHIP,
     HubNames,
@@ -46,7 +46,7 @@ _log = structlog.get_logger()
 
 
 class EventHubsRecordStore(ObservedContainer):
-    """Implements `consumer.leasing.store.RecordStore` in the container of Azure's checkpoint stores."""
+    """Implements `broadsheet.consumer.leasing.store.RecordStore` in the container of Azure's checkpoint stores."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class EventHubsRecordStore(ObservedContainer):
             container: That of the processors. `delete_store` deletes it. Stays the caller's.
             scope: `namespace/hub/group` in lower case, e.g. `ns.servicebus.windows.net/clicks/$default`; then the key
                 of a record is a partition's id. None: all of the container, and keys are
-                `namespace/hub/group/partition`, as `consumer.leasing.facades.event_hubs` has them.
+                `namespace/hub/group/partition`, as `broadsheet.consumer.leasing.facades.event_hubs` has them.
 
         Raises:
             ValidationError: the scope is none.

@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from allocator.errors import ValidationError
-from consumer.errors import InvalidPositionError, InvalidStateError
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.stores.azure.container import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import InvalidPositionError, InvalidStateError
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.stores.azure.container import (
     Blob,
     BlobContent,
     FencedVersion,
@@ -35,7 +35,7 @@ from consumer.leasing.stores.azure.container import (
     encoded,
     header_value,
 )
-from consumer.leasing.stores.azure.native import (
+from broadsheet.consumer.leasing.stores.azure.native import (
     IN_BODY,
     RECORD_METADATA,
     record_in,

@@ -13,12 +13,12 @@ from typing import Final
 
 from azure.storage.blob.aio import ContainerClient
 
-from allocator.errors import ValidationError
-from consumer.errors import UnreadableLeaseError
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import OnUnreadable, log_unreadable
-from consumer.leasing.stores.azure.container import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import UnreadableLeaseError
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.consumer.leasing.store import OnUnreadable, log_unreadable
+from broadsheet.consumer.leasing.stores.azure.container import (
     NAME_CHARACTERS_MAX,
     PAGE_BLOBS,
     Blob,
@@ -39,7 +39,7 @@ IN_BODY: Final = "-"
 
 
 class BlobRecordStore(ObservedContainer):
-    """Implements `consumer.leasing.store.RecordStore` in one container, which is the store."""
+    """Implements `broadsheet.consumer.leasing.store.RecordStore` in one container, which is the store."""
 
     def __init__(
         self, container: ContainerClient, *, prefix: str = "", page_blobs: int = PAGE_BLOBS

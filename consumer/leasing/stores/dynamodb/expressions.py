@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from consumer.leasing.stores.dynamodb.values import Item, Value, canonical
+from broadsheet.consumer.leasing.stores.dynamodb.values import Item, Value, canonical
 
 
 class Condition(TypedDict, total=False):

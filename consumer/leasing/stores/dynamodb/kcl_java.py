@@ -19,11 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from consumer.errors import InvalidStateError
-from consumer.leasing.position import Position
-from consumer.leasing.record import HashRange, LeaseRecord
-from consumer.leasing.store import ForeignLeader
-from consumer.leasing.stores.dynamodb.layout import (
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.consumer.leasing.store import ForeignLeader
+from broadsheet.consumer.leasing.stores.dynamodb.layout import (
     EPOCH,
     REMAINDER,
     REV,
@@ -35,7 +35,7 @@ from consumer.leasing.stores.dynamodb.layout import (
     remainder,
     remainder_of,
 )
-from consumer.leasing.stores.dynamodb.values import (
+from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
     binary,
@@ -76,7 +76,7 @@ _KNOWN: Final = frozenset(
 
 
 class KclJavaLayout:
-    """Implements `consumer.leasing.stores.dynamodb.layout.Layout`."""
+    """Implements `broadsheet.consumer.leasing.stores.dynamodb.layout.Layout`."""
 
     key_name = KEY
     owner_name = OWNER

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from consumer.errors import InvalidStateError
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.stores.dynamodb.values import (
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
     from_json,
@@ -177,7 +177,7 @@ OWNER_INDEX: Final = "owner-key"
 
 
 class NativeLayout:
-    """Implements `consumer.leasing.stores.dynamodb.layout.Layout`."""
+    """Implements `broadsheet.consumer.leasing.stores.dynamodb.layout.Layout`."""
 
     key_name = KEY
     owner_name = OWNER

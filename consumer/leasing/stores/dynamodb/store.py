@@ -14,39 +14,39 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
-from consumer.leasing.store import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.errors import InvalidStateError, UnreadableLeaseError
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
+from broadsheet.consumer.leasing.store import (
     ForeignLeader,
     OnUnreadable,
     WritesLeaseLength,
     log_unreadable,
     reading_row,
 )
-from consumer.leasing.stores.dynamodb.expressions import (
+from broadsheet.consumer.leasing.stores.dynamodb.expressions import (
     AttributeChanges,
     changes_between,
     condition_of,
     creation_of,
     update_of,
 )
-from consumer.leasing.stores.dynamodb.kcl_java import (
+from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import (
     LEADER_KEYS,
     STATE_KEY,
     KclJavaLayout,
     leader_in,
     state_table,
 )
-from consumer.leasing.stores.dynamodb.layout import EPOCH, REV, Layout, NativeLayout
-from consumer.leasing.stores.dynamodb.table import (
+from broadsheet.consumer.leasing.stores.dynamodb.layout import EPOCH, REV, Layout, NativeLayout
+from broadsheet.consumer.leasing.stores.dynamodb.table import (
     USABLE,
     ConditionRefusedError,
     LeaseTable,
     TableKeys,
     TableOptions,
 )
-from consumer.leasing.stores.dynamodb.values import (
+from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
     from_plain,
@@ -54,7 +54,7 @@ from consumer.leasing.stores.dynamodb.values import (
     number_of,
     to_plain,
 )
-from consumer.leasing.stores.dynamodb.vmware_go import NANOSECONDS
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import NANOSECONDS
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -67,7 +67,7 @@ KNOWN_ROWS_MAX: Final = 100_000
 
 
 class DynamoRecordStore:
-    """Implements `consumer.leasing.store.RecordStore` over one table."""
+    """Implements `broadsheet.consumer.leasing.store.RecordStore` over one table."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DynamoRecordStore:
 
         Args:
             client: Of boto3; stays the caller's. Best one that does not try again by itself
-                (`consumer.leasing.open_dynamodb_client`): then throttling is told from doubt.
+                (`broadsheet.consumer.leasing.open_dynamodb_client`): then throttling is told from doubt.
             table_name: Of the table; the other systems name it like the application.
             layout: Of its rows; None: our own.
             options: How the table is made, if it is.

@@ -13,10 +13,15 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.stores.dynamodb.expressions import Condition, UpdateArguments
-from consumer.leasing.stores.dynamodb.values import Item
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import (
+    DependencyError,
+    InvalidStateError,
+    LeasingError,
+    ThrottlingError,
+)
+from broadsheet.consumer.leasing.stores.dynamodb.expressions import Condition, UpdateArguments
+from broadsheet.consumer.leasing.stores.dynamodb.values import Item
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -149,7 +154,7 @@ class TableKeys:
 
 
 class LeaseTable:
-    """Calls for one table, in the words of `consumer.leasing.stores.dynamodb.table`."""
+    """Calls for one table, in the words of `broadsheet.consumer.leasing.stores.dynamodb.table`."""
 
     def __init__(
         self,

@@ -26,12 +26,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from allocator.errors import ValidationError
-from allocator.runtime.clock import Clock, SystemClock
-from consumer.leasing.expiry import LeaseExpiry
-from consumer.leasing.position import SHARD_END, Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.stores.dynamodb.layout import (
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.leasing.expiry import LeaseExpiry
+from broadsheet.consumer.leasing.position import SHARD_END, Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.stores.dynamodb.layout import (
     EPOCH,
     REMAINDER,
     REV,
@@ -42,7 +42,14 @@ from consumer.leasing.stores.dynamodb.layout import (
     remainder,
     remainder_of,
 )
-from consumer.leasing.stores.dynamodb.values import Item, Value, number, number_of, text, text_of
+from broadsheet.consumer.leasing.stores.dynamodb.values import (
+    Item,
+    Value,
+    number,
+    number_of,
+    text,
+    text_of,
+)
 
 KEY: Final = "ShardID"
 OWNER: Final = "AssignedTo"
@@ -98,7 +105,7 @@ def moment_of(nanoseconds: int) -> str:
 
 
 class VmwareGoLayout:
-    """Implements `consumer.leasing.stores.dynamodb.layout.Layout`."""
+    """Implements `broadsheet.consumer.leasing.stores.dynamodb.layout.Layout`."""
 
     key_name = KEY
     owner_name = OWNER
@@ -265,7 +272,7 @@ SKEW_SECONDS = 2.0
 
 
 class WallClockExpiry:
-    """Implements `consumer.leasing.expiry.Expiry`. All machines must keep their clocks with NTP."""
+    """Implements `broadsheet.consumer.leasing.expiry.Expiry`. All machines must keep their clocks with NTP."""
 
     def __init__(self, *, skew_seconds: float = SKEW_SECONDS, clock: Clock | None = None) -> None:
         """Judge by a clock.

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import structlog
 
-from allocator.errors import (
+from broadsheet.allocator.errors import (
     EtcdError,
     EtcdLimitError,
     EtcdUnavailableError,
@@ -25,9 +25,9 @@ from allocator.errors import (
     RevisionCompactedError,
     ValidationError,
 )
-from allocator.etcd.api import Etcd, TxnResult
-from allocator.etcd.lease import LeaseKeeper
-from allocator.ops import (
+from broadsheet.allocator.etcd.api import Etcd, TxnResult
+from broadsheet.allocator.etcd.lease import LeaseKeeper
+from broadsheet.allocator.ops import (
     Compare,
     CompareTarget,
     Delete,
@@ -38,17 +38,17 @@ from allocator.ops import (
     Put,
     prefix_range_end,
 )
-from allocator.runtime.clock import Clock, SystemClock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import (
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import (
     DependencyError,
     InvalidStateError,
     ThrottlingError,
     UnreadableLeaseError,
 )
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
-from consumer.leasing.store import OnUnreadable, log_unreadable
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
+from broadsheet.consumer.leasing.store import OnUnreadable, log_unreadable
 
 LEASE_SECONDS = 10.0
 """Default life of an etcd lease that is not renewed; that of a lease in the Kinesis Client Library."""
@@ -213,7 +213,8 @@ class LeaseKeys:
 
 
 class EtcdRecordStore:
-    """Implements `consumer.leasing.store.RecordStore`. An async context manager for the workers of one process.
+    """Implements `broadsheet.consumer.leasing.store.RecordStore`. An async context manager for the workers of one
+    process.
 
     A record whose owner no process vouches for (`join`) has no fence: it is as free as one whose owner died.
     """

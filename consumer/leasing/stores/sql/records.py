@@ -23,11 +23,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.failure_kind import is_passing_sqlite_error
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.compare_and_swap import stamped
-from consumer.leasing.record import (
+from broadsheet.consumer.errors import (
+    DependencyError,
+    InvalidStateError,
+    LeasingError,
+    ThrottlingError,
+)
+from broadsheet.consumer.failure_kind import is_passing_sqlite_error
+from broadsheet.consumer.leasing.codec import decode, encode
+from broadsheet.consumer.leasing.compare_and_swap import stamped
+from broadsheet.consumer.leasing.record import (
     KEY_CHARACTERS_MAX,
     LeaseRecord,
     RecordConflictError,
@@ -232,7 +237,7 @@ class SqlRecords:
         Args:
             connection: In the caller's transaction.
             seen: What the caller believes to be there.
-            change: A rule of `consumer.leasing.rules`.
+            change: A rule of `broadsheet.consumer.leasing.rules`.
 
         Raises:
             RecordConflictError: it was changed, or is gone. Roll back: the lease may be lost.

@@ -1,7 +1,7 @@
 """Records in an SQL database: PostgreSQL, or a SQLite file that processes of one machine share.
 
 The database does not know who lives: observers watch the counters that holders move. Its own gift is that a checkpoint
-can be part of another transaction (`consumer.leasing.stores.sql.records.SqlRecords`).
+can be part of another transaction (`broadsheet.consumer.leasing.stores.sql.records.SqlRecords`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from consumer.errors import ThrottlingError, UnreadableLeaseError
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.store import OnUnreadable, log_unreadable
-from consumer.leasing.stores.sql.records import TABLE_NAME, SqlRecords, translated
-from consumer.stores.sql_dialect import dialect_of
+from broadsheet.consumer.errors import ThrottlingError, UnreadableLeaseError
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.store import OnUnreadable, log_unreadable
+from broadsheet.consumer.leasing.stores.sql.records import TABLE_NAME, SqlRecords, translated
+from broadsheet.consumer.stores.sql_dialect import dialect_of
 
 T = TypeVar("T")
 
@@ -28,7 +28,9 @@ PAGE_ROWS = 500
 
 
 class SqlRecordStore:
-    """Implements `consumer.leasing.store.RecordStore`. Every call is one transaction on a thread of asyncio's pool."""
+    """Implements `broadsheet.consumer.leasing.store.RecordStore`. Every call is one transaction on a thread of
+    asyncio's pool.
+    """
 
     def __init__(
         self,

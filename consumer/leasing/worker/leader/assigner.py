@@ -13,25 +13,25 @@ from random import Random
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.errors import LeasingError
-from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_taker
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import Versioned
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.assignments import (
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.errors import LeasingError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_taker
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.assignments import (
     AssignmentLimits,
     GivenHow,
     LeaseAssignment,
     plan_assignments,
     standings,
 )
-from consumer.leasing.worker.leader.roster import Roster, StoreWatch
-from consumer.leasing.worker.lease_view import LeaseScan
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.consumer.leasing.worker.leader.roster import Roster, StoreWatch
+from broadsheet.consumer.leasing.worker.lease_view import LeaseScan
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 
 _log = structlog.get_logger()
 

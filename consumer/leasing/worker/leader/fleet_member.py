@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from allocator.runtime.clock import Clock
-from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.leader.assigner import Assigner
-from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
-from consumer.leasing.worker.leader.roster import Presence, Roster
-from consumer.leasing.worker.leader.term import LeaderTerm
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.pacing import Pacing, retryable
-from consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.metrics import LeaseMetrics
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.leader.assigner import Assigner
+from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
+from broadsheet.consumer.leasing.worker.leader.roster import Presence, Roster
+from broadsheet.consumer.leasing.worker.leader.term import LeaderTerm
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.pacing import Pacing, retryable
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 
 
 class FleetMember:

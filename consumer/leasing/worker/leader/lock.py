@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from allocator.runtime.clock import Clock
-from consumer.errors import InvalidStateError
-from consumer.leasing.expiry import LastSeen, is_free, sighted
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
-from consumer.leasing.store import ForeignLeader, RecordStore, TellsForeignLeader
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.expiry import LastSeen, is_free, sighted
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from broadsheet.consumer.leasing.store import ForeignLeader, RecordStore, TellsForeignLeader
 
 # What is in the store of a fleet, beside which its leases are elsewhere: who leads, and who is
 # there.

@@ -9,14 +9,25 @@ from collections.abc import Mapping
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.record import RecordConflictError, Versioned
-from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.leader.lock import WORKER_PREFIX, check_rows, taken_row, worker_key
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, WorkerView, outlook
-from consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.record import RecordConflictError, Versioned
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.worker.leader.lock import (
+    WORKER_PREFIX,
+    check_rows,
+    taken_row,
+    worker_key,
+)
+from broadsheet.consumer.leasing.worker.lease_view import (
+    LeaseScan,
+    Memory,
+    Viewer,
+    WorkerView,
+    outlook,
+)
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 
 _log = structlog.get_logger()
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Coroutine
 
 import structlog
 
-from allocator.runtime.clock import Clock
-from consumer.errors import DependencyError, LeasingError
-from consumer.leasing.worker.leader.assigner import Assigner
-from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
-from consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import DependencyError, LeasingError
+from broadsheet.consumer.leasing.worker.leader.assigner import Assigner
+from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
 
 _log = structlog.get_logger()
 

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
-from consumer.errors import DependencyError
-from consumer.leasing import rules
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.stores.dynamodb.kcl_java import state_table
-from consumer.leasing.stores.dynamodb.layout import NativeLayout
-from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from consumer.leasing.worker.acquirer import Acquirer
-from consumer.leasing.worker.discoverer import Discoverer
-from consumer.leasing.worker.leader.lock import ForeignWatch
-from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.pacing import Pacing
+from broadsheet.consumer.errors import DependencyError
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.metrics import LeaseMetrics
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import state_table
+from broadsheet.consumer.leasing.stores.dynamodb.layout import NativeLayout
+from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.consumer.leasing.worker.acquirer import Acquirer
+from broadsheet.consumer.leasing.worker.discoverer import Discoverer
+from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch
+from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.pacing import Pacing
 from tests.support.aws_faults import aws_faults
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.moto import aws_settings

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import (
+from broadsheet.consumer.errors import (
     LeaseNotAcquiredError,
     ShardClaimedError,
     ShutdownError,
 )
-from consumer.leasing import rules
-from consumer.leasing.expiry import LeaseObserver
-from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, ShardCheckpointer
-from consumer.leasing.position import Position
-from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from consumer.leasing.stores.dynamodb.vmware_go import SKEW_SECONDS, VmwareGoLayout
+from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.expiry import LeaseObserver
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, ShardCheckpointer
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import SKEW_SECONDS, VmwareGoLayout
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.stepping_clock import SteppingClock
 from tests.support.vmware_go_peer import VmwareGoPeer, vmware_moment

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from allocator.errors import ValidationError
-from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.facades.vmware_go import ShardCheckpointer
-from consumer.leasing.store import RecordStore
-from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
-from consumer.leasing.worker.settings import WorkerSettings
-from consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.leasing.facades.vmware_go import ShardCheckpointer
+from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.eventually import eventually
 from tests.support.memory_stream import MemoryStream

@@ -1,0 +1,125 @@
+"""The wheel beside a project whose own modules are called as our folders are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from broadsheet.consumer.cli.dev import dev
+from broadsheet.consumer.cli.main import main
+from broadsheet.consumer.cli.serve import serve
+from tests.support.documents import REPOSITORY
+
+pytestmark = pytest.mark.e2e
+
+_NAMES = ("allocator", "consumer", "spark_bridge", "examples")
+_SHADOWS = ("click", "grpc", "queue", "broadsheet")
+"""What the broker imports; `queue` is the standard library's."""
+_APPLICATION = re.compile(r"\b[a-z]\w*(?:\.[a-z]\w*)+:[A-Za-z]\w*")
+_PLACEHOLDERS = {"my.module:make_app", "package.module:attribute"}
+"""They stand for the user's application."""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment: the wheel, PyPI's `allocator`, and what the wheel depends on."""
+    directory = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = directory.glob("*.whl")
+    venv.create(directory / "venv", with_pip=False, symlinks=True)
+    interpreter = directory / "venv" / "bin" / "python"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "uv", "pip", "install", "-q", "--offline", "--no-deps"),
+            *("--no-cache", "--python", str(interpreter), str(wheel)),
+        ],
+        check=True,
+    )
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory / "venv")}))
+    # The path alone: the repository's own editable installation there is not followed.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    (packages / "allocator").mkdir()
+    (packages / "allocator" / "__init__.py").write_text("OWNER = 'PyPI'\n")
+    return interpreter
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with modules called `consumer`, `allocator` and so on."""
+    for name in _NAMES:
+        (tmp_path / f"{name}.py").write_text("OWNER = 'user'\n")
+    (tmp_path / "consumer.py").write_text(
+        "import broadsheet.examples.counter.app as example\n"
+        "class Counter(example.Counter): pass\n"
+        "OWNER = 'user'\n"
+    )
+    return tmp_path
+
+
+def _run(python: Path, project: Path, *command: str) -> str:
+    done = subprocess.run(
+        [str(python), *command], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_users_modules_and_ours_are_both_there(python: Path, project: Path) -> None:
+    """A user's `consumer.py` is imported by its name, and doors of ours by theirs; nothing of ours has a bare name."""
+    (project / "main.py").write_text(
+        "import sys\n"
+        "import allocator, consumer, examples, spark_bridge\n"
+        "from broadsheet import Application, JsonType, ShardClient\n"
+        "from broadsheet.spark import ShardCluster\n"
+        "assert {m.OWNER for m in (allocator, consumer, examples, spark_bridge)} == {'user'}\n"
+        "bare = [name for name in sys.modules if name.startswith(('consumer.', 'spark_bridge.'))]\n"
+        "print(bare, sys.modules['broadsheet.consumer'].__file__)\n"
+    )
+    printed = _run(python, project, "main.py")
+    assert printed.startswith("[] ")
+    assert "/site-packages/broadsheet/consumer/" in printed
+    assert str(REPOSITORY) not in printed
+
+
+def test_pypis_allocator_stays(python: Path, project: Path) -> None:
+    """PyPI's `allocator` installs the same top-level name: both are importable."""
+    program = (
+        "import allocator, broadsheet.allocator as ours; print(allocator.OWNER, ours.__name__)"
+    )
+    assert _run(python, project, "-P", "-c", program) == "PyPI broadsheet.allocator\n"
+
+
+def test_applications_that_help_names_are_installed(python: Path, project: Path) -> None:
+    """`shardctl` loads each application that its help names, and one in a user's `consumer.py`, from the wheel."""
+    told = " ".join(command.help or "" for command in (main, dev, serve))
+    named = sorted({*_APPLICATION.findall(told)} - _PLACEHOLDERS)
+    assert named
+    program = (
+        "import sys\nfrom broadsheet.consumer.cli.application_name import load_application\n"
+        "for name in sys.argv[1:]: print(load_application(name).__module__)\n"
+    )
+    printed = _run(python, project, "-P", "-c", program, *named, "consumer:Counter")
+    assert printed.split() == [*(name.partition(":")[0] for name in named), "consumer"]
+
+
+def test_children_do_not_import_from_the_working_directory(python: Path, project: Path) -> None:
+    """A broker is started where modules lie that have the names of what it imports, all of which end it."""
+    for name in _SHADOWS:
+        (project / f"{name}.py").write_text("raise SystemExit('the working directory shadows')\n")
+    program = (
+        "from pathlib import Path\n"
+        "from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess\n"
+        "with EmbeddedBrokerProcess(Path('data')) as broker: print(broker.address)\n"
+    )
+    assert "127.0.0.1" in _run(python, project, "-P", "-c", program)

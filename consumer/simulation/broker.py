@@ -98,7 +98,6 @@ class MemoryBroker:
     """Serves all journals there are."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.journals: dict[str, MemoryJournal] = {}
         self.observers: list[Callable[[Appended], None]] = []
         """Called with each append, before anyone else can see it."""
@@ -234,7 +233,6 @@ class MemoryRead:
     """One read on its way through a journal: metadata, then all bytes that there are, then the next."""
 
     def __init__(self, journal: MemoryJournal, request: ReadRequest, header: Header) -> None:
-        """Begin; the header goes with the first message."""
         self._journal = journal
         self._request = request
         self._header: Header | None = header

@@ -216,7 +216,6 @@ class AppendCall:
     """An Append: its messages go out together with the last one."""
 
     def __init__(self, wire: _Wire) -> None:
-        """Open the call."""
         self._wire = wire
         self._request: AppendRequest | None = None
         self._content: list[bytes] = []
@@ -276,7 +275,6 @@ class WholeAppendCall:
     """An append in one message, in turn if it says so."""
 
     def __init__(self, wire: _Wire, append: AppendStreamRequest.Append) -> None:
-        """Open the call."""
         self._wire = wire
         self._request = append
 
@@ -295,7 +293,6 @@ class ReadCall:
     """A Read."""
 
     def __init__(self, wire: _Wire, request: ReadRequest) -> None:
-        """Open the call."""
         self._wire = wire
         self._request = request
         self._read: MemoryRead | None = None
@@ -337,7 +334,6 @@ class ListCall:
     """A List of now; watches are not simulated."""
 
     def __init__(self, wire: _Wire, request: ListRequest) -> None:
-        """Open the call."""
         assert not request.watch, "a simulated process watches the listing"
         self._wire = wire
         self._request = request

@@ -51,7 +51,6 @@ class RecoveredView:
     """Follows one recovery log of a `RecordedStore`."""
 
     def __init__(self, log: str) -> None:
-        """Begin with nothing."""
         self._playback = Playback(FSMHints(log=log))
         self._files: dict[int, bytearray] = {}
         self._decoded_fnode = 0
@@ -81,7 +80,6 @@ class CommittedHistory:
     """Follows one journal from its beginning. Messages are JSON with a number at `id`."""
 
     def __init__(self, journal: str) -> None:
-        """Begin with nothing."""
         self._unframer = framing_for(NDJSON, journal=journal).unframer(journal=journal, offset=0)
         self._sequencer = Sequencer({}, ring_messages=ENDLESS, ring_bytes=ENDLESS)
         self._type = JsonType()

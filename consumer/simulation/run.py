@@ -48,7 +48,6 @@ class Statuses:
     """Sees each revision of etcd."""
 
     def __init__(self, keys: Keys, witness: HistoryChecker) -> None:
-        """Take the syntax of keys, and who is told."""
         self._keys = keys
         self._witness = witness
         self._codes: dict[AssignmentKey, ReplicaStatus.Code.ValueType] = {}

@@ -44,7 +44,6 @@ class PiecewiseRecorder:
     """Implements `broadsheet.consumer.recoverylog.recorder.FileRecorder`: sends each operation by itself."""
 
     def __init__(self, recorder: FileRecorder) -> None:
-        """Take the recorder that does the work."""
         self._recorder = recorder
 
     def create(self, path: str) -> None:
@@ -315,7 +314,6 @@ class FencedRowStore:
         way: Way | None = None,
         observer: StoreObserver | None = None,
     ) -> None:
-        """Take the table, and the way to it."""
         self._fqn = shard.fqn
         self._table = table
         self._way = way or DirectWay()
@@ -403,7 +401,6 @@ class FaultyTable:
     """Implements `broadsheet.consumer.simulation.stores.Way` over a `Link`."""
 
     def __init__(self, link: Link) -> None:
-        """Take what is in between."""
         self._link = link
 
     def check(self) -> None:

@@ -77,7 +77,6 @@ class KeptStateFile:
     """In a directory that stays."""
 
     def __init__(self, fqn: str, directory: Path, *, lock_wait_seconds: float) -> None:
-        """Name the file; nothing is touched before `restore`."""
         self._fqn = fqn
         self._directory = directory
         self._lock_wait_seconds = lock_wait_seconds
@@ -165,7 +164,6 @@ class RecordedStateFile:
     """In a directory of its own, recorded; the log is what lasts, so nothing is synced here."""
 
     def __init__(self, fqn: str, directory: Path, recorder: FileRecorder) -> None:
-        """Name the file; nothing is touched before `restore`."""
         self._fqn = fqn
         self._directory = directory
         self._recorder = recorder

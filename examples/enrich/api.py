@@ -27,7 +27,6 @@ class ProfileApi(enrich_pb2_grpc.ProfileServiceServicer):
     """Serves `examples.enrich.v1.ProfileService` for one member."""
 
     def __init__(self, resolver: Resolver) -> None:
-        """Serve the shards that `resolver` finds."""
         self._resolver = resolver
 
     async def LookUp(  # noqa: N802 - gRPC's name

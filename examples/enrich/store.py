@@ -26,7 +26,6 @@ class ProfileStore(SqliteStore):
     """Keeps profiles."""
 
     def __init__(self, shard: Shard) -> None:
-        """Create a store; nothing is opened before `restore_checkpoint`."""
         super().__init__(shard, schema=_SCHEMA)
 
     def add(self, payments: Iterable[Payment]) -> None:

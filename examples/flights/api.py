@@ -26,7 +26,6 @@ class FlightsApi(flights_pb2_grpc.FlightsServiceServicer):
     """Serves `examples.flights.v1.FlightsService` for one member."""
 
     def __init__(self, resolver: Resolver) -> None:
-        """Serve the shards that `resolver` finds."""
         self._resolver = resolver
 
     async def ListAircraft(  # noqa: N802 - gRPC's name

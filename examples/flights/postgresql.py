@@ -49,7 +49,6 @@ class PostgresqlServer:
     """A context manager around the server; `url` is where to connect to."""
 
     def __init__(self) -> None:
-        """Describe the server; nothing happens before `start`."""
         self._directory: Path | None = None
         self._server: ChildProcess | None = None
 

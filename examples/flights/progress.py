@@ -16,7 +16,6 @@ class RunProgress:
     """Counts of messages published and consumed; a context manager."""
 
     def __init__(self, console: Console, *, total: int) -> None:
-        """Show counts up to `total` messages."""
         self._console = console
         self._total = total
         self._bars = (

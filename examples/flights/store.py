@@ -38,7 +38,6 @@ class FlightStore(SqlStore):
     """An SQL store that keeps its shard's aircraft in memory too: some 500, so all of them."""
 
     def __init__(self, shard: Shard, engine: Engine) -> None:
-        """Create a store; nothing is read before `restore_checkpoint`."""
         super().__init__(shard, engine)
         self._engine = engine
         self._shard_fqn = shard.fqn

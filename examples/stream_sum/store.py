@@ -42,7 +42,6 @@ class JsonStreamStore(JsonFileStore[dict[str, Progress]]):
     """Streams in a JSON file, or in the shard's recovery log."""
 
     def __init__(self, shard: Shard, directory: Path) -> None:
-        """Create a store; `directory` holds the files of all shards."""
         super().__init__(shard, directory, initial={}, state_type=dict[str, Progress])
 
     def progress(self, stream: str) -> Progress:
@@ -62,7 +61,6 @@ class SqliteStreamStore(SqliteStore):
     """Streams in a SQLite file of the shard's own, or in its recovery log."""
 
     def __init__(self, shard: Shard, directory: Path) -> None:
-        """Create a store; `directory` holds the files of shards without a recovery log."""
         super().__init__(
             shard,
             LocalState(directory.absolute() / shard.id.replace("/", "-")),
@@ -101,7 +99,6 @@ class SqlStreamStore(SqlStore):
     """Streams in a table that the shards share: no stream is in two of them."""
 
     def __init__(self, shard: Shard, engine: Engine) -> None:
-        """Create a store in the engine's database."""
         super().__init__(shard, engine)
         self._engine = engine
 

@@ -29,7 +29,6 @@ class WordCountApi(word_count_pb2_grpc.WordCountServiceServicer):
     """Serves `examples.word_count.v1.WordCountService` for one member."""
 
     def __init__(self, resolver: Resolver) -> None:
-        """Serve the shards that `resolver` finds."""
         self._resolver = resolver
 
     async def ListCounts(  # noqa: N802 - gRPC's name

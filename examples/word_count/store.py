@@ -16,7 +16,6 @@ class CountStore(SqliteStore):
     """A row a word, in a SQLite file that the shard's recovery log has."""
 
     def __init__(self, shard: Shard) -> None:
-        """Create a store; nothing is opened before `restore_checkpoint`."""
         super().__init__(shard, schema=_SCHEMA)
 
     def add(self, word: str) -> None:

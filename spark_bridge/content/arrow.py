@@ -27,7 +27,6 @@ class ArrowDecoder:
     whole_bytes = staticmethod(whole_frames)
 
     def __init__(self, columns: RowColumns) -> None:
-        """Say what is wanted; columns that a batch has not are null."""
         self._columns = columns
 
     def decode(self, content: FetchedContent) -> pa.RecordBatch:

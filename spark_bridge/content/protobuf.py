@@ -34,7 +34,6 @@ class ProtobufDecoder:
     def __init__(
         self, columns: RowColumns, message_class: type[Message], *, uuid_field: str
     ) -> None:
-        """Say what is wanted; columns that no field fills are null."""
         self._columns = columns
         self._class = message_class
         self._type = ProtobufType(message_class, uuid_field=uuid_field)

@@ -37,7 +37,6 @@ class JournalPartition(InputPartition):
     """What a task needs to know."""
 
     def __init__(self, bytes_: BytePartition, content_type: str) -> None:
-        """Take the bytes and how they are to be understood."""
         super().__init__(None)
         self.bytes = bytes_
         self.content_type = content_type

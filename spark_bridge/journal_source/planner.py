@@ -226,7 +226,6 @@ class Planner:
     """Plans the micro-batches of one read."""
 
     def __init__(self, client: JournalClient, options: ReadOptions) -> None:
-        """Take what reads the journals."""
         self._client = client
         self._options = options
         self._content_types: Mapping[str, str] = {}

@@ -55,7 +55,6 @@ class StreamPlan:
     """Answers what Spark asks on the driver. Used by one thread."""
 
     def __init__(self, options: ReadOptions) -> None:
-        """Open what reads the journals."""
         self._options = options
         self._limits = MicroBatchLimits(
             options.rows_max or UNLIMITED, options.bytes_max or UNLIMITED

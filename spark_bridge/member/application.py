@@ -17,7 +17,6 @@ class Arguments(Mapping[str, str]):
     """A read-only mapping whose text shows names and never values, for some are secrets."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        """Copy the values."""
         self._values = dict(values)
 
     def __getitem__(self, name: str) -> str:

@@ -33,7 +33,6 @@ class RoutedChannel(grpc.Channel):
     """Holds no connection of its own: those are the worker's, which other channels share."""
 
     def __init__(self, target: CallTarget) -> None:
-        """Lead to a shard."""
         self._target = target
 
     def unary_unary(
@@ -230,7 +229,6 @@ class RoutedStream(Iterator[Any]):
     """The responses of one call, of which the first has come."""
 
     def __init__(self, call: Any, first: Any) -> None:
-        """Give the first response back, and then the call's others; None: it has none."""
         self._call = call
         self._first = first
 

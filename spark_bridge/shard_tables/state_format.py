@@ -25,7 +25,7 @@ from broadsheet.spark_bridge.shard_tables.access import (
     options_of,
     selector_of,
 )
-from broadsheet.spark_bridge.shard_tables.state_columns import (
+from broadsheet.spark_bridge.shard_tables.columns import (
     chosen_table,
     fitted,
     require_columns_of,

@@ -29,8 +29,8 @@ from broadsheet.spark_bridge.shard_tables.access import (
     NoMemberAnsweredError,
     StateReadError,
 )
+from broadsheet.spark_bridge.shard_tables.columns import Provenance
 from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
-from broadsheet.spark_bridge.shard_tables.state_columns import Provenance
 
 AnswerT = TypeVar("AnswerT")
 

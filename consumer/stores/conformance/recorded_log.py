@@ -104,7 +104,6 @@ class MirroredFiles:
     """Files as a player of the log has them."""
 
     def __init__(self, files: dict[str, bytearray] | None = None) -> None:
-        """Start from `files`, by path; from none."""
         self._files = files if files is not None else {}
 
     def copy(self) -> MirroredFiles:
@@ -176,7 +175,6 @@ class MirroringRecorder:
     """Implements `broadsheet.consumer.recoverylog.recorder.FileRecorder`."""
 
     def __init__(self, log: RecordedLog, number: int) -> None:
-        """Record into `log` until a recorder with a higher number is there."""
         self._log = log
         self._number = number
         self._waits: list[Future[object]] = []

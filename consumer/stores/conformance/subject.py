@@ -145,7 +145,6 @@ class Holders:
     """Holders of one shard's store, one after another; all destroyed in the end."""
 
     def __init__(self, subject: StoreSubject, shard: FixedShard) -> None:
-        """Begin with none."""
         self._subject = subject
         self._shard = shard
         self._opened: list[Store] = []

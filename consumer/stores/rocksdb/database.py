@@ -54,7 +54,6 @@ class CommittedView:
     """The column families as of a commit. Good only within the call that it is given to."""
 
     def __init__(self, iterators: Mapping[str, RdictIter]) -> None:
-        """Show what the iterators see, by family."""
         self._iterators = iterators
         # Queries of several threads move the same iterators.
         self._lock = threading.Lock()
@@ -111,7 +110,6 @@ class PendingWrites:
     """The changes of one transaction, by column family."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.families: dict[str, Changes] = {}
 
     def of(self, family: str) -> Changes:
@@ -198,7 +196,6 @@ class Database:
         tune: Tune | None,
         durable: bool,
     ) -> None:
-        """Open it, or make it, with the families that it has and those named."""
         path = str(directory)
         existing = Rdict.list_cf(path) if (directory / "CURRENT").exists() else []
         options = {

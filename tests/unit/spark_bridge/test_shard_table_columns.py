@@ -11,20 +11,20 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 from broadsheet.consumer.protocol.allocation_pb2 import MoveKind, ShardMove
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
 from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.shard_tables.columns import batches_of
-from broadsheet.spark_bridge.shard_tables.moves_format import (
-    MOVES_TABLE,
-    ShardMovesFormat,
-    move_row,
-)
-from broadsheet.spark_bridge.shard_tables.state_columns import (
+from broadsheet.spark_bridge.shard_tables.columns import (
     METADATA,
     Provenance,
+    batches_of,
     chosen_table,
     fitted,
     require_columns_of,
     table_columns,
     with_metadata,
+)
+from broadsheet.spark_bridge.shard_tables.moves_format import (
+    MOVES_TABLE,
+    ShardMovesFormat,
+    move_row,
 )
 from broadsheet.spark_bridge.shard_tables.state_format import state_options
 from broadsheet.spark_bridge.shard_tables.state_scan import endpoints_of

@@ -1,4 +1,4 @@
-"""`python -m broadsheet.consumer.broker`: the broker as a process of its own."""
+"""Run the broker as a separate process: `python -m broadsheet.consumer.broker`."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from broadsheet.consumer.interpreter import (
 from broadsheet.consumer.private_directory import keep_new_files_private
 
 TRIM_SECONDS = 10.0
-"""Between looks whether memory should be given back."""
+"""Interval between checks of whether free memory should be given back to the system."""
 BURST_BYTES = 32 << 20
-"""Bytes held for clients after which the next look gives back what is free."""
+"""Bytes held for clients; after more than these, the next check gives free memory back."""
 
 
 @click.command()
@@ -130,7 +130,7 @@ def _errors_in_one_line(data_dir: Path) -> Iterator[None]:
 
 
 def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) -> None:
-    """Change or list the quarantine of a broker that does not run."""
+    """Change or list the quarantine of a stopped broker."""
     if restore:
         click.echo(f"restored to {restore_entry(data_dir, restore)}")
     elif purge:
@@ -151,7 +151,7 @@ async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: s
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     keep_new_files_private()
-    share_heaps()  # Before the broker starts its threads.
+    share_heaps()  # Set before the broker starts its threads.
     async with Broker(config) as broker, TaskGroup() as group:
         serve_only()
         group.start_soon(tend_memory(), name="tend memory")

@@ -50,20 +50,20 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 )
 from broadsheet.consumer.protocol.validation_journal import validate_append_request
 
-# Which appends have succeeded, for those that were sent to come after them.
+# Order of pipelined appends: each names the appends that must succeed before it.
 #
-# Names are kept in memory, the newest `TURNS_MAX`: whoever asks for one that is forgotten, or that
-# came before a restart, is refused, has written nothing, and asks again without a turn once it
-# knows the other's answer.
+# Outcomes are kept in memory for the newest `TURNS_MAX` names. An append that names a forgotten
+# one, or one from before a restart, is refused with nothing written. Its client then waits for the
+# predecessor's answer and sends the append again without naming it.
 
 TURNS_MAX = 4096
-"""Names known at a time, of appends under way and done."""
+"""Names remembered at a time, of appends in progress and finished."""
 WAIT_SECONDS_MAX = 5.0
-"""Longest wait for others to succeed; a client whose append is refused then waits for them itself."""
+"""Longest wait for predecessors; a client whose append is refused then waits for their answers itself."""
 
 
 class _End:
-    """How an append ends."""
+    """Outcome of one append, which later appends can await."""
 
     def __init__(self) -> None:
         self.succeeded: bool | None = None
@@ -71,20 +71,20 @@ class _End:
         self._ended = Signal()
 
     def set(self, *, succeeded: bool) -> None:
-        """End it; the first word counts."""
+        """Record the outcome; only the first call counts."""
         if self.succeeded is None:
             self.succeeded = succeeded
             self._ended.notify()
 
     async def wait(self) -> bool:
-        """Return whether it succeeded, once it has ended."""
+        """Return whether the append succeeded, once its outcome is known."""
         while self.succeeded is None:
             await self._ended.wait()
         return self.succeeded
 
 
 class AppendTurn:
-    """An append's place among others; without arguments, that of one which has nothing to do with any."""
+    """Place of one append in the pipelined order; without arguments, an append that depends on no other."""
 
     def __init__(
         self,
@@ -94,7 +94,6 @@ class AppendTurn:
         wait_seconds_max: float = 0.0,
         waits: set[asyncio.Timeout] | None = None,
     ) -> None:
-        """Take the ends of those before it, its own, and where its wait can be cut short."""
         self._waits = waits if waits is not None else set()
         self._after = after
         self._end = end
@@ -102,11 +101,11 @@ class AppendTurn:
 
     @property
     def waits(self) -> bool:
-        """Whether it comes after others."""
+        """True if the append names predecessors."""
         return bool(self._after)
 
     async def wait(self) -> None:
-        """Wait until all those before it have succeeded.
+        """Wait until all predecessors have succeeded.
 
         Raises:
             RpcFault: one has failed, or is not known to have succeeded in time.
@@ -127,16 +126,16 @@ class AppendTurn:
             self._waits.discard(timeout)
 
     def end(self, *, succeeded: bool) -> None:
-        """Tell those after it whether it succeeded; the first word counts."""
+        """Tell the successors whether this append succeeded; only the first call counts."""
         if self._end is not None:
             self._end.set(succeeded=succeeded)
 
 
 class AppendOrder:
-    """Lives on the event loop."""
+    """Order of pipelined appends, by name. Lives on the event loop."""
 
     def __init__(self, *, wait_seconds_max: float = WAIT_SECONDS_MAX) -> None:
-        """Know no name.
+        """Begin without any names.
 
         Args:
             wait_seconds_max: Longest wait for others to succeed.
@@ -148,7 +147,7 @@ class AppendOrder:
 
     @contextmanager
     def turn(self, name: bytes, after: Iterable[bytes]) -> Iterator[AppendTurn]:
-        """Yield the place of an append; if it has not ended well by the end of the block, it has failed.
+        """Yield the place of an append; the append has failed if it did not succeed by the end of the block.
 
         Args:
             name: Its own; empty if nothing will come after it.
@@ -163,7 +162,9 @@ class AppendOrder:
             turn.end(succeeded=False)
 
     def refuse_waiting(self) -> int:
-        """End every wait for others now: the memory of those that wait is needed. Return how many there were."""
+        """End every wait for predecessors now, because the waiting content's memory is needed; return how many there
+        were.
+        """
         waits, self._waits = self._waits, set()
         for timeout in waits:
             timeout.reschedule(0.0)
@@ -186,7 +187,7 @@ def _out_of_turn(problem: str) -> RpcFault:
 
 @dataclass(slots=True)
 class _Counts:
-    """Messages after the first one."""
+    """Counters over the messages after the first one."""
 
     total: int = 0
     delayed: int = 0
@@ -226,21 +227,22 @@ class AppendHandler:
 
     async def append(self, requests: object, context: Context) -> AppendResponse:
         """Serve one append. Messages are read as raw bytes, see `wire`."""
-        del requests  # read from the context, which can be cut off by a deadline
+        del requests  # read from the context, because that can be cut off by a deadline
         claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
         request = await self._first_request(context)
         receive = partial(self._receive_at_pace, context, request)
         return await self._append(request, claims, receive, AppendTurn(), summed=True)
 
     async def append_whole(self, whole: WholeAppend) -> AppendResponse:
-        """Serve an append that is all there, once those that it comes after have succeeded.
+        """Serve an append whose content is complete, once its predecessors have succeeded.
 
         Raises:
             Exception: what `fault_of` takes.
         """
         append = whole.append
         request = append.parameters
-        # Before it takes a turn: names are kept, and each that it comes after is waited for.
+        # Checked before the append takes its place, because names are kept and each predecessor is
+        # awaited.
         claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
         self._require_bounded_turn(append)
         validate_append_request(request, first=True)
@@ -257,7 +259,7 @@ class AppendHandler:
         *,
         summed: bool,
     ) -> AppendResponse:
-        """Append what `receive` stages, when it is its turn; the answer has its SHA-1 if it is `summed`."""
+        """Append what `receive` stages, in its turn; the answer has the content's SHA-1 if it is `summed`."""
         resolution = await self._resolver.resolve(
             request.journal,
             claims,
@@ -269,7 +271,8 @@ class AppendHandler:
         if is_suspended(resolution.entry.spec, request.suspend):
             return AppendResponse(status=Status.SUSPENDED, header=resolution.header)
         served = await self._resolver.serve(resolution.entry)
-        # What those before it leave behind may allow it yet.
+        # An early refusal does not hold for a pipelined append: its predecessors may change the
+        # state.
         early = None if turn.waits else self._early_refusal(request, served.journal)
         if early is not None:
             return self._response(resolution, early)
@@ -284,7 +287,8 @@ class AppendHandler:
             if not content.length and updates_registers(request):
                 raise stream_fault("registers change only with content, but the append has none")
             await turn.wait()
-            # Only what is complete takes its place in the journal's order, so no sender can hold others up.
+            # Content takes its place in the journal's order only once it is complete, so that no
+            # slow sender can block others.
             outcome = await served.committer.commit(request, content)
             turn.end(succeeded=is_proven(request, outcome.status, outcome.registers))
             if outcome.status == _OK and await self._suspends(request, served.journal):
@@ -296,14 +300,14 @@ class AppendHandler:
                 content.discard()
 
     def _require_bounded_turn(self, append: AppendStreamRequest.Append) -> None:
-        """Raise ValidationError if an append has too long a name, or too many before it."""
+        """Raise ValidationError if the append's name is too long, or it names too many predecessors."""
         bounds, refusals = self._limits.bounds, self._limits.refusals
         refusals.require(len(append.after), bounds, "append_after_max", "after")
         for field, name in (("name", append.name), *(("after", each) for each in append.after)):
             refusals.require(len(name), bounds, "append_name_bytes_max", field)
 
     def refuse_waiting(self) -> int:
-        """Refuse appends that wait for others, which are then sent again without; return how many."""
+        """Refuse appends that wait for predecessors, and return how many; clients then send them again without waiting."""
         return self._turns.refuse_waiting()
 
     async def _first_request(self, context: Context) -> AppendRequest:
@@ -317,7 +321,7 @@ class AppendHandler:
         bounds = self._limits.bounds
         self._limits.refusals.require(len(message), bounds, "request_bytes_max", "request")
         request = _parsed(message)
-        # Without a journal it is a chunk, which no journal claims.
+        # A first message without a journal is a chunk, and no token is limited to such a journal.
         validate_append_request(request, first=bool(request.journal))
         return request
 
@@ -332,7 +336,7 @@ class AppendHandler:
         return None if status == _OK else AppendOutcome(status, position.registers)
 
     async def _resume(self, journal: LiveJournal) -> None:
-        """Wake a journal if it is suspended: its spec keeps only the offset."""
+        """Resume a suspended journal: its spec keeps only the offset."""
         entry = journal.entry
         if entry.spec.suspend.level == JournalSpec.Suspend.NONE:
             return
@@ -340,13 +344,14 @@ class AppendHandler:
         spec.CopyFrom(entry.spec)
         spec.suspend.level = JournalSpec.Suspend.NONE
         change = ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=spec)
-        # If another writer was faster, the committer judges by what that one wrote.
+        # If another writer changed the spec first, the committer judges by that writer's spec.
         await self._catalogue.apply([change])
 
     async def _suspends(self, request: AppendRequest, journal: LiveJournal) -> bool:
         """Suspend a journal if an append that was accepted asks for it; return whether it is suspended now."""
         if request.suspend == AppendRequest.SUSPEND_RESUME:
-            # Somebody may have suspended it since this append woke it, which has content behind it now.
+            # Another append may have suspended the journal since this one resumed it, and it now
+            # has content again.
             await self._resume(journal)
             return False
         spec = journal.entry.spec
@@ -375,9 +380,9 @@ class AppendHandler:
         content: StagedContent,
         counts: _Counts,
     ) -> AppendOutcome | None:
-        """Stage content that is all there; return a refusal met on the way."""
+        """Stage content that is complete; return a refusal met on the way."""
         pieces = [memoryview(piece) for piece in whole if piece]
-        counts.total = 1 + len(pieces)  # As if it had come in a stream.
+        counts.total = 1 + len(pieces)  # Checked as if the content had come in a stream.
         if not pieces:
             return None
         status = content_refusal(request, journal.entry.spec)
@@ -421,7 +426,7 @@ class AppendHandler:
         while True:
             message = await context.read()
             if message is grpc.aio.EOF:
-                # Refusals that hold by now take precedence over the fault.
+                # Refusals that already hold take precedence over the fault.
                 early = self._early_refusal(request, journal)
                 if early is not None:
                     return early

@@ -1,9 +1,9 @@
 """The AppendStream RPC: many appends on one call, each answered when it is done.
 
-    messages ─► take ─► one task an append ─► answers, in the order in which appends end ─► write
+    messages ─► take ─► one task per append ─► answers, in the order in which appends end ─► write
 
-An append that another one of the stream comes after has no answer of its own to itself: both go in one message, unless
-the other takes long. Of a transaction, only the last append is waited for.
+The answer to an append that another one of the stream follows is held back, so that both go in one message, unless the
+successor takes long. Clients wait only for the last append of a transaction.
 
 Source: consumer/protocol/appends.proto. A failure that would end a call of its own ends its append alone.
 """
@@ -30,11 +30,11 @@ from broadsheet.consumer.protocol.appends_pb2 import AppendStreamResponse
 logger = structlog.get_logger()
 
 UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX = 1024, 64 << 20
-"""Appends of a stream that are not answered yet, and their content; with more, no further message is read."""
+"""Appends of a stream that are not yet answered, and their content; above these, no further message is read."""
 APPEND_BYTES = 1024
-"""What an append takes beside its content, about."""
+"""Approximate memory of an append beside its content."""
 HOLD_SECONDS_MAX = 0.05
-"""Longest wait of an answer for that of an append which comes after its own."""
+"""Longest time for which an answer waits for that of a successor."""
 
 
 class AppendStreamHandler:
@@ -51,8 +51,8 @@ class AppendStreamHandler:
         """Those that are open."""
 
     async def serve(self, requests: object, context: Context) -> None:
-        """Serve one stream until the client half-closes or the broker stops; what was taken by then is answered."""
-        del requests  # read from the context, which can be cut off
+        """Serve one stream until the client half-closes or the broker stops; appends taken by then are answered."""
+        del requests  # read from the context, because that can be cut off
         with self._limits.append_streams.taken(context.peer()):
             stream = _Stream(self._appends, context, self._limits.append_bytes, self._streams)
             self._streams.add(stream)
@@ -67,7 +67,7 @@ class AppendStreamHandler:
 
 
 class _Batch:
-    """The appends of one message, whose contents are views of it: it is free when the last one is done."""
+    """The appends of one message. Their contents are views of it, so its memory is free when the last one is done."""
 
     def __init__(self, appends: Sequence[WholeAppend]) -> None:
         self.size = sum(whole.size for whole in appends) + len(appends) * APPEND_BYTES
@@ -75,7 +75,7 @@ class _Batch:
         self._left = len(appends)
 
     def is_last(self) -> bool:
-        """Count one as done, and tell whether all are."""
+        """Count one append as done, and tell whether all are."""
         self._left -= 1
         return not self._left
 
@@ -90,7 +90,6 @@ class _Stream:
         content: Level,
         streams: Collection[_Stream],
     ) -> None:
-        """Take what serves appends, the call, what counts the content of all streams, and these."""
         self._appends = appends
         self._content = content
         self._streams = streams
@@ -128,7 +127,7 @@ class _Stream:
             self._content.give_back(self.held)
 
     def cut_off(self) -> None:
-        """End it: its client takes no answers."""
+        """End the stream, because its client reads no answers."""
         self.is_cut_off = True
         self._timeout.reschedule(0.0)
 
@@ -154,7 +153,8 @@ class _Stream:
             self.held += batch.size
             message.reverse()
             while message:
-                # Let go of here, so that what is done is free.
+                # The list gives up its reference here, so that the memory of finished appends is
+                # free.
                 whole: WholeAppend = message.pop()
                 self._under_way += 1
                 self._under_way_bytes += whole.size
@@ -164,7 +164,7 @@ class _Stream:
                 await self._wait_until_under_way(UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX)
 
     async def _wait_for_room(self) -> None:
-        """Wait while all streams hold more than they may: appends that wait for others and stalled streams go first."""
+        """Wait while all streams hold more than they may; waiting appends and stalled streams are refused first."""
         loop = asyncio.get_running_loop()
         while self._content.is_over:
             self._content.refused += self._appends.refuse_waiting()
@@ -223,7 +223,7 @@ class _Stream:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Its journal's committer was: the broker stops.
+            # The journal's committer was cancelled, not this task: the broker stops.
             fault = RpcFault(grpc.StatusCode.UNAVAILABLE, "the append was given up")
         except Exception as error:
             fault = fault_of(error) or _unforeseen(error)

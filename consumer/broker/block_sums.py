@@ -1,9 +1,9 @@
-"""Checksums of a fragment's blocks, by which each read is verified without reading the rest of the fragment.
+"""Checksums of a fragment's blocks, which verify each read without reading the rest of the fragment.
 
-A sealed fragment's name has the SHA-1 of all of it: to verify that takes 0.3 s for 512 MiB. So each block has a sum of
-its own, made from the bytes that clients sent: XXH3 at 14 GB/s, which adds an eighth to the cost of reading from the
-kernel's memory. The sums of a sealed fragment stand in a file beside it. That file is not synced, because it can be
-made again: from content that fits the fragment's SHA-1.
+A sealed fragment's name has the SHA-1 of all its content, which takes 0.3 s to verify for 512 MiB. So each block has a
+checksum, made from the bytes that clients sent: XXH3 at 14 GB/s, which adds an eighth to the cost of reading from the
+kernel's memory. The checksums of a sealed fragment are in a file beside it. That file is not synced, because it can be
+rebuilt from content that matches the fragment's SHA-1.
 
     magic 8 | length of the content u64 | XXH3 of what follows u64 | XXH3 of each block u64 …
 """
@@ -29,7 +29,7 @@ BlockSpan = tuple[int, int]
 
 
 class DamagedContentError(Exception):
-    """Content fails its checksum; `begin` and `end` are offsets in the file, bytes."""
+    """Content that fails its checksum; `begin` and `end` are offsets in the file, bytes."""
 
     def __init__(self, begin: int, end: int) -> None:
         super().__init__(f"bytes [{begin}, {end}) fail their checksum")
@@ -38,9 +38,10 @@ class DamagedContentError(Exception):
 
 
 class BlockSums:
-    """Sums of the blocks of content that only grows.
+    """Checksums of the blocks of content that only grows.
 
-    One that readers have is never changed, except that complete blocks are added to what it shares with its forks.
+    An instance that readers hold is never changed, except that complete blocks are added to what it shares with its
+    forks.
     """
 
     __slots__ = ("_complete", "_fresh", "_tail", "length")
@@ -55,7 +56,7 @@ class BlockSums:
         """Of the content, bytes."""
 
     def fork(self) -> BlockSums:
-        """Return a copy to extend; it counts once it is settled. Requires that this one is settled."""
+        """Return a copy to extend, which takes effect once it is settled. Requires that this one is settled."""
         other = BlockSums()
         other._complete, other._tail, other.length = self._complete, self._tail.copy(), self.length
         return other
@@ -73,17 +74,17 @@ class BlockSums:
                 self._tail = xxh3_64()
 
     def settle(self) -> None:
-        """Make this fork the one that others are forked from."""
+        """Make this fork the base of later forks."""
         self._complete += self._fresh
         self._fresh = bytearray()
 
     def encoded(self) -> bytes:
-        """Return all sums, as they stand in a file. Requires that they are settled."""
+        """Return all checksums in the format of the file. Requires that they are settled."""
         tail = self._tail.digest() if self.length % BLOCK_BYTES else b""
         return bytes(self._complete[: self.length // BLOCK_BYTES * SUM_BYTES]) + tail
 
     def first_bad(self, position: int, content: Buffer) -> BlockSpan | None:
-        """Return the first block of content that fails its sum, as offsets in the file; None if all hold.
+        """Return the first block of content that fails its checksum, as offsets in the file; None if all verify.
 
         Args:
             position: Of the content, bytes; a multiple of the block's length.
@@ -97,7 +98,7 @@ class BlockSums:
 
 
 class StoredSums:
-    """Sums of the blocks of a sealed fragment."""
+    """Checksums of the blocks of a sealed fragment."""
 
     __slots__ = ("__weakref__", "_sums", "length")
 
@@ -107,13 +108,13 @@ class StoredSums:
         self._sums = sums
 
     def first_bad(self, position: int, content: Buffer) -> BlockSpan | None:
-        """Do as `BlockSums.first_bad`."""
+        """Same as `BlockSums.first_bad`."""
         first, last = position // BLOCK_BYTES, -(-(position + len(content)) // BLOCK_BYTES)
         sums = self._sums[first * SUM_BYTES : last * SUM_BYTES]
         return next(_bad_blocks(position, content, sums), None)
 
     def all_bad(self, position: int, content: Buffer) -> Iterator[BlockSpan]:
-        """Yield every block of content that fails its sum; as `first_bad`."""
+        """Yield every block of content that fails its checksum; arguments as for `first_bad`."""
         first = position // BLOCK_BYTES * SUM_BYTES
         return _bad_blocks(position, content, self._sums[first:])
 
@@ -130,17 +131,17 @@ def _bad_blocks(position: int, content: Buffer, sums: bytes) -> Iterator[BlockSp
 
 
 def sums_path(fragment: Path) -> Path:
-    """Return the file of a sealed fragment's sums."""
+    """Return the path of a sealed fragment's checksum file."""
     return fragment.with_name(fragment.name + SUFFIX)
 
 
 def encode_sums(length: int, sums: bytes) -> bytes:
-    """Return the file of the sums of so much content, bytes."""
+    """Return the content of a checksum file, for content of this length, bytes."""
     return _HEADER.pack(_MAGIC, length, xxh3_64_digest(sums)) + sums
 
 
 def decode_sums(encoded: bytes, length: int) -> StoredSums | None:
-    """Return the sums in a file; None if it is damaged, or of other content than so many bytes."""
+    """Return the checksums in a file; None if it is damaged, or belongs to content of another length."""
     if len(encoded) < _HEADER.size:
         return None
     magic, found, digest = _HEADER.unpack_from(encoded)

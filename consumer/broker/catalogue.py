@@ -1,4 +1,4 @@
-"""The journals' specs and their revisions: durable, transactional, strictly increasing over restarts.
+"""The journals' specs and their revisions: durable, transactional, strictly increasing across restarts.
 
 Source: gazette/core broker/list_apply_api.go (semantics of a transaction), our own log.
 """
@@ -63,7 +63,7 @@ class _Txn(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class CatalogueUpdate:
-    """What one transaction changed."""
+    """Changes of one transaction."""
 
     put: tuple[CatalogueEntry, ...]
     removed: tuple[CatalogueEntry, ...]
@@ -72,16 +72,16 @@ class CatalogueUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCatalogue:
-    """A catalogue as its log has it."""
+    """A catalogue as read from its log."""
 
     entries: Mapping[str, CatalogueEntry]
     revision: int
     deleted: frozenset[tuple[str, int]] = frozenset()
-    """Name and create revision of journals whose deletion stands in the log."""
+    """Name and create revision of each journal whose deletion is in the log."""
     path: Path
-    """The log, or the directory where one is missing."""
+    """The log, or the directory if there is no log."""
     problem: str = ""
-    """Why acknowledged transactions may be missing here, for people; empty if none are."""
+    """Reason why acknowledged transactions may be missing here, for people; empty if none are."""
 
 
 def initialize_catalogue(disk: Disk, directory: Path, revision: int) -> None:
@@ -91,13 +91,14 @@ def initialize_catalogue(disk: Disk, directory: Path, revision: int) -> None:
 
 
 def read_catalogue(directory: Path) -> StoredCatalogue:
-    """Read the specs from disk, as far as they verify. Changes nothing. Blocking."""
+    """Read the specs from disk, as far as they verify, and change nothing. Blocking."""
     older_than = ""
     for generation in reversed(generations(directory, LOG_STEM)):
         path = generation_path(directory, LOG_STEM, generation)
         scan = scan_file(path)
         if scan is None or scan.torn_away:
-            # Earlier versions left such a file when the making of a generation was cut short.
+            # Earlier versions left such a file when they were interrupted while creating a
+            # generation.
             older_than = older_than or f"{path.name} is empty or cut off"
             continue
         return _stored(path, scan)
@@ -158,7 +159,7 @@ class Catalogue:
     def load(self, stored: StoredCatalogue) -> None:
         """Take over what was read from disk and begin a new log. Blocking.
 
-        A full disk does not matter before the first transaction: what was read is still there.
+        A full disk is no obstacle before the first transaction, because the log that was read is still there.
         """
         self.entries.update(stored.entries)
         self.revision = stored.revision
@@ -171,7 +172,7 @@ class Catalogue:
             logger.warning("catalogue.read_only", directory=str(self._directory), detail=str(error))
 
     def _start_log(self) -> None:
-        """Begin a generation with everything that is published, and drop the older ones."""
+        """Begin a generation with everything that is published, and remove the older ones."""
         older = generations(self._directory, LOG_STEM)
         self._generation = max(older, default=self._generation) + 1
         puts = tuple(_put(entry) for entry in self.entries.values())
@@ -184,7 +185,7 @@ class Catalogue:
             generation_path(self._directory, LOG_STEM, generation).unlink(missing_ok=True)
 
     def observe(self, observer: Callable[[CatalogueUpdate], None]) -> None:
-        """Have a function called, on the loop, after each transaction became durable."""
+        """Register a function that is called, on the loop, after each transaction becomes durable."""
         self._observers.append(observer)
 
     def matching(self, accepts: Callable[[CatalogueEntry], bool]) -> Iterator[CatalogueEntry]:
@@ -199,7 +200,7 @@ class Catalogue:
     async def apply(self, changes: Sequence[ApplyRequest.Change]) -> bool:
         """Apply all changes durably, or none.
 
-        A caller that gives up does not undo it: what reached the disk is also published.
+        A caller that gives up does not undo the transaction: what reached the disk is also published.
 
         Returns:
             Whether every expected revision held.
@@ -256,7 +257,7 @@ class Catalogue:
         return CatalogueEntry(kept, before.create_revision if before else revision, revision)
 
     def _write(self, body: bytes) -> None:
-        """Make a transaction durable, or take it back. Blocking."""
+        """Make a transaction durable, or undo it. Blocking."""
         if self._log is None or self._log.size > LOG_BYTES_MAX:
             self._start_log()
         log = self._log

@@ -1,14 +1,14 @@
-"""Framed, checksummed, generational logs: the one format in which the broker keeps what it must not forget.
+"""Framed, checksummed logs with generations: the broker's one format for durable metadata.
 
-A log is a family of files `<stem>-<generation>`. Each starts with a random id, written twice lest one flipped bit
-make the whole file unreadable; each frame is
+A log is a family of files `<stem>-<generation>`. Each starts with a random id, written twice so that one flipped bit
+does not make the whole file unreadable; each frame is
 
     magic u32 | body length u32 | crc32 u32 of length and body, seeded with the id | body
 
-so a frame of an earlier file never verifies in a later one, even in recycled blocks. The first frame of a generation
-is a checkpoint of everything before it; the newest generation with a valid checkpoint counts. A torn tail was never
-acknowledged; bad bytes *followed by* valid frames are damage, and so is a last frame that is there as a whole and does
-not verify. Both are reported as such.
+so a frame of an earlier file never verifies in a later one, even in recycled blocks. The first frame of a generation is
+a checkpoint of everything before it; the newest generation with a valid checkpoint counts. A torn tail was never
+acknowledged; bad bytes *followed by* valid frames are damage, and so is a last frame that is complete but does not
+verify. Both are reported as such.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ FRAME_MAGIC = 0x9E6C_57B1
 MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
 GENERATION_DIGITS = 10
 SECTOR_BYTES = 512
-"""What a disk writes as a whole; larger sectors are multiples."""
+"""Unit that a disk writes atomically; larger sectors are multiples."""
 END = b"\0"
 HIDDEN_ZEROS = 8
-"""So many zeros may end a body whose length is damaged, and it is still told from a torn one."""
+"""Number of zeros that may end a body with a damaged length while it is still distinguished from a torn one."""
 AHEAD_FRAMES = 16
 AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 64 << 10, 1 << 20
-"""After so many frames, zeros are written ahead for as many like the last one, within these bounds. Of a growing file
-the file system must note the length, too, and a sync takes twice as long as one of blocks that are there."""
+"""After this many bytes of frames, zeros are written ahead for as many more like the last one, within these bounds.
+When a file grows, the file system must also record the new length, and a sync takes twice as long as one of existing
+blocks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +54,39 @@ class Frame:
 
     body: bytes
     after_damage: bool
-    """Whether bytes that are no frame stand right before it."""
+    """True if bytes that are no frame directly precede it."""
 
 
 class Tail(Enum):
-    """State of the bytes behind the last valid frame."""
+    """State of the bytes after the last valid frame."""
 
     CLEAN = "clean"
     """Nothing but zeros written ahead."""
     TORN = "torn"
-    """A part of a frame: its write was cut off, so that nobody was told of it."""
+    """A part of a frame: its write was interrupted, so it was never acknowledged."""
     DAMAGED = "damaged"
-    """A whole frame that fails its checksum: no interrupted write leaves that."""
+    """A complete frame that fails its checksum: no interrupted write leaves that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a log file holds."""
+    """Content of a log file."""
 
     frames: tuple[Frame, ...]
     torn_bytes: int
-    """Bytes after the last valid frame that are none."""
+    """Number of bytes after the last valid frame that are no frame."""
     tail: Tail = Tail.CLEAN
     tail_body: bytes = b""
-    """Body of a damaged last frame, as it is."""
+    """Body of a damaged last frame, as found."""
 
     @property
     def damaged(self) -> bool:
-        """Whether something acknowledged is gone."""
+        """True if acknowledged records are lost."""
         return self.tail is Tail.DAMAGED or any(frame.after_damage for frame in self.frames)
 
     @property
     def torn_away(self) -> bool:
-        """Whether the file ends within its first frame, as an interrupted creation leaves it."""
+        """True if the file ends within its first frame, as after an interrupted creation."""
         return not self.frames and self.tail is not Tail.DAMAGED
 
 
@@ -113,7 +115,7 @@ def _frame_at(data: memoryview, position: int, seed: int) -> bytes | None:
 
 
 def scan_file(path: Path) -> Scan | None:
-    """Read every valid frame of a log file, resynchronising behind damage; None if it is no log file."""
+    """Read every valid frame of a log file, resynchronising after damage; None if it is no log file."""
     with path.open("rb") as file:
         if path.stat().st_size < FILE_HEADER_BYTES:
             return None
@@ -145,7 +147,7 @@ def _scan(data: mmap.mmap, view: memoryview, seed: int) -> Scan:
 
 
 def _tail_of(view: memoryview, start: int, seed: int) -> tuple[Tail, bytes]:
-    """Tell a frame whose write was cut off from one that was written whole and damaged later; that one's body too."""
+    """Distinguish a frame whose write was interrupted from one that was damaged later, and return the latter's body."""
     end = _without_zeros(view, start)
     if end == start:
         return Tail.CLEAN, b""
@@ -154,10 +156,11 @@ def _tail_of(view: memoryview, start: int, seed: int) -> tuple[Tail, bytes]:
     magic, length, crc = FRAME_HEADER.unpack_from(view, start)
     body = start + FRAME_HEADER.size
     if magic == FRAME_MAGIC and body + length <= len(view):
-        # A record ends with a byte that is not zero, and what was never written reads as zeros.
+        # A record ends with a byte that is not zero, and unwritten space reads as zeros.
         is_torn = end < body + length or _has_unwritten_sector(view, start, body + length)
         return (Tail.TORN, b"") if is_torn else (Tail.DAMAGED, bytes(view[body : body + length]))
-    # Magic or length were damaged if the checksum holds for all that is there.
+    # If the checksum holds for all the bytes that are there, only the magic or the length is
+    # damaged.
     for size in {len(view) - body, *range(end - body, len(view) - body)[:HIDDEN_ZEROS]}:
         found = bytes(view[body : body + size])
         if _crc(seed, found) == crc:
@@ -166,7 +169,7 @@ def _tail_of(view: memoryview, start: int, seed: int) -> tuple[Tail, bytes]:
 
 
 def _without_zeros(view: memoryview, start: int) -> int:
-    """Return where the zeros at the end begin."""
+    """Return the position of the zeros at the end."""
     end = len(view)
     while end > start:
         begin = max(start, end - SECTOR_BYTES)
@@ -178,7 +181,7 @@ def _without_zeros(view: memoryview, start: int) -> int:
 
 
 def _has_unwritten_sector(view: memoryview, start: int, end: int) -> bool:
-    """Tell whether a sector of a frame was never written: a disk writes each as a whole, in any order."""
+    """Tell whether a sector of a frame was never written: a disk writes each sector as a whole, in any order."""
     first = -(-start // SECTOR_BYTES) * SECTOR_BYTES
     bounds = [start, *range(first, end, SECTOR_BYTES), end]
     return any(
@@ -196,7 +199,7 @@ def generations(directory: Path, stem: str) -> list[int]:
 
 
 def generation_path(directory: Path, stem: str, generation: int) -> Path:
-    """Return the file of one generation."""
+    """Return the path of one generation."""
     return directory / f"{stem}-{generation:0{GENERATION_DIGITS}d}"
 
 
@@ -216,9 +219,9 @@ class LogWriter:
 
     @staticmethod
     def create(disk: Disk, path: Path, checkpoint: bytes) -> LogWriter:
-        """Start a generation with its checkpoint; it is durable when this returns.
+        """Start a generation with its checkpoint, which is durable when this returns.
 
-        The file gets its name when its checkpoint is durable: one that lacks it was damaged, not cut off.
+        The file gets its name only after that, so a named file without its checkpoint was damaged, not interrupted.
         """
         log_id = os.urandom(ID_BYTES)
         seed = _seed(log_id)
@@ -237,13 +240,13 @@ class LogWriter:
         return LogWriter(disk, path, fd, seed=seed, size=size)
 
     def append(self, body: bytes) -> None:
-        """Write one frame; durable only after `sync`."""
+        """Write one frame, which is durable only after `sync`."""
         self._write(encode_frame(self._seed, body), self._disk.write_at)
 
     def append_durably(self, body: bytes) -> None:
-        """Write one frame and force it to the disk. Requires that all before it are there.
+        """Write one frame and force it to the disk. Requires that all earlier frames are synced.
 
-        Prepares the file for more of the kind: zeros follow the last frame.
+        Prepares the file for more frames of this size by writing zeros after the last one.
         """
         frame = encode_frame(self._seed, body)
         if self._frames < AHEAD_FRAMES or self.size + len(frame) < self._prepared:
@@ -251,11 +254,11 @@ class LogWriter:
             return
         self._prepare(len(frame))
         self._write(frame, self._disk.write_at)
-        # All of the file: the zeros get their blocks now.
+        # Sync the whole file this time, because the zeros get their blocks now.
         self.sync()
 
     def _write(self, frame: bytes, write: Callable[[int, Sequence[Buffer], int], int]) -> None:
-        """Write one frame with a zero behind it: a log that ends with its last frame was cut there."""
+        """Write one frame followed by a zero: a log that ends exactly with its last frame was truncated there."""
         self._frames += 1
         end = self.size + len(frame)
         write(self.fd, [frame] if end < self._prepared else [frame, END], self.size)
@@ -265,80 +268,83 @@ class LogWriter:
         wanted = min(max(AHEAD_FRAMES * frame_bytes, AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
         if frame_bytes > wanted:
             return
-        # A disk that is full is found full by the frame itself, or takes it without room ahead.
+        # The frame itself shows whether the disk is full; it may still fit without space allocated
+        # ahead.
         with contextlib.suppress(OSError):
             self._prepared = self._disk.write_at(self.fd, [bytes(wanted)], self.size)
 
     def sync(self) -> None:
-        """Force what was written to the disk."""
+        """Force all written frames to the disk."""
         self._disk.sync_data(self.fd)
 
     def truncate(self, size: int) -> None:
-        """Take back what was written after `size` bytes."""
+        """Undo everything written after `size` bytes."""
         os.ftruncate(self.fd, size)
         self.size = self._prepared = size
 
     def close(self) -> None:
-        """Close the file. Idempotent, because a descriptor's number is soon another file's."""
+        """Close the file. Idempotent, because the descriptor's number may soon belong to another file."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             close_quietly(fd)
 
 
-# Bodies of a journal's commit log.
+# Records of a journal's commit log.
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """First record of a log: the journal as of a moment when its open fragment was empty."""
+    """First record of a log: the journal's state at a moment when its open fragment was empty."""
 
     sequence: int
     head: int
-    """Write head, and begin of the open fragment, bytes."""
+    """Write head, and first byte of the open fragment, bytes."""
     registers: bytes
     """Encoded LabelSet."""
     unconfirmed: bool
-    """Acknowledged bytes were lost, and nobody has accepted that yet."""
+    """Acknowledged bytes were lost, and no append has accepted that yet."""
     holes: tuple[tuple[int, int], ...]
     """Known spans [begin, end) without content, bytes."""
     reserved: int
-    """No offset at or above this was ever shown to anyone, bytes; equal to the head if commits are synced."""
+    """Upper bound of all offsets ever shown to a client, bytes; equal to the head if commits are synced."""
     synced: bool
-    """Whether commits of this log are on the disk before they are acknowledged."""
+    """True if commits of this log are synced before they are acknowledged."""
     boot_id: str
-    """Of the kernel that ran then: another one may have lost what was not synced."""
+    """Boot id of the kernel at that time; after a reboot, commits that were not synced may be lost."""
     first: int | None = None
-    """Where the journal begins: what was before was removed on purpose, bytes. None in logs of earlier versions."""
+    """First offset of the journal: earlier content was removed on purpose, bytes. None in logs of earlier versions."""
     incarnation: bytes = b""
-    """Of the journal; empty in logs that are older than incarnations."""
+    """The journal's incarnation; empty in logs that are older than incarnations."""
     epochs: tuple[tuple[int, int, int], ...] = ()
     """Number, nonce and first byte of each opening, ascending (`broadsheet.consumer.broker.lineage`)."""
     ends: bool = True
-    """The record's last byte is never zero, which tells a whole one from one cut off before zeros."""
+    """End marker: a record's last byte is never zero, which distinguishes a whole record from one cut off before zeros.
+    """
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """One durable batch of appends."""
 
     sequence: int
-    """One more than that of the record before."""
+    """One more than that of the previous record."""
     begin: int
     end: int
     sums: tuple[tuple[int, bytes], ...]
     """Length and checksum of each part of [begin, end), in order; none if the bytes are in this record. A checksum is
-    an XXH3 of 16 bytes, or a SHA-1 of 20, which earlier versions wrote."""
+    an XXH3 of 16 bytes, or a SHA-1 of 20, which earlier versions wrote.
+    """
     at_ms: int
     """Wall time, Unix milliseconds."""
     registers: bytes | None
     """Encoded LabelSet after the batch, if it changed them."""
     confirms: bool
-    """The batch accepted the loss of earlier bytes."""
+    """True if the batch accepted the loss of earlier bytes."""
     content: bytes | None
-    """The bytes themselves if they are few: then one sync makes content and record durable."""
+    """The bytes themselves if they are few, so that one sync makes content and record durable."""
     ends: bool = True
 
 
 class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """Raises the offset below which a power loss may have hidden shown bytes."""
+    """Record that raises the offset below which a power loss may have hidden bytes that were shown."""
 
     sequence: int
     reserved: int
@@ -346,7 +352,7 @@ class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="r"):
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="t"):
-    """Raises the offset at which the journal begins, before the fragments below it are removed."""
+    """Record that raises the journal's first offset, before the fragments below it are removed."""
 
     sequence: int
     first: int

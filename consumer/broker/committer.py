@@ -1,7 +1,7 @@
-"""Group commit: all appends that wait become durable together, in their order, or are refused.
+"""Group commit: all waiting appends become durable together, in order, or are refused.
 
-Each append is judged against the state that its predecessors in the batch leave behind. Nobody hears an answer, not
-even a refusal, before the batch is durable: a refusal would reveal state that could still vanish.
+Each append is judged against the state that its predecessors in the batch leave behind. No answer, not even a refusal,
+is sent before the batch is durable, because a refusal would reveal state that could still vanish.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from broadsheet.consumer.broker.store import JournalStore, JournalStoreError
 from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 
 BATCH_BYTES_MAX = 32 << 20
-"""Longer batches only delay the first of their appends."""
+"""Most content of a batch; a longer one would only delay the first of its appends."""
 ADOPT_BYTES_MIN = 16 << 20
-"""A staged file at least this long, and at least a quarter of a fragment, becomes a fragment without a copy."""
+"""Length from which a staged file that is also at least a quarter of a fragment becomes a fragment without a copy."""
 ADOPT_FRACTION = 4
 _OK = Status.OK
 
@@ -46,30 +46,30 @@ class AppendOutcome:
 
     status: Status.ValueType
     registers: LabelSet
-    """After it; those that did not match with REGISTER_MISMATCH."""
+    """Registers after the append; with REGISTER_MISMATCH, the ones that did not match."""
     begin: int = 0
     end: int = 0
     detail: str = ""
-    """Of an unhealthy store."""
+    """Reason why the store is unhealthy."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedAppend:
-    """An append whose client has said commit."""
+    """An append whose client has committed it."""
 
     request: AppendRequest
     content: StagedContent
     waiter: asyncio.Future[AppendOutcome]
-    """The caller's alone, who may have cancelled it."""
+    """Owned by the caller alone, who may have cancelled it."""
 
     def answer(self, outcome: AppendOutcome) -> None:
-        """Tell the caller, if it still waits."""
+        """Give the caller the outcome, if it still waits."""
         self.content.discard()
         if not self.waiter.done():
             self.waiter.set_result(outcome)
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller, if it still waits, that the outcome cannot be told."""
+        """Tell the caller, if it still waits, that the outcome is unknown."""
         self.content.discard()
         if not self.waiter.done():
             self.waiter.set_exception(error)
@@ -82,7 +82,7 @@ class QueuedAppend:
 
 @dataclass(slots=True)
 class _Plan:
-    """A batch in the making."""
+    """A batch while it is assembled."""
 
     position: JournalEnd
     taken: list[tuple[QueuedAppend, AppendOutcome]]
@@ -94,17 +94,17 @@ class _Plan:
 
 @dataclass(slots=True, eq=False)
 class _Drop:
-    """Sealed fragments that somebody is about to remove."""
+    """Sealed fragments that are about to be removed."""
 
     declared: asyncio.Future[None]
     spans: Sequence[tuple[int, int]] = ()
-    """Their bytes [begin, end), where others stay before them."""
+    """Their bytes [begin, end), if fragments before them stay."""
     first: int = 0
-    """Where the journal begins without them, bytes, if they are its first ones."""
+    """First offset of the journal without them, bytes, if they are its first fragments."""
 
 
 class Committer:
-    """Commits the appends of one journal; runs only while there are some."""
+    """Commits the appends of one journal; runs only while appends wait."""
 
     def __init__(self, site: Site, journal: LiveJournal) -> None:
         self._site = site
@@ -122,7 +122,8 @@ class Committer:
             RpcFault: the outcome cannot be told.
         """
         waiter: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
-        # A caller that goes away must not take the content with it: it may be on its way to the disk.
+        # A caller that goes away must not take the content with it, because it may be on its way to
+        # the disk.
         content.handed_over = True
         with self._site.direct.pending():
             self._queue.append(QueuedAppend(request, content, waiter))
@@ -130,19 +131,19 @@ class Committer:
             return await waiter
 
     def request_roll(self) -> None:
-        """Seal the open fragment soon."""
+        """Ask for the open fragment to be sealed soon."""
         self._roll_wanted = True
         self._wake()
 
     def request_sync(self) -> None:
-        """Force unsynced commits to the disk soon."""
+        """Ask for unsynced commits to be forced to the disk soon."""
         self._sync_wanted = True
         self._wake()
 
     async def declare_holes(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Note durably that there will be no content in spans [begin, end), bytes: their fragments may go then.
+        """Record durably that spans [begin, end), bytes, are holes, so that their fragments may be removed.
 
-        Without the note, the next start would take what is gone for acknowledged bytes that were lost.
+        Without this record, the next start would take the missing bytes for acknowledged content that was lost.
 
         Raises:
             StoreError: the disk failed, or the journal was deleted.
@@ -153,7 +154,7 @@ class Committer:
         await asyncio.shield(declared)
 
     async def declare_beginning(self, first: int) -> None:
-        """Note durably that the journal begins at an offset, bytes: the fragments before it may go then.
+        """Record durably that the journal begins at an offset, bytes, so that the fragments before it may be removed.
 
         Raises:
             StoreError: the disk failed, or the journal was deleted.
@@ -252,7 +253,7 @@ class Committer:
             drop.declared.set_result(None)
 
     def _plan(self, store: JournalStore, spec: JournalSpec) -> _Plan:
-        """Take as many appends off the queue as go into one batch and one fragment; at least one."""
+        """Take as many appends from the queue as fit into one batch and one fragment; at least one."""
         plan = _Plan(self._journal.view.position, [], [])
         room = max(spec.fragment.length - store.open_bytes, 0)
         while self._queue:
@@ -296,7 +297,7 @@ class Committer:
         self._journal.publish()
 
     def _commit_batch(self, store: JournalStore, batch: Batch, length: int) -> None:
-        """Commit a batch. Blocking; one hop to a thread for all of it, because hops cost as much as a sync."""
+        """Commit a batch. Blocking; all of it takes one hop to a thread, because hops cost as much as a sync."""
         try:
             self._site.free_space.require(length)
         except OSError as error:
@@ -341,7 +342,7 @@ class Committer:
 
 
 def _judge(plan: _Plan, pending: QueuedAppend, spec: JournalSpec) -> AppendOutcome:
-    """Decide on one append and, if it goes ahead, move the tentative position."""
+    """Decide on one append and, if it is accepted, move the tentative position."""
     request, content, position = pending.request, pending.content, plan.position
     status = refusal(request, spec, position)
     if status == _OK and content.length:
@@ -376,7 +377,7 @@ def _fail_drops(drops: Sequence[_Drop], error: JournalStoreError) -> None:
 
 
 def _is_adopted(content: StagedContent, spec: JournalSpec) -> bool:
-    # A fragment's name has its sum.
+    # The SHA-1 is needed for the fragment's name.
     is_file = content.spool is not None and content.summed
     return is_file and content.length >= max(
         ADOPT_BYTES_MIN, spec.fragment.length // ADOPT_FRACTION

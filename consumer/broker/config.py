@@ -1,4 +1,4 @@
-"""What a broker is told at its start: where it keeps its data, how durable it is, and its bounds."""
+"""Settings of a broker process: its data directory, durability and bounds."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.journal.channels import is_loopback
 from broadsheet.consumer.places import option_of
 
-# What clients together may take of a broker: each bound is an option of the process and a metric.
+# Bounds on what all clients together may use: each is an option of the process and a metric.
 #
-# Bounds refuse, or slow the one that exceeds them; none makes a client wait for another that has
-# stalled.
+# A bound refuses or slows the client that exceeds it; no bound makes a client wait for another one
+# that has stalled.
 
 MEBIBYTE = 1 << 20
 
 
 def _bound(default: int, explanation: str) -> Any:
-    """Return a field; `Any`, because a dataclass turns it into a number."""
+    """Return a field of a bound; `Any`, because a dataclass turns it into a number."""
     return field(default=default, metadata={"help": explanation})
 
 
@@ -68,7 +68,7 @@ class BrokerBounds:
 
 
 def bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command an option for each bound: `--calls-max` for `calls_max`."""
+    """Add an option for each bound to a command: `--calls-max` for `calls_max`."""
     for each in reversed(fields(BrokerBounds)):
         command = click.option(
             option_of(each.name),
@@ -81,25 +81,25 @@ def bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def bounds_of(options: dict[str, Any]) -> BrokerBounds:
-    """Return the bounds that a command line asks for; `Any`, because it has other options too."""
+    """Return the bounds set by command-line options; `Any`, because the command has other options too."""
     return BrokerBounds(**{each.name: options[each.name] for each in fields(BrokerBounds)})
 
 
 SPARE_BYTES_MAX = 512 * MEBIBYTE
 DIRECT_COMMIT_BYTES_MAX = 64 * 1024
 SCRUB_BYTES_PER_SECOND = 4 * MEBIBYTE
-"""A terabyte in three days, and a hundredth of what a disk reads."""
+"""Verifies a terabyte in three days, at a hundredth of the rate at which a disk reads."""
 
 
 class SyncMode(Enum):
-    """When committed bytes are forced to the disk."""
+    """The moment when committed bytes are forced to the disk."""
 
     ALWAYS = "always"
     """Before each acknowledgement: survives kill -9 and power loss."""
     INTERVAL = "interval"
     """In the background: survives kill -9; a power loss may take the last interval."""
     OFF = "off"
-    """When the kernel likes: survives kill -9 only."""
+    """At the kernel's discretion: survives kill -9 only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Durability:
 
     mode: SyncMode = SyncMode.ALWAYS
     interval_seconds: float = 0.0
-    """Between background syncs; only with `INTERVAL`."""
+    """Time between background syncs; only with `INTERVAL`."""
 
     @staticmethod
     def parse(text: str) -> Durability:
@@ -141,49 +141,49 @@ class BrokerConfig:
     """Root of everything the broker keeps."""
     host: str = "127.0.0.1"
     port: int = 0
-    """Zero lets the kernel choose."""
+    """Port to listen on; zero lets the kernel choose."""
     zone: str = "local"
     """Failure domain shown in routes."""
     durability: Durability = Durability()
     auth_keys: str = ""
     """Base64 keys, separated by commas or spaces; empty serves everyone."""
     allow_unauthenticated: bool = False
-    """Confirms that an address other than loopback may be served without keys."""
+    """Permission to serve addresses other than loopback without keys."""
     min_append_rate: int = 65_536
-    """Slowest an append may be, bytes a second; slower clients are cut off so that they pin no memory."""
+    """Lowest rate of an append, bytes a second; slower clients are cut off so that they pin no memory."""
     staged_memory_bytes_max: int = 128 * MEBIBYTE
-    """Content of uncommitted appends held in memory, over all journals; more goes to files."""
+    """Content of uncommitted appends held in memory, over all journals; further content goes to files."""
     append_memory_bytes_max: int = 16 * MEBIBYTE
-    """Content of one append held in memory; more goes to a file."""
+    """Content of one append held in memory; further content goes to a file."""
     append_bytes_max: int = 1024 * MEBIBYTE
     """Largest append."""
     journals_max: int = 10_000
     read_chunk_bytes: int = 256 * 1024
-    """Content of one read message."""
+    """Most content of one read message."""
     bounds: BrokerBounds = field(default_factory=BrokerBounds)
-    """What clients together may take."""
+    """Bounds on what all clients together may use."""
     free_space_floor_bytes: int = 64 * MEBIBYTE
-    """Appends are refused while the disk has less free; reads go on."""
+    """Free space below which appends are refused; reads go on."""
     direct_commit_bytes_max: int = DIRECT_COMMIT_BYTES_MAX
-    """Commits that the event loop may make itself, while the disk is quick; 0 leaves all to threads."""
+    """Largest commit that the event loop may make itself, while the disk is fast; 0 leaves all to threads."""
     spare_bytes_max: int = SPARE_BYTES_MAX
-    """Files of removed fragments that are kept to be written over; given up when the disk is short of space."""
+    """Files of removed fragments that are kept to be overwritten; given up when the disk is short of space."""
     accept_catalogue_loss: bool = False
     """Start although the catalogue lacks acknowledged changes; journals that it does not name are quarantined."""
     retention_enabled: bool = False
     """Delete sealed fragments older than their journal's retention."""
     scrub_bytes_per_second: int = SCRUB_BYTES_PER_SECOND
-    """Sealed fragments verified in the background; 0: none are."""
+    """Rate at which sealed fragments are verified in the background; 0 switches this off."""
     scrub_interval_seconds: float = 86_400.0
-    """Between the end of a pass over all fragments and the next one."""
+    """Time from the end of a pass over all fragments to the next one."""
     scrub_delay_seconds: float = 60.0
-    """From the start to the first pass: a start has enough to read."""
+    """Time from the start to the first pass, because a start already reads a lot."""
     maintenance_interval_seconds: float = 60.0
-    """Between looks at flush intervals and retention."""
+    """Interval between checks of flush intervals and retention."""
     stop_grace_seconds: float = 15.0
-    """Bound of a graceful stop."""
+    """Longest duration of a graceful stop."""
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return is_loopback(self.host)

@@ -1,4 +1,4 @@
-"""An open file that several readers share, and whose content is verified as it is read."""
+"""An open file that several readers share, verified as it is read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, DamagedContentErr
 from broadsheet.consumer.broker.disk import close_quietly
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-"""Linux has it."""
+"""Flag of preadv2 that never waits for the disk; only Linux has it."""
 
 
 class ContentFile:
-    """A descriptor closed when the last holder lets go. Counted on the event loop; read in any thread."""
+    """A reference-counted file descriptor, closed by its last holder. Counted on the event loop; read in any thread."""
 
     def __init__(self, fd: int, *, sums: Sums | None = None) -> None:
         self.fd = fd
@@ -33,23 +33,23 @@ class ContentFile:
         return ContentFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def acquire(self) -> Self:
-        """Count one more holder."""
+        """Add a holder."""
         assert self._holders > 0, "the file is closed"
         self._holders += 1
         return self
 
     def release(self) -> None:
-        """Count one holder less; the last one closes the file."""
+        """Remove a holder; the last one closes the file."""
         self._holders -= 1
         if self._holders == 0:
             close_quietly(self.fd)
 
     def holds(self, length: int) -> bool:
-        """Tell whether the file has so many bytes of its fragment; one that was replaced by a spare may have fewer."""
+        """Tell whether the file has this many bytes of its fragment; one replaced by a recycled file may have fewer."""
         return self.sums is None or self.sums.length >= length
 
     def read_cached_or_none(self, length: int, position: int) -> memoryview | None:
-        """Return exactly `length` bytes if the kernel has them in memory and they verify, else None. Never blocks."""
+        """Return exactly `length` bytes if they are in the kernel's cache and verify, else None. Never blocks."""
         if _NOWAIT is None:
             return None
         sums = self.sums
@@ -57,7 +57,7 @@ class ContentFile:
             begin, end = _blocks(sums, position, position + length)
             content = bytearray(end - begin)
             count = os.preadv(self.fd, [content], begin, _NOWAIT)
-        except OSError:  # they would have to be read from the disk, or the filesystem cannot tell
+        except OSError:  # not in memory, or the file system cannot tell
             return None
         if count != end - begin or (sums is not None and sums.first_bad(begin, content)):
             return None
@@ -79,7 +79,7 @@ class ContentFile:
         return memoryview(content)[position - begin : position - begin + length]
 
     def read_as_is(self, length: int, position: int) -> bytes:
-        """Return exactly `length` bytes from a position in the file, not verified. Blocking.
+        """Return exactly `length` bytes from a position in the file, without verification. Blocking.
 
         Raises:
             OSError: the disk failed, or the file is shorter.
@@ -98,7 +98,7 @@ class ContentFile:
 
 
 def _blocks(sums: Sums | None, begin: int, end: int) -> tuple[int, int]:
-    """Return the range of whole blocks that has a range, within the content that is verified."""
+    """Return the whole blocks that contain a range, within the verified content."""
     if sums is None:
         return begin, end
     if end > sums.length:

@@ -7,9 +7,9 @@ BOOT        start counter
 catalogue/  journal specs
 journals/   one directory per journal incarnation
 spool/      staged content of large appends; emptied at start
-spare/      files of removed fragments, to be written over; emptied at start
+spare/      files of removed fragments, to be overwritten; emptied at start
 trash/      deleted incarnations awaiting removal
-quarantine/ what was found here and is not known, see `quarantine`
+quarantine/ unknown data that was found here, see `quarantine`
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 T = TypeVar("T")
 
 ID_BITS = 62
-"""Identities stay below 2^63 for tools that read JSON numbers as signed."""
+"""Identities stay below 2^63, because some tools read JSON numbers as signed."""
 
 
 class _Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,43 +61,43 @@ class DataRoot:
     cluster_id: int
     member_id: int
     term: int
-    """Starts of this root, this one included."""
+    """Number of starts of this directory, including this one."""
     boot_id: str
-    """Of the running kernel."""
+    """Boot id of the running kernel."""
     is_new: bool
     lock_fd: int
 
     @property
     def catalogue(self) -> Path:
-        """Where journal specs are."""
+        """Directory of the journal specs."""
         return self.directory / "catalogue"
 
     @property
     def journals(self) -> Path:
-        """Where journals are."""
+        """Directory of the journals."""
         return self.directory / "journals"
 
     @property
     def spool(self) -> Path:
-        """Where large appends are staged."""
+        """Directory in which large appends are staged."""
         return self.directory / "spool"
 
     @property
     def spare(self) -> Path:
-        """Where files wait to be written over."""
+        """Directory of files that wait to be overwritten."""
         return self.directory / "spare"
 
     @property
     def trash(self) -> Path:
-        """Where deleted journals wait for their removal."""
+        """Directory in which deleted journals await removal."""
         return self.directory / "trash"
 
     def journal_directory(self, name: str, create_revision: int) -> Path:
-        """Return the directory of one incarnation; names never become paths."""
+        """Return the directory of one incarnation; it is derived so that names never become paths."""
         return self.journals / incarnation_name(name, create_revision)
 
     def release(self) -> None:
-        """Let another process have the directory."""
+        """Release the lock, so that another process may use the directory."""
         close_quietly(self.lock_fd)
 
 
@@ -107,7 +107,7 @@ def incarnation_name(name: str, create_revision: int) -> str:
 
 
 def open_data_root(disk: Disk, directory: Path, *, first_revision: int) -> DataRoot:
-    """Lock a data directory, making it if it is new. Blocking.
+    """Lock a data directory, creating it if it is new. Blocking.
 
     Args:
         disk: File operations.
@@ -144,7 +144,7 @@ def lock_root(directory: Path) -> int:
             str(directory),
             f"another broker ({holder or 'of unknown pid'}) is using it; stop that one first",
         ) from error
-    # Who holds it is for people; the lock itself needs no room on the disk.
+    # The owner is written for people only; the lock itself needs no space on the disk.
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()}".encode(), 0)
@@ -177,7 +177,7 @@ def _open_locked(disk: Disk, directory: Path, lock_fd: int, first_revision: int)
 
 def _make_directories(disk: Disk, directory: Path) -> None:
     for name in ("spool", "spare"):
-        # Appends that were never answered, and files of fragments that were removed.
+        # Appends that were never answered, and files of removed fragments.
         shutil.rmtree(directory / name, ignore_errors=True)
     try:
         for name in ("catalogue", "journals", "spool", "spare", "trash", "quarantine"):
@@ -197,7 +197,7 @@ def _write_unless_full(disk: Disk, path: Path, content: bytes) -> None:
 
 
 def _read_identity(disk: Disk, path: Path) -> _Identity:
-    """Read the ids; those of an earlier version get their sum."""
+    """Read the ids, and add the checksum to those of an earlier version."""
     identity = _decoded(path, _Identity)
     whole = _identity(identity.cluster_id, identity.member_id)
     if identity.sum is None:
@@ -242,7 +242,7 @@ def _sum(*numbers: int) -> int:
 
 
 def _initialize(disk: Disk, directory: Path, first_revision: int) -> None:
-    """Make a new root; FORMAT comes last, so that a making that was cut short begins again."""
+    """Create a new root; FORMAT is written last, so that an interrupted creation begins again."""
     _require_unused(directory)
     (directory / "catalogue").mkdir(exist_ok=True)
     identity = _identity(secrets.randbits(ID_BITS) | 1, secrets.randbits(ID_BITS) | 1)
@@ -253,14 +253,14 @@ def _initialize(disk: Disk, directory: Path, first_revision: int) -> None:
 
 
 def _require_unused(directory: Path) -> None:
-    """Refuse a directory that was used before, or is no data directory at all."""
+    """Refuse a directory that was used before, or that is no data directory."""
     boot = directory / "BOOT"
     kept = [directory / name for name in ("journals", "trash", "quarantine")]
     used = any(path.is_dir() and any(path.iterdir()) for path in kept)
     if boot.exists():
         used = used or _read_boot(boot).term > 0
     elif (directory / "IDENTITY").exists():
-        # BOOT is written first.
+        # BOOT is the first file that a creation writes.
         used = True
     if used:
         raise BrokerDataError(

@@ -1,7 +1,7 @@
-"""The file operations that durability rests on, and the threads they run in.
+"""File operations of the broker, and the threads they run in.
 
-One place for them, so that tests can inject failing disks. The event loop touches no file but for what `direct_commits`
-lets it write itself.
+They are in one place so that tests can inject failing disks. The event loop touches no file, except that small commits
+may be made on it (`journal.InlineCommits`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ P = ParamSpec("P")
 
 # Threads for blocking jobs of an event loop.
 #
-# A job costs half of what `loop.run_in_executor` takes, which makes two futures for it and copies
-# one to the other: small commits are as short as that.
+# A job costs half as much as with `loop.run_in_executor`, which creates two futures and copies one
+# to the other. The difference matters because small commits are as short as that.
 
 
 class _Job(NamedTuple):
-    """What a thread is to do, and whom to tell."""
+    """A function for a thread to run, and the future that gets its result."""
 
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
@@ -36,10 +36,9 @@ class _Job(NamedTuple):
 
 
 class DiskThreads:
-    """Runs jobs in the order in which they come, `count` at a time."""
+    """A pool of `count` threads that runs jobs first in, first out."""
 
     def __init__(self, count: int, *, name: str) -> None:
-        """Start no thread yet."""
         self._count = count
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -47,7 +46,7 @@ class DiskThreads:
         self._closed = False
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Have a thread run a function; if the future is cancelled before it begins, it never does.
+        """Run a function in a thread; if the future is cancelled before it begins, it never runs.
 
         Raises:
             RuntimeError: closed.
@@ -70,7 +69,7 @@ class DiskThreads:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             _run(job)
-            # It holds on to content, and the next one may be long in coming.
+            # The job holds references to content, and the next job may come much later.
             del job
 
     def close(self) -> None:
@@ -91,7 +90,7 @@ def _run(job: _Job) -> None:
         result = job.function()
     except BaseException as raised:
         error = raised
-    # A loop that is closed has nobody left who waits.
+    # If the loop is closed, no task is left that waits for the result.
     with contextlib.suppress(RuntimeError):
         job.loop.call_soon_threadsafe(_settle, job.future, result, error)
 
@@ -108,18 +107,18 @@ def _settle(future: asyncio.Future[Any], result: object, error: BaseException | 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 THREADS_MAX = 16
-"""More threads than this only queue at the disk."""
+"""More threads than this would only queue at the disk."""
 HASHERS = 2
-"""Threads that hash beside a running commit."""
+"""Threads that compute hashes beside a running commit."""
 VECTORS_MAX = 512
-"""Buffers a call; Linux takes 1,024."""
+"""Most buffers of one call; Linux takes 1,024."""
 
 
 class Disk:
     """Blocking file operations, and a bounded pool to run them in."""
 
     def __init__(self, *, writes_durably: bool = hasattr(os, "RWF_DSYNC")) -> None:
-        """Start no thread yet.
+        """Create the pool; threads start with the first jobs.
 
         Args:
             writes_durably: Whether to write and sync in one call, if the file system can.
@@ -127,7 +126,7 @@ class Disk:
         self._writes_durably = writes_durably
         threads = min(THREADS_MAX, 2 * (os.cpu_count() or 1))
         self._threads = DiskThreads(threads, name="broker-disk")
-        # Of their own, because jobs of the first pool wait for them.
+        # A separate pool, because jobs of the first one wait for these.
         self._hashers = ThreadPoolExecutor(HASHERS, thread_name_prefix="broker-hash")
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
@@ -145,7 +144,7 @@ class Disk:
         return await self.submit(partial(function, *args, **kwargs))
 
     async def run_owned(self, function: Callable[[], T], give_back: Callable[[T], None]) -> T:
-        """Run a blocking function that opens something.
+        """Run a blocking function that opens a resource.
 
         Args:
             function: Its thread finishes even if the caller gives up.
@@ -159,7 +158,7 @@ class Disk:
             raise
 
     def close(self) -> None:
-        """Wait for running operations and free the threads."""
+        """Wait for running operations and end the threads."""
         self._threads.close()
         self._hashers.shutdown(wait=True)
 
@@ -174,7 +173,7 @@ class Disk:
     def write_durably(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers at a position, force them to the disk, and return the position after them, bytes.
 
-        What was written elsewhere in the file may stay unsynced. Source: pwritev(2), RWF_DSYNC.
+        Earlier writes elsewhere in the file may stay unsynced. Source: pwritev(2), RWF_DSYNC.
 
         Raises:
             OSError: the disk refused, or took only a part.
@@ -211,7 +210,7 @@ class Disk:
             os.close(fd)
 
     def write_file(self, path: Path, content: bytes) -> None:
-        """Create or replace a small file so that a crash leaves the old or the new one."""
+        """Create or replace a small file atomically: a crash leaves the old content or the new."""
         temporary = path.with_name(f".{path.name}.new")
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -226,7 +225,7 @@ class Disk:
         self.sync_directory(path.parent)
 
     def free_bytes(self, directory: Path) -> int:
-        """Return what an unprivileged writer may still use, bytes."""
+        """Return the space that an unprivileged writer may still use, bytes."""
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
 
@@ -247,7 +246,7 @@ def _write_all(fd: int, buffers: Sequence[Buffer], position: int, flags: int = 0
 
 
 def _note_retrieved(future: asyncio.Future[T]) -> None:
-    """Keep asyncio from reporting a failure that nobody was left to await."""
+    """Mark a failure as retrieved, so that asyncio does not report one whose caller has gone."""
     if not future.cancelled():
         future.exception()
 
@@ -258,11 +257,11 @@ def _give_back(opened: asyncio.Future[T], give_back: Callable[[T], None]) -> Non
 
 
 def is_out_of_space(error: OSError) -> bool:
-    """Tell whether an operation failed because the disk, or somebody's share of it, is full."""
+    """Tell whether an operation failed because the disk, or a user's quota, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def close_quietly(fd: int) -> None:
-    """Close a descriptor whose content no longer matters."""
+    """Close a descriptor and ignore failures, because its content no longer matters."""
     with contextlib.suppress(OSError):
         os.close(fd)

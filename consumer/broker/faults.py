@@ -1,4 +1,4 @@
-"""Failures of a call, and the one place where exceptions become gRPC statuses.
+"""Failures of a call, and the one translation of exceptions to gRPC statuses.
 
 Source: gazette/core broker (handlers return plain errors, which grpc-go reports as UNKNOWN; spec §1.4).
 """
@@ -18,12 +18,13 @@ from broadsheet.consumer.errors import BoundExceededError, NotAuthorizedError, U
 
 logger = structlog.get_logger()
 
-# `Any`: messages pass as bytes or as several classes. A text, because the class is generic in the stubs only.
+# `Any`, because messages pass as bytes or as several classes. Quoted, because the class is generic
+# in the stubs only.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class RpcFault(Exception):  # noqa: N818 - it ends a call, not a program
-    """Ends a call with a gRPC status."""
+    """Failure that ends a call with a gRPC status."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -38,7 +39,7 @@ def stream_fault(text: str) -> RpcFault:
 
 @asynccontextmanager
 async def answered(context: Context) -> AsyncIterator[None]:
-    """End the call with the status that an exception of the block stands for."""
+    """End the call with the status for an exception that the block raises."""
     try:
         yield
     except Exception as error:
@@ -49,7 +50,7 @@ async def answered(context: Context) -> AsyncIterator[None]:
 
 
 def fault_of(error: Exception) -> RpcFault | None:
-    """Return the fault that an exception stands for; None for one that nobody foresaw."""
+    """Return the fault for an exception; None for an unexpected one."""
     match error:
         case RpcFault():
             return error

@@ -1,4 +1,4 @@
-"""How slow and how fast an append may be.
+"""Lowest and highest rates of appends.
 
 Source: gazette/core broker/append_flow_control.go (credit, balance, burst, bank factor). There a ticker moves both
 every 50 ms; here both follow from elapsed time, so an append costs no timer per tick.
@@ -17,17 +17,17 @@ from broadsheet.consumer.broker.config import BrokerBounds
 from broadsheet.consumer.broker.limits import Refusals
 
 BURST_SECONDS = 1.0
-"""An append may be silent this long; a throttle starts with this much to spend."""
+"""Longest silence of a sender; a throttle starts with this much credit."""
 BANK_FACTOR = 10
-"""Unspent throttle accumulates to this many seconds' worth."""
+"""Unused credit of a throttle accumulates to this many seconds' worth."""
 
 
 class StalledSenderError(Exception):
-    """A client sends its append slower than the minimum rate."""
+    """A client that sends its append below the minimum rate."""
 
 
 class MinimumRate:
-    """Cuts off a client whose content comes too slowly: staged content must not be pinned for ever.
+    """Cut-off for clients that send too slowly, because staged content must not be pinned forever.
 
     The credit is one second's worth of the minimum rate. Time spends it, content earns it.
     """
@@ -43,7 +43,7 @@ class MinimumRate:
         """Since when the client is waited for, monotonic seconds; None while it is not."""
 
     def give_up(self, problem: str) -> None:
-        """Cut the client off now; while it is waited for."""
+        """Cut the client off now, if the broker is waiting for it."""
         self._given_up = problem
         self.waits_since = None
         self._timeout.reschedule(0.0)
@@ -68,29 +68,28 @@ class MinimumRate:
             ) from stalled
 
     def pause(self) -> None:
-        """Stop spending: the broker itself is busy now."""
+        """Stop the clock: the broker itself is busy now."""
         self.waits_since = None
         elapsed = self._clock.monotonic_seconds() - self._since
         self._credit = max(0.0, self._credit - elapsed * self._rate)
         self._timeout.reschedule(None)
 
     def earn(self, length: int) -> None:
-        """Count content that arrived, bytes; while paused."""
+        """Add content that arrived, bytes, to the credit; only while paused."""
         self._credit = min(self._rate * BURST_SECONDS, self._credit + length)
 
     def resume(self) -> None:
-        """Spend again: it is the client's turn."""
+        """Restart the clock: the broker waits for the client again."""
         self._since = self.waits_since = self._clock.monotonic_seconds()
         if self._rate:
-            # The timeout lives in the loop's own time; only the distance is taken from the clock.
+            # The timeout uses the loop's own time, so only the difference is taken from the clock.
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._credit / self._rate)
 
 
 class Receivers:
-    """Appends of one journal whose content is being received: a further one waits for none that has stalled."""
+    """Appends of one journal whose content is being received; a new one never waits for a stalled one."""
 
     def __init__(self, bounds: BrokerBounds, refusals: Refusals) -> None:
-        """Take the bound, and what counts those cut off."""
         self._bound = bounds.appends_per_journal_max
         self._refusals = refusals
         self._paces: set[MinimumRate] = set()
@@ -99,7 +98,7 @@ class Receivers:
     def receiving(self, pace: MinimumRate) -> Iterator[None]:
         """Count an append during the block; above the bound, the sender that has been silent longest is cut off.
 
-        Where none is silent, all go on: their content is bounded by staging, and their number by the broker's calls.
+        If none is silent, all go on: staging bounds their content, and the broker's limit on calls their number.
         """
         while len(self._paces) >= self._bound:
             silent = min(
@@ -120,7 +119,7 @@ class Receivers:
 
 
 class Throttle:
-    """Holds appends of one journal to its maximum rate; what was not used is kept for a while."""
+    """Limit of one journal's appends to its maximum rate; unused credit is kept for a while."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -129,9 +128,9 @@ class Throttle:
         self._at = 0.0
 
     def delay_seconds(self, length: int, *, bytes_per_second: int) -> float:
-        """Pay for a chunk and return how long to wait before going on, seconds.
+        """Charge for a chunk and return how long to wait before going on, seconds.
 
-        The balance may become negative: whoever comes next waits for that debt too, so chunks pass in order.
+        The balance may become negative. The next chunk waits for that debt too, so chunks pass in order.
 
         Args:
             length: Of the chunk, bytes.

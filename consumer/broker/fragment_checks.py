@@ -1,4 +1,4 @@
-"""Verification of sealed fragments: their sums for readers, and verdicts on those that fail them."""
+"""Verification of sealed fragments: checksums for readers, and verdicts on damaged ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = structlog.get_logger()
 
 
 class _Identity(NamedTuple):
-    """What changes when a file does."""
+    """Properties of a file that change when its content may have changed."""
 
     inode: int
     size: int
@@ -31,16 +31,16 @@ class _Identity(NamedTuple):
 
 
 class FragmentVerdict(NamedTuple):
-    """What a whole fragment turned out to be."""
+    """Result of verifying a whole fragment."""
 
     damaged: tuple[BlockSpan, ...]
-    """Offsets in the file; empty if it is sound."""
+    """Offsets in the file; empty if the fragment is intact."""
     sums: StoredSums | None
-    """Of a sound one."""
+    """Checksums of an intact fragment."""
 
 
 class FragmentChecks:
-    """Sums and verdicts of one broker's sealed fragments. Lives on the event loop."""
+    """Checksums and verdicts of one broker's sealed fragments. Lives on the event loop."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -52,11 +52,11 @@ class FragmentChecks:
 
     @property
     def damaged_count(self) -> int:
-        """How many fragments were found damaged, and were not found sound or gone since."""
+        """Number of fragments found damaged that have been neither found intact nor removed since."""
         return len(self._damaged)
 
     async def open(self, fragment: SealedFragment) -> ContentFile:
-        """Return the file of a fragment, which verifies what is read from it; the caller releases it.
+        """Return the file of a fragment, which verifies each read; the caller releases it.
 
         Raises:
             OSError: it could not be opened.
@@ -75,7 +75,7 @@ class FragmentChecks:
         return file
 
     async def damage_of(self, fragment: SealedFragment) -> tuple[BlockSpan, ...]:
-        """Verify a whole fragment, unless that was done and found it damaged; return what is, as offsets in the file.
+        """Return the damaged spans as offsets in the file; verifies the whole fragment unless its damage is known.
 
         Raises:
             OSError: the disk failed.
@@ -115,7 +115,7 @@ class FragmentChecks:
                 await pace(length)
             verdict = await self._disk.run(_verdict_of, verification)
         finally:
-            # In a thread, because one may still be reading.
+            # Closed in a thread, because a read may still be running.
             self._disk.submit(verification.close)
         self.note(fragment, verdict, identity)
         return verdict
@@ -128,7 +128,7 @@ class FragmentChecks:
         return forget
 
     def note(self, fragment: SealedFragment, verdict: FragmentVerdict, identity: _Identity) -> None:
-        """Remember what a fragment turned out to be."""
+        """Remember the verdict on a fragment."""
         if verdict.sums is not None:
             self._sums[fragment.path] = verdict.sums
         if not verdict.damaged:
@@ -139,12 +139,12 @@ class FragmentChecks:
         self._damaged[fragment.path] = identity, verdict.damaged
 
     def forget(self, path: Path) -> None:
-        """Forget a fragment that is gone."""
+        """Forget a fragment that was removed."""
         self._damaged.pop(path, None)
 
 
 def _open(fragment: SealedFragment, sums: StoredSums | None) -> ContentFile | None:
-    """Open a fragment with its sums; None if they must be made first. Blocking."""
+    """Open a fragment with its checksums; None if they must be made first. Blocking."""
     sums = sums or load_sums(fragment)
     return None if sums is None else ContentFile.open_sealed(fragment.path, sums=sums)
 

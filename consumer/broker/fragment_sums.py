@@ -1,7 +1,8 @@
-"""Files of sums beside sealed fragments: written when a fragment is sealed, made again where they are missing.
+"""Checksum files beside sealed fragments: written at sealing, rebuilt when missing.
 
-A fragment without sums, as earlier versions and adopted appends leave them, is read whole before its first byte is
-served, and compared with the SHA-1 in its name. Then its sums are written, and the next reader does not wait.
+Earlier versions and adopted appends leave fragments without checksums. Such a fragment is read whole before its first
+byte is served, and compared with the SHA-1 in its name. Then its checksums are written, and the next reader does not
+wait.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
 
 SLICE_BYTES = 64 * BLOCK_BYTES
-"""Read at once while a whole fragment is verified."""
+"""Bytes read at once while a whole fragment is verified."""
 
 
 def write_sums(fragment: Path, length: int, sums: bytes) -> None:
-    """Write the sums of a fragment's blocks beside it, unsynced: they can be made again. Blocking."""
+    """Write the checksums of a fragment's blocks beside it, without a sync because they can be rebuilt. Blocking."""
     path = sums_path(fragment)
     temporary = path.with_name(f".{path.name}.new")
     with contextlib.suppress(OSError):
@@ -41,7 +42,7 @@ def write_sums(fragment: Path, length: int, sums: bytes) -> None:
 
 
 def load_sums(fragment: SealedFragment) -> StoredSums | None:
-    """Return the sums beside a fragment; None if there are none, or damaged ones. Blocking."""
+    """Return the checksums beside a fragment; None if they are missing or damaged. Blocking."""
     with contextlib.suppress(OSError):
         encoded = sums_path(fragment.path).read_bytes()
         return decode_sums(encoded, fragment.end - fragment.begin)
@@ -49,12 +50,12 @@ def load_sums(fragment: SealedFragment) -> StoredSums | None:
 
 
 def files_of(fragments: Iterable[SealedFragment]) -> list[Path]:
-    """Return all files of fragments."""
+    """Return all files of the fragments."""
     return [path for each in fragments for path in (each.path, sums_path(each.path))]
 
 
 class Verification:
-    """Verification of one sealed fragment, by slices, so that it can be paced. Blocking."""
+    """Verification of one sealed fragment in slices, so that it can be paced. Blocking."""
 
     def __init__(self, fragment: SealedFragment, *, from_disk: bool = False) -> None:
         """Open the file.
@@ -104,16 +105,16 @@ class Verification:
 
     @property
     def damaged(self) -> tuple[BlockSpan, ...]:
-        """What does not verify, as offsets in the file; once all slices are read."""
+        """Damaged spans, as offsets in the file; complete once all slices are read."""
         if self._sha1.digest() == self._fragment.sum:
             return ()
         if self._stored is None or not self._suspects:
-            # Nothing tells where.
+            # The SHA-1 does not tell where the damage is.
             return ((0, self._length),)
         return joined_spans(self._suspects)
 
     def sums(self) -> StoredSums:
-        """Return the sums of what is damaged nowhere, having written them if they were missing or wrong."""
+        """Return the checksums of an intact fragment; writes them if they were missing or wrong."""
         self._fresh.settle()
         encoded = self._fresh.encoded()
         if self._stored is None or self._suspects:
@@ -127,7 +128,7 @@ class Verification:
 
 
 class SummedPiece(NamedTuple):
-    """A part of a damaged fragment that verifies, in a file of another name as yet."""
+    """An intact part of a damaged fragment, in a file that does not yet have its final name."""
 
     copy: Path
     sealed: SealedFragment
@@ -136,7 +137,7 @@ class SummedPiece(NamedTuple):
 def copy_sound_pieces(
     disk: Disk, fragment: SealedFragment, damaged: Sequence[BlockSpan]
 ) -> list[SummedPiece]:
-    """Copy what is between damaged spans, given as offsets in the file, to files of its own. Blocking.
+    """Copy the content between damaged spans, given as offsets in the file, to separate files. Blocking.
 
     Raises:
         OSError: the disk failed.

@@ -1,4 +1,4 @@
-"""Fragments of one journal: their names, and which one serves an offset.
+"""Fragments of one journal: their names, and the lookup of the one that serves an offset.
 
 Source: gazette/core broker/protocol/fragment_extensions.go (names), broker/fragment/index.go (queries).
 """
@@ -20,16 +20,16 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})\.raw")
 
 @dataclass(frozen=True, slots=True)
 class SealedFragment:
-    """A finished, immutable span of a journal in its own file."""
+    """A finished, immutable span of a journal in a separate file."""
 
     begin: int
-    """First byte, bytes."""
+    """First offset, bytes."""
     end: int
-    """After the last byte, bytes."""
+    """Offset after the last byte, bytes."""
     sum: bytes
     """SHA-1 of the content, 20 bytes."""
     mod_time: int
-    """When it was sealed, Unix seconds."""
+    """Time of sealing, Unix seconds."""
     path: Path
 
 
@@ -39,7 +39,7 @@ def fragment_name(begin: int, end: int, digest: bytes) -> str:
 
 
 def parse_fragment(path: Path) -> SealedFragment | None:
-    """Return the fragment that a file's name describes, or None if the name is no fragment's."""
+    """Return the fragment that a file name describes, or None if the name is not a fragment's."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -48,7 +48,7 @@ def parse_fragment(path: Path) -> SealedFragment | None:
 
 
 def joined_spans(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return spans [begin, end) in order, joined where they touch or overlap."""
+    """Return spans [begin, end) in order, merged if they touch or overlap."""
     joined: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:
@@ -73,11 +73,11 @@ class FragmentIndex:
         return iter(self._by_begin.values())
 
     def add(self, fragment: SealedFragment) -> None:
-        """Take in a fragment sealed at the end."""
+        """Add a fragment that was sealed at the end."""
         self._by_begin[fragment.begin] = fragment
 
     def remove(self, fragment: SealedFragment) -> None:
-        """Forget a fragment whose file is about to go."""
+        """Remove a fragment whose file is about to be deleted."""
         self._by_begin.pop(fragment.begin, None)
 
     def at(self, begin: int) -> SealedFragment | None:
@@ -87,7 +87,7 @@ class FragmentIndex:
 
     @property
     def newest(self) -> SealedFragment | None:
-        """The last fragment, which must stay: it tells where the journal ends."""
+        """The last fragment, which must stay because it tells where the journal ends."""
         if not self._by_begin:
             return None
         last: SealedFragment = self._by_begin.peekitem(-1)[1]
@@ -111,7 +111,7 @@ class FragmentIndex:
             yield self._by_begin[key]
 
 
-# SHA-1 digests on the wire: three integers, read big-endian from the digest.
+# Wire form of SHA-1 digests: three integers, read big-endian from the digest.
 #
 # Source: gazette/core broker/protocol/fragment_extensions.go (SHA1SumFromDigest).
 

@@ -1,4 +1,4 @@
-"""The ListFragments and FragmentStoreHealth RPCs.
+"""The ListFragments, FragmentStoreHealth, DeleteFragments, VerifyJournal and quarantine RPCs.
 
 Source: gazette/core broker/fragments_api.go, fragment_store_health_api.go. Content stays in the broker's own directory,
 so no fragment has a URL, and what is probed is that directory.
@@ -59,7 +59,7 @@ from broadsheet.consumer.protocol.validation_journal import (
 )
 
 PAGE_DEFAULT = 1_000
-"""Fragments of a page whose size was not asked for."""
+"""Fragments of a page for requests without a page size."""
 _PROBE = b"broadsheet broker health probe\n"
 
 
@@ -103,8 +103,8 @@ class FragmentsHandler:
     async def health(
         self, request: FragmentStoreHealthRequest, claims: Claims, context: Context
     ) -> FragmentStoreHealthResponse:
-        """Serve a probe: any store stands for the broker's own disk."""
-        del claims, context  # Any reader may ask.
+        """Serve a probe: every store URL means the broker's own disk."""
+        del claims, context  # Every caller with the right to read may ask.
         validate_store_health_request(request)
         response = FragmentStoreHealthResponse(header=self._resolver.header())
         try:
@@ -126,9 +126,9 @@ class FragmentsHandler:
 
 
 def _spans(journal: LiveJournal, request: FragmentsRequest) -> list[ReadableSpan]:
-    """Return the journal's fragments from the page token on that fit the wanted times.
+    """Return the journal's fragments from the page token on that match the requested times.
 
-    A local fragment (mod_time zero) passes a lower bound, but no upper one, which includes its second.
+    A local fragment (mod_time zero) passes a lower bound but no upper one. An upper bound includes its second.
     """
     spans = [span_of(sealed) for sealed in journal.index.from_begin(request.next_page_token)]
     growing = journal.open_span()
@@ -143,11 +143,11 @@ def _is_wanted(span: ReadableSpan, request: FragmentsRequest) -> bool:
     return not request.end_mod_time or 0 < span.mod_time <= request.end_mod_time
 
 
-# The DeleteFragments RPC: content that nobody will read again goes, for ever.
+# The DeleteFragments RPC: permanent removal of content that is no longer needed.
 #
 #     declare    the journal's log says durably that the spans are holes
-#     forget     readers skip them from now on; who holds a file open finishes with it
-#     remove     a crash before this leaves files that are served again, and may be deleted again
+#     forget     readers skip them from now on; a reader with an open file finishes with it
+#     remove     after a crash before this step, files are served again, and may be deleted again
 #
 # Retention removes a journal's oldest fragments; this removes any but the newest, which tells where
 # the journal ends.
@@ -164,7 +164,7 @@ class DeletionHandler:
     async def delete(
         self, request: DeleteFragmentsRequest, claims: Claims, context: Context
     ) -> DeleteFragmentsResponse:
-        """Remove those of the request's fragments that are there as described."""
+        """Remove those of the request's fragments that exist as described."""
         del context
         validate_delete_fragments_request(request)
         resolution = await self._resolver.resolve(
@@ -202,7 +202,7 @@ class DeletionHandler:
 
 
 def _is_absent(journal: LiveJournal, described: Fragment) -> bool:
-    """Tell whether no byte of a fragment is there: so a request whose answer was lost may be repeated."""
+    """Tell whether no byte of a fragment is left, so that a request whose answer was lost may be repeated."""
     after = journal.index.at_or_after(described.begin)
     return described.end <= journal.view.open_begin and (
         after is None or after.begin >= described.end
@@ -210,7 +210,7 @@ def _is_absent(journal: LiveJournal, described: Fragment) -> bool:
 
 
 def _chosen(index: FragmentIndex, wanted: Sequence[Fragment]) -> list[SealedFragment]:
-    """Return the sealed fragments that are as described, ascending, without the newest."""
+    """Return the sealed fragments that match the descriptions, ascending, without the newest."""
     chosen: dict[int, SealedFragment] = {}
     for described in wanted:
         found = index.at(described.begin)
@@ -224,17 +224,17 @@ def _chosen(index: FragmentIndex, wanted: Sequence[Fragment]) -> list[SealedFrag
     return [chosen[begin] for begin in sorted(chosen)]
 
 
-# The VerifyJournal RPC: every sealed fragment of a journal is read and compared with its sums.
+# The VerifyJournal RPC: every sealed fragment of a journal is read and compared with its checksums.
 #
 # On request, damaged bytes are given up:
 #
-#     copy       what verifies of the fragment goes into files of its own
+#     copy       intact parts of the fragment go into separate files
 #     declare    the journal's log says durably that the damaged bytes are holes
 #     replace    the pieces take the fragment's place, which is quarantined
 #
-# A crash in between leaves the fragment, or the pieces, and a hole that is declared already.
+# A crash in between leaves the fragment, or the pieces, and a hole that is already declared.
 VERIFICATIONS_MAX = 2
-"""Fragments verified at once on request: each takes a processor, and the disk."""
+"""Most fragments verified at once on request, because each occupies a processor and the disk."""
 
 
 class VerifyHandler:
@@ -247,9 +247,9 @@ class VerifyHandler:
         self._turns = asyncio.Semaphore(VERIFICATIONS_MAX)
 
     async def verify(self, request: VerifyJournalRequest, claims: Claims, context: Context) -> None:
-        """Verify one journal; tell about each fragment."""
+        """Verify one journal and report each fragment."""
         validate_journal(request.journal)
-        # The caller has shown a token; what it must permit depends on the request.
+        # The caller has shown a token; the permission it needs depends on the request.
         required = Capability.APPLY if request.discard_damaged else Capability.READ
         claims = self._resolver.authorize(context.invocation_metadata(), required)
         resolution = await self._resolver.resolve(
@@ -304,7 +304,7 @@ class VerifyHandler:
                 grpc.StatusCode.UNAVAILABLE, f"journal {journal.name}: {error}"
             ) from error
         await disk.run(place_pieces, disk, pieces)
-        # In one step of the loop: readers find the fragment or its pieces.
+        # Both happen in one step of the loop, so that readers find the fragment or its pieces.
         journal.index.remove(fragment)
         for piece in pieces:
             journal.index.add(piece.sealed)
@@ -320,13 +320,12 @@ class VerifyHandler:
 
 
 async def _yield(length: int) -> None:
-    """Let others have their turn."""
+    """Let other tasks run."""
     del length
     await asyncio.sleep(0)
 
 
-# The ListQuarantine and PurgeQuarantine RPCs: what an operator does about data that was moved
-# aside.
+# The ListQuarantine and PurgeQuarantine RPCs, for data that was moved aside.
 #
 # To restore an entry, the broker must be stopped: `python -m broadsheet.consumer.broker --restore`.
 
@@ -344,7 +343,7 @@ class QuarantineHandler:
     async def list(
         self, request: ListQuarantineRequest, claims: Claims, context: Context
     ) -> ListQuarantineResponse:
-        """Serve the entries whose journals the caller may see."""
+        """Serve the entries of the journals that the caller may see."""
         del request, context
         entries = await self._disk.run(self._quarantine.entries)
         return ListQuarantineResponse(
@@ -365,7 +364,7 @@ class QuarantineHandler:
 
 
 def _covers(claims: Claims, entry: Quarantined) -> bool:
-    """Tell whether claims cover an entry; one of no journal is for those alone who may see all."""
+    """Tell whether claims cover an entry; one without a journal needs claims without limits."""
     return may_see(claims.selector, LabelSet(), entry.reason.journal)
 
 

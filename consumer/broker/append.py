@@ -307,7 +307,7 @@ class AppendHandler:
             refusals.require(len(name), bounds, "append_name_bytes_max", field)
 
     def refuse_waiting(self) -> int:
-        """Refuse appends that wait for predecessors, and return how many; clients then send them again without waiting."""
+        """Refuse appends that wait for predecessors, and return how many; clients send them again without waiting."""
         return self._turns.refuse_waiting()
 
     async def _first_request(self, context: Context) -> AppendRequest:

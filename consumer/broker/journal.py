@@ -1,6 +1,6 @@
-"""One served journal: what readers see, and the store behind it.
+"""One served journal: its published view and its store.
 
-Readers see only the published view; the committer publishes a new one after each durable batch, on the loop, in one
+Readers see only the published view. The committer publishes a new one after each durable batch, on the loop, in one
 step with the wake-up.
 """
 
@@ -39,36 +39,40 @@ from broadsheet.consumer.broker.store import JournalStore, JournalStoreError, Ro
 from broadsheet.consumer.protocol.journal_pb2 import LabelSet
 
 REOPEN_SECONDS = 1.0
-"""Between attempts to recover a journal whose disk failed."""
+"""Interval between attempts to recover a journal whose disk failed."""
 logger = structlog.get_logger()
 
-# Which commits the event loop makes itself, because it waits for the disk no longer than for
-# another thread.
+# Inline commits: those that the event loop makes itself, because the disk is faster than another
+# thread.
 #
 # A commit on a thread wakes it, hands it the interpreter after each of its system calls, and wakes
-# the loop: several milliseconds on busy processors, where a disk whose cache survives a loss of
-# power syncs within a quarter of one. The loop makes a commit itself if it is small, if few others
-# wait, which threads would make at the same time, and if the disk has been quick so far. One that
-# takes long holds up all that the broker does, once; then threads have their turn.
+# the loop. That takes several milliseconds on busy processors, where a disk whose cache survives a
+# power loss syncs within a quarter of one. The loop makes a commit itself if the commit is small,
+# if few others wait (threads would make those at the same time), and if the disk has been fast so
+# far. A slow commit blocks the whole broker once; then threads take over.
 
 PENDING_MAX = 4
-"""Appends that wait for their commits, those of the commit in question included."""
+"""Most appends that wait for their commits, including those of the commit in question."""
 TYPICAL_SECONDS_MAX = 0.002
-"""Of disks that are quick: on busy processors, a commit to one that syncs within 0.25 ms takes up to 1 ms."""
+"""Typical commit time of a fast disk: on busy processors, a commit to a disk that syncs within 0.25 ms takes up to 1
+ms.
+"""
 RETRY_SECONDS = 1.0
-"""How often the loop tries a disk that is not."""
+"""Interval at which the loop retries a slow disk."""
 STALL_SECONDS = 0.02
 REST_PER_STALL = 50
-"""After a stall, the loop makes no commit for so many times as long: it spends 2 % of its time in stalls at most."""
+"""After a stall, the loop makes no commit for this many times its duration, so that it spends at most 2 % of its
+time in stalls.
+"""
 _WEIGHT = 1 / 32
-"""Of the latest commit in what is typical."""
+"""Weight of the latest commit in the typical time."""
 
 
 class InlineCommits:
-    """Of all journals of a broker. Lives on the event loop."""
+    """Decisions on inline commits for all journals of a broker. Lives on the event loop."""
 
     def __init__(self, clock: Clock, *, bytes_max: int) -> None:
-        """Take the disk for quick.
+        """Begin with the assumption that the disk is fast.
 
         Args:
             clock: Tells how long commits take.
@@ -84,7 +88,7 @@ class InlineCommits:
 
     @contextmanager
     def pending(self) -> Iterator[None]:
-        """Count an append that waits for its commit, while the context lasts."""
+        """Count an append that waits for its commit, during the block."""
         self._pending += 1
         try:
             yield
@@ -92,15 +96,15 @@ class InlineCommits:
             self._pending -= 1
 
     def allow(self, length: int) -> bool:
-        """Tell whether the loop should make a commit of so many bytes itself, now."""
+        """Tell whether the loop should make a commit of this many bytes itself, now."""
         return (
-            max(length, 1) <= self._bytes_max  # One without content confirms a loss.
+            max(length, 1) <= self._bytes_max  # a commit without content confirms a loss.
             and self._pending <= PENDING_MAX
             and self._clock.monotonic_seconds() >= self._rests_until
         )
 
     def run(self, commit: Callable[[], None]) -> None:
-        """Make a commit, and learn from how long it takes. Blocking; raises what it raises."""
+        """Make a commit, and learn from its duration. Blocking; raises what it raises."""
         began = self._clock.monotonic_seconds()
         try:
             commit()
@@ -149,7 +153,7 @@ class ReadableSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What all journals of a broker share."""
+    """Resources that all journals of a broker share."""
 
     disk: Disk
     clock: Clock
@@ -193,19 +197,19 @@ class LiveJournal:
 
     @property
     def view(self) -> JournalView:
-        """What readers see. Requires that `ready` returned."""
+        """The published view. Requires that `ready` returned."""
         assert self._view is not None, "the journal was used before it was ready"
         return self._view
 
     @property
     def is_loaded(self) -> bool:
-        """Whether readers can be served."""
+        """True if readers can be served."""
         return self._view is not None
 
     async def ready(self) -> bool:
-        """Open the journal if it is not; return whether it can be read.
+        """Open the journal if it is not open; return whether it can be read.
 
-        Whether it can be written is another matter: see `store_error`.
+        `store_error` tells whether it can be written.
         """
         if self._opening is None and self._needs_opening():
             self._opening = self._site.group.start_soon(self._open(), name=f"open:{self.name}")
@@ -241,13 +245,13 @@ class LiveJournal:
 
     async def _open_for_writing(self, opening: Opening) -> None:
         disk = self._site.disk
-        # Recovery would fail half way, again and again.
+        # Without this much space, recovery would fail half way, again and again.
         await disk.run(self._site.free_space.require_some, SPACE_TO_OPEN_BYTES)
         self._let_go()
         self._take(await disk.run(open_journal, disk, self.directory, opening))
 
     async def _open_read_only(self, opening: Opening) -> None:
-        """Let readers have what is there, unless they have it already."""
+        """Open the journal for reading, unless that was done already."""
         if self._view is not None:
             return
         try:
@@ -276,12 +280,12 @@ class LiveJournal:
         self._retry_at = self._site.clock.monotonic_seconds() + REOPEN_SECONDS
 
     def _let_go(self) -> None:
-        """Close what a failed store still holds; readers keep their own hold of the open file."""
+        """Close the files of a failed store; readers keep their own reference to the open file."""
         if self.store is not None:
             self.store.close()
 
     def publish(self) -> None:
-        """Show readers what the store has made durable, and wake them."""
+        """Publish what the store has made durable, and wake the readers."""
         store = self.store
         assert store is not None, "nothing to publish"
         registers = LabelSet.FromString(store.state.registers)
@@ -293,18 +297,18 @@ class LiveJournal:
         self.changed.notify()
 
     def note_rolled(self, rolled: Rolled) -> None:
-        """Take a newly sealed fragment into the index."""
+        """Add a newly sealed fragment to the index."""
         if rolled.sealed is not None:
             self.index.add(rolled.sealed)
         self.publish()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no content."""
+        """True if the journal has no content."""
         return self.open_span() is None and self.index.newest is None
 
     def flushed_seconds(self, wall_seconds: float) -> float | None:
-        """Return for how long all content has been sealed; None if some is not, or there is none.
+        """Return how long all content has been sealed; None if some is not, or there is none.
 
         Args:
             wall_seconds: Now, Unix seconds.
@@ -315,7 +319,7 @@ class LiveJournal:
         return wall_seconds - newest.mod_time
 
     def skip_older(self, offset: int, begin_mod_time: int) -> int:
-        """Return where to go on instead of in sealed fragments that were last modified before a time.
+        """Return the offset to continue at, past sealed fragments that were last modified before a time.
 
         Args:
             offset: First byte wanted, bytes.
@@ -328,7 +332,7 @@ class LiveJournal:
         return offset
 
     def locate(self, offset: int) -> ReadableSpan | None:
-        """Return the content at an offset, bytes, else the next there is; None at the end."""
+        """Return the content at an offset, bytes, or the next content after it; None at the end."""
         sealed = self.index.at_or_after(offset)
         if sealed is not None:
             return span_of(sealed)
@@ -342,7 +346,7 @@ class LiveJournal:
         return ReadableSpan(view.open_begin, view.head, view.open_sum, 0, None)
 
     async def close(self) -> None:
-        """Close the files, once nothing opens them any more. Readers keep their own hold."""
+        """Close the files, once no task is opening them. Readers keep their own references."""
         if self._opening is not None:
             await asyncio.shield(self._opening)
         if self.store is not None:

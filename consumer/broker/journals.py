@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A journal and what commits its appends."""
+    """A journal and the committer of its appends."""
 
     journal: LiveJournal
     committer: Committer
@@ -62,7 +62,7 @@ class Journals:
                 served.journal.changed.notify()
 
     async def _bury(self, entry: CatalogueEntry, served: Served | None) -> None:
-        """Move a deleted incarnation out of the way, then remove it."""
+        """Move a deleted incarnation to the trash, then remove it."""
         if served is not None:
             await served.committer.drain()
             await served.journal.close()
@@ -70,7 +70,7 @@ class Journals:
         try:
             await self._site.disk.run(self._remove, directory.name)
         except OSError as error:
-            # The next start finds the directory without a catalogue entry and removes it.
+            # Without a catalogue entry, the next start removes the directory.
             logger.warning("journal.not_removed", journal=entry.spec.name, detail=str(error))
 
     def _remove(self, name: str) -> None:
@@ -81,7 +81,7 @@ class Journals:
             shutil.rmtree(target)
 
     def wake_all(self) -> None:
-        """Have every blocked reader look again."""
+        """Wake all blocked readers."""
         for served in self:
             served.journal.changed.notify()
 

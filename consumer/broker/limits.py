@@ -1,4 +1,4 @@
-"""What is taken of a broker's bounds now, and who is refused or cut off where one is reached."""
+"""Current use of a broker's bounds, and the choice of requests to refuse or cut off at a bound."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from broadsheet.consumer.broker.signal import Signal
 from broadsheet.consumer.places import Places, option_of
 
 CHUNK_BYTES_LEAST = 16 << 10
-"""Content of one message to a reader while readers hold all that they may."""
+"""Content of one message to a reader while readers are at their bound."""
 STALLED_SECONDS = 1.0
-"""A reader that takes nothing for so long is stalled; it is cut off only where the bytes are needed by others."""
+"""A reader that takes nothing for this long is stalled; it is cut off only if others need the bytes."""
 
 
 class Level:
-    """Bytes that are held; what exceeds the bound is for others to slow down."""
+    """Number of bytes held; above the bound, users are expected to slow down."""
 
     def __init__(self, bounds: BrokerBounds, name: str) -> None:
-        """Take the name of the bound."""
         self.name = name
         self.bound: int = getattr(bounds, name)
         self.in_use = self.peak = 0
@@ -39,7 +38,7 @@ class Level:
 
     @property
     def is_over(self) -> bool:
-        """Whether more is held than there should be."""
+        """True if more bytes are held than the bound."""
         return self.in_use > self.bound
 
     def take(self, length: int) -> None:
@@ -60,10 +59,9 @@ class Level:
 
 
 class CountedReader:
-    """What one reader holds."""
+    """Account of the bytes that one reader holds."""
 
     def __init__(self, readers: ReaderBytes, cut_off: Callable[[], None]) -> None:
-        """Take a way to end it."""
         self._readers = readers
         self._cut_off = cut_off
         self.held = 0
@@ -75,13 +73,13 @@ class CountedReader:
         self.is_cut_off = False
 
     def take(self, wanted: int) -> int:
-        """Count bytes as held and return how many: all that is wanted if there is room, else a few."""
+        """Count bytes as held and return how many: all that are wanted if there is room, else a few."""
         length = self._readers.granted(wanted)
         self._hold(length)
         return length
 
     def take_ahead(self, wanted: int) -> int:
-        """Do as `take` for what is read before it can be sent: none where there is no room for all."""
+        """Same as `take`, for bytes read ahead of sending: none unless there is room for all."""
         if wanted > self._readers.room:
             return 0
         self._hold(wanted)
@@ -97,13 +95,13 @@ class CountedReader:
         self._readers.level.give_back(length)
 
     def cut_off(self) -> None:
-        """End it."""
+        """End the reader's stream."""
         self.is_cut_off = True
         self._cut_off()
 
     @contextmanager
     def sending(self, counted: int) -> Iterator[None]:
-        """Note a write of so many held bytes, which are free after it. gRPC keeps those of a write that fails."""
+        """Record a write of held bytes, which are free after it. gRPC keeps the bytes of a write that fails."""
         self.silent_since, self.in_writing = self._readers.now(), counted
         yield
         self.silent_since, self.in_writing = None, 0
@@ -111,17 +109,16 @@ class CountedReader:
 
 
 class ReaderBytes:
-    """Content on its way to readers."""
+    """Content on its way to all readers."""
 
     def __init__(self, bounds: BrokerBounds, clock: Clock) -> None:
-        """Take the bound of all readers."""
         self.level = Level(bounds, "readers_bytes_max")
         self.now = clock.monotonic_seconds
         self._readers: set[CountedReader] = set()
 
     @property
     def room(self) -> int:
-        """Bytes below the bound; negative above it."""
+        """Number of bytes below the bound; negative above it."""
         return self.level.bound - self.level.in_use
 
     def open(self, cut_off: Callable[[], None]) -> CountedReader:
@@ -131,11 +128,11 @@ class ReaderBytes:
         return reader
 
     def end(self, reader: CountedReader) -> None:
-        """Cut a reader off no more: it has ended by itself."""
+        """Remove a reader that has ended by itself, so that it is not cut off."""
         self._readers.discard(reader)
 
     def granted(self, wanted: int) -> int:
-        """Return how many of the bytes wanted a reader may take; where that is not all, end those that stalled."""
+        """Return how many of the wanted bytes a reader may take; if not all, end stalled readers."""
         missing = wanted - self.room
         if missing <= 0:
             return wanted
@@ -146,7 +143,7 @@ class ReaderBytes:
 
 
 class Holder(Protocol):
-    """One that holds bytes for as long as its peer takes nothing."""
+    """A stream that holds bytes for as long as its peer takes nothing."""
 
     held: int
     silent_since: float | None
@@ -157,7 +154,7 @@ H = TypeVar("H", bound=Holder)
 
 
 def stalled(holders: Collection[H], missing: int, silent_since: float) -> list[H]:
-    """Return those to end, the longest silent first, until they hold what is missing.
+    """Return the streams to end, the longest silent first, until together they hold the missing bytes.
 
     Args:
         holders: All of them.
@@ -181,7 +178,7 @@ def stalled(holders: Collection[H], missing: int, silent_since: float) -> list[H
 
 
 class Refusals:
-    """Requests refused for their size or their shape, and appends cut off for others of their journal."""
+    """Counts of requests refused for their size or form, and of appends cut off for others of their journal."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -203,7 +200,7 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """All that is bounded."""
+    """All bounded quantities of a broker."""
 
     bounds: BrokerBounds
     calls: Places
@@ -215,7 +212,7 @@ class BrokerLimits:
 
     @staticmethod
     def of(bounds: BrokerBounds, clock: Clock) -> BrokerLimits:
-        """Return limits of which nothing is taken."""
+        """Return limits with nothing in use."""
         return BrokerLimits(
             bounds,
             Places(bounds, "calls_max", "calls_per_connection_max", server="the broker"),
@@ -232,7 +229,7 @@ class BrokerLimits:
         )
 
     def refused(self) -> Counter[str]:
-        """Return what was refused or cut off since the start, by bound; a bound that refused nothing is there, too."""
+        """Return the number refused or cut off since the start, for every bound."""
         counts: Counter[str] = Counter({each.name: 0 for each in fields(self.bounds)})
         for places in (self.calls, self.append_streams, self.readers):
             counts.update(places.refused)
@@ -242,22 +239,22 @@ class BrokerLimits:
         return counts
 
     def take_peak_bytes(self) -> int:
-        """Return the most bytes that were held since the last call, of streams of appends and readers."""
+        """Return the most bytes held since the last call, by append streams and readers."""
         return sum(level.take_peak() for level in (self.append_bytes, self.reader_bytes.level))
 
 
-# What a broker's clients take of its bounds, for Prometheus; `bound` is the name of a bound, see
-# `BrokerBounds`.
+# Use of the bounds by a broker's clients, for Prometheus; the label `bound` is the name of a bound
+# in `BrokerBounds`.
 
 
 class BoundMetrics(Collector):
-    """Reads the limits when it is asked: calls pay nothing for it."""
+    """Metrics read from the limits at each scrape, so that calls pay nothing for them."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
 
     def collect(self) -> Iterator[Metric]:
-        """Return them as they are now."""
+        """Return the present values."""
         limits = self._limits
         places = limits.calls, limits.append_streams, limits.readers
         levels = limits.append_bytes, limits.reader_bytes.level

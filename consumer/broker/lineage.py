@@ -1,8 +1,8 @@
-"""The identity of a journal's content: an incarnation, and the epochs that its openings begin.
+"""Identity of a journal's content: an incarnation, and the epochs that its openings begin.
 
-Every opening begins an epoch, whether it lost content or not: a broker cannot know what a damaged tail, or a directory
-restored from an older copy, once held. An epoch without loss costs nothing: its first byte is where the one before
-ended, so every offset of before is still one of the same content.
+Every opening begins an epoch, whether it lost content or not, because a broker cannot know what a damaged tail, or a
+directory restored from an older copy, once held. An epoch without loss costs nothing: its first byte is where the
+previous one ended, so every earlier offset still refers to the same content.
 
 Source: KIP-101 (leader epochs tell where a follower's log departs from its leader's).
 """
@@ -17,7 +17,7 @@ from broadsheet.consumer.protocol.identity_pb2 import JournalIdentity
 INCARNATION_BYTES = 16
 NONCE_BITS = 64
 EPOCHS_MAX = 64
-"""Epochs kept: about 1 KiB in the first answer of a read. Offsets of older ones are judged by those that are left."""
+"""Epochs kept: about 1 KiB in the first answer of a read. Offsets of older epochs are judged by those that remain."""
 
 Epoch = tuple[int, int, int]
 """Number, nonce, and first byte."""
@@ -25,17 +25,17 @@ Epoch = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The identity of one journal's content."""
+    """Identity of one journal's content."""
 
     incarnation: bytes
-    """Empty in what was written before journals had one."""
+    """Empty in data written before journals had an incarnation."""
     epochs: tuple[Epoch, ...]
-    """Ascending; the last one is the present."""
+    """Ascending; the last one is the current epoch."""
 
     def next_epoch(self, begin: int) -> Lineage:
         """Return the lineage of an opening whose new content begins at an offset, bytes.
 
-        An incarnation that is not known, because its record is lost or older than incarnations, becomes a new one.
+        An unknown incarnation, whose record is lost or older than incarnations, is replaced by a new one.
         """
         if not self.incarnation:
             return Lineage(secrets.token_bytes(INCARNATION_BYTES), (_epoch(1, begin),))
@@ -43,7 +43,7 @@ class Lineage:
         return Lineage(self.incarnation, (*self.epochs, _epoch(number, begin))[-EPOCHS_MAX:])
 
     def message(self) -> JournalIdentity:
-        """Return the lineage as clients get it."""
+        """Return the lineage as a message to clients."""
         return JournalIdentity(
             incarnation=self.incarnation,
             epochs=[

@@ -1,4 +1,4 @@
-"""The List and Apply RPCs: journals as declared.
+"""The List and Apply RPCs: declared journals.
 
 Source: gazette/core broker/list_apply_api.go (snapshots, what triggers a new one, authorization per change).
 """
@@ -35,11 +35,11 @@ from broadsheet.consumer.protocol.validation_journal import (
 PAGE_JOURNALS = 25
 """Journals of one message."""
 CHANGES_MAX = 128
-"""Changes of one transaction, as etcd allows."""
+"""Most changes of one transaction, as with etcd."""
 
 
 class ListHandler:
-    """Serves listings, once or for ever."""
+    """Serves listings, once or as a watch."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ListHandler:
         while not self._journals.stopping:
             matched = self._matched(request, claims)
             state = (len(matched), max((entry.mod_revision for entry in matched), default=0))
-            # A resumed watch owes one snapshot after the revision it has seen, changed or not.
+            # A resumed watch gets one snapshot after the revision it has seen, changed or not.
             if self._catalogue.revision > resume and state != sent:
                 sent = state
                 await self._send(matched, context)
@@ -126,7 +126,7 @@ class ApplyHandler:
     async def apply(self, request: ApplyRequest, claims: Claims, context: Context) -> ApplyResponse:
         """Apply all changes or none."""
         del context
-        # Their number first: the rest is checked for each of them.
+        # The number is checked first, because each change takes a check.
         _check_number(request)
         validate_apply_request(request)
         self._check(request, claims)

@@ -1,4 +1,4 @@
-"""What happens without a client: flush intervals, background syncs, retention.
+"""Background work: flush intervals, background syncs, retention, verification.
 
 Source: gazette/core broker/replica.go (the pulse), docs of JournalSpec.Fragment (flush_interval, retention).
 """
@@ -27,14 +27,14 @@ logger = structlog.get_logger()
 
 
 class Maintenance:
-    """Looks after journals at intervals."""
+    """Periodic maintenance of the journals."""
 
     def __init__(self, site: Site, journals: Journals) -> None:
         self._site = site
         self._journals = journals
 
     async def run(self) -> None:
-        """Roll and delete what is due; returns never."""
+        """Seal and delete fragments that are due; never returns."""
         interval = self._site.config.maintenance_interval_seconds
         while True:
             last = self._site.clock.wall_seconds()
@@ -49,7 +49,7 @@ class Maintenance:
                     await self._retire(served)
 
     async def run_syncs(self) -> None:
-        """Sync journals in the background, if that is the policy; returns never then."""
+        """Sync journals in the background, if that is the policy; never returns in that case."""
         durability = self._site.config.durability
         if durability.mode is not SyncMode.INTERVAL:
             return
@@ -61,14 +61,14 @@ class Maintenance:
                     served.committer.request_sync()
 
     def _is_flush_due(self, journal: LiveJournal, *, since: float) -> bool:
-        """Tell whether the time since the last look crossed a window of the flush interval, counted from the epoch."""
+        """Tell whether a flush was due since the last check; flush intervals are counted from the Unix epoch."""
         window = journal.entry.spec.fragment.flush_interval.ToTimedelta().total_seconds()
         if not window or journal.open_span() is None:
             return False
         return since // window != self._site.clock.wall_seconds() // window
 
     async def _retire(self, served: Served) -> None:
-        """Delete sealed fragments that are older than the journal keeps, but never the newest."""
+        """Delete sealed fragments that are past the journal's retention, but never the newest."""
         journal = served.journal
         retention = journal.entry.spec.fragment.retention.ToTimedelta().total_seconds()
         if retention <= 0:
@@ -79,7 +79,7 @@ class Maintenance:
         if not expired:
             return
         try:
-            # Without the note, the next start would take them for lost.
+            # Without this record, the next start would take them for lost.
             await served.committer.declare_beginning(expired[-1].end)
         except JournalStoreError as error:
             logger.warning("fragments.not_expired", journal=journal.name, detail=str(error))
@@ -88,7 +88,7 @@ class Maintenance:
             await self._delete(journal, fragment)
 
     async def _delete(self, journal: LiveJournal, fragment: SealedFragment) -> None:
-        # The index first: a reader that already holds the file finishes with it.
+        # The index first, because a reader that already holds the file finishes with it.
         journal.index.remove(fragment)
         await self._site.disk.run(self._site.spares.retire, files_of([fragment]))
         logger.info(
@@ -96,14 +96,14 @@ class Maintenance:
         )
 
 
-# Slow verification of all sealed fragments in the background: rot is found while backups still have
-# what it hit.
+# Scrub: slow background verification of all sealed fragments, so that damage is found while backups
+# still have the content.
 #
-# It goes by the files, so that journals nobody uses are verified without being opened.
+# It walks the files, so that unused journals are verified without being opened.
 
 
 class ScrubMetrics:
-    """Counters of verification."""
+    """Counters of the scrub."""
 
     def __init__(self, checks: FragmentChecks, registry: CollectorRegistry) -> None:
         self.bytes = Counter(
@@ -141,7 +141,7 @@ class Scrubber:
         self._metrics = metrics
 
     async def run(self, config: BrokerConfig) -> None:
-        """Verify at the configured rate; returns never, unless that is zero."""
+        """Verify at the configured rate; never returns, unless the rate is zero."""
         if not config.scrub_bytes_per_second:
             return
         await asyncio.sleep(config.scrub_delay_seconds)
@@ -150,7 +150,7 @@ class Scrubber:
             await asyncio.sleep(config.scrub_interval_seconds)
 
     async def run_pass(self, bytes_per_second: int) -> None:
-        """Verify every sealed fragment there is."""
+        """Verify every existing sealed fragment."""
 
         async def pace(length: int) -> None:
             self._metrics.bytes.inc(length)
@@ -166,7 +166,7 @@ class Scrubber:
     async def _verify(self, fragment: SealedFragment, pace: Pace) -> bool:
         try:
             verdict = await self._checks.verify(fragment, pace)
-        except FileNotFoundError:  # removed meanwhile, with its journal or by retention
+        except FileNotFoundError:  # removed in the meantime, with its journal or by retention
             return False
         except OSError as error:
             logger.error("scrub.unreadable", path=str(fragment.path), detail=str(error))

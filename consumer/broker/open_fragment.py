@@ -1,7 +1,7 @@
 """The growing end of a journal: one file, written at its head. Blocking: called in the disk pool.
 
-Behind the head may stand what the file held before, if it was a spare; nothing reads there, recovery goes by the log,
-and a fragment is cut to its length before it is sealed.
+A recycled file may still have its old content after the head. Nothing reads that, because recovery goes by the log, and
+a fragment is cut to its length before it is sealed.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
 
 COPY_BYTES_MAX = 1 << 20
-"""A fragment longer than this stays in its file: its content would have to be copied into the spare one."""
+"""Longest fragment that moves to a recycled file, because its content has to be copied there."""
 _PAGE_BYTES = 4096
 
 
 class Written(NamedTuple):
-    """Content in the file."""
+    """Content written to the file."""
 
     position: int
-    """Behind it, bytes."""
+    """Position after the content, bytes."""
     checksum: bytes
     """XXH3, 16 bytes."""
 
 
 def open_path(directory: Path, begin: int) -> Path:
-    """Return the file of the open fragment that begins at an offset."""
+    """Return the path of the open fragment that begins at an offset."""
     return directory / f"{begin:016x}.open"
 
 
 class OpenFragment:
-    """The write side of an open fragment."""
+    """Write side of an open fragment."""
 
     def __init__(self, disk: Disk, directory: Path, begin: int) -> None:
-        """Create or open the file of the fragment that begins at an offset, bytes; what it holds counts for nothing."""
+        """Create or open the file of the fragment that begins at an offset, bytes; ignores existing content."""
         self._disk = disk
         self._directory = directory
         self.begin = begin
@@ -68,11 +68,11 @@ class OpenFragment:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """Path of the file."""
         return open_path(self._directory, self.begin)
 
     def note_committed(self, sha1: Hash, sums: BlockSums) -> None:
-        """Take over the sums of all that is committed by now."""
+        """Take over the checksums of everything committed by now."""
         sums.settle()
         self.sha1 = sha1
         self.sums = self.file.sums = sums
@@ -93,7 +93,7 @@ class OpenFragment:
         return Written(position, checksum.digest())
 
     def _fill_page(self, position: int) -> None:
-        """Write zeros from a position to the end of its page: else the disk would have to be read for old bytes."""
+        """Write zeros to the end of a position's page, because otherwise the disk must be read for the old bytes."""
         rest = -position % _PAGE_BYTES
         if rest and position < self._used_bytes:
             self._disk.write_at(self.file.fd, [bytes(rest)], position)
@@ -103,16 +103,18 @@ class OpenFragment:
         self._disk.sync_data(self.file.fd)
 
     def truncate(self, length: int) -> None:
-        """Take back what stands behind a length, bytes."""
+        """Remove everything after a length, bytes."""
         os.ftruncate(self.file.fd, length)
         self._used_bytes = 0
 
     def looks_for_spare(self, length: int) -> bool:
-        """Tell whether to look for a spare file, once, while the fragment is no longer than this, bytes."""
+        """Tell whether to look for a recycled file, which is done once while the fragment is at most this long,
+        bytes.
+        """
         return not self._has_looked and length <= COPY_BYTES_MAX
 
     def move_to_spare(self, spares: SegmentRecycler, length: int) -> ContentFile | None:
-        """Go on in a spare file, if there is one.
+        """Continue in a recycled file, if there is one.
 
         Args:
             spares: Where to look.
@@ -135,7 +137,7 @@ class OpenFragment:
                 self._disk.write_at(file.fd, [self._content(length)], 0)
                 self._disk.sync_data(file.fd)
             spare.replace(self.path)
-            # Before anything is committed to it.
+            # The move precedes any commit to the new file.
             self._disk.sync_directory(self._directory)
         except BaseException:
             file.release()

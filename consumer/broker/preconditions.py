@@ -1,4 +1,4 @@
-"""Whether an append may go ahead. Pure: the same check serves early refusals and the committer's final word.
+"""Preconditions of an append. Pure: the same check serves early refusals and the committer's final decision.
 
 Source: gazette/core broker/append_fsm.go (order of checks), broker/protocol/journal_spec_extensions.go (flags).
 """
@@ -11,10 +11,10 @@ from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec,
 from broadsheet.consumer.protocol.labels import matches, registers_match, subtract, union
 
 REGISTERS_BYTES_MAX = 16 * 1024
-"""Registers are for a few fences and locks; they are copied with each batch that changes them."""
+"""Largest registers: they hold a few fences and locks, and are copied with each batch that changes them."""
 FLUSHED_SECONDS = 24 * 3600.0
-"""How long content must be sealed before a journal without a flush interval is suspended if flushed."""
-_OK = Status.OK  # Of Status, a function looks up each name.
+"""Time for which content must be sealed before a journal without a flush interval is suspended if flushed."""
+_OK = Status.OK  # of Status, whose `Name` is a function
 _WRITABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_WRONLY, JournalSpec.O_RDWR)
 _READABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_RDONLY, JournalSpec.O_RDWR)
 _SUSPENDING = (
@@ -26,13 +26,13 @@ _SUSPENDING = (
 
 @dataclass(frozen=True, slots=True)
 class JournalEnd:
-    """What an append is judged against."""
+    """End of a journal, against which an append is judged."""
 
     head: int
     """Write head, bytes."""
     registers: LabelSet
     unconfirmed: bool
-    """Acknowledged bytes were lost and nobody has accepted that."""
+    """True if acknowledged bytes were lost and no append has accepted that."""
 
 
 def may_write(spec: JournalSpec) -> bool:
@@ -57,7 +57,7 @@ def is_suspended(spec: JournalSpec, suspend: int) -> bool:
 def suspension_level(
     suspend: int, *, is_empty: bool, flushed_seconds: float | None, flush_interval_seconds: float
 ) -> JournalSpec.Suspend.Level.ValueType | None:
-    """Return how far an append that was accepted suspends its journal; None if it does not.
+    """Return the suspension level that an accepted append requests; None if it does not suspend its journal.
 
     Args:
         suspend: Of the append.
@@ -77,7 +77,7 @@ def suspension_level(
 
 
 def refusal(request: AppendRequest, spec: JournalSpec, position: JournalEnd) -> Status.ValueType:
-    """Return why an append may not go ahead at a position, or OK."""
+    """Return the reason why an append is refused at a position, or OK."""
     head = max(position.head, spec.suspend.offset)
     if request.HasField("check_registers") and not registers_match(
         request.check_registers, position.registers
@@ -93,19 +93,19 @@ def refusal(request: AppendRequest, spec: JournalSpec, position: JournalEnd) -> 
 
 
 def content_refusal(request: AppendRequest, spec: JournalSpec) -> Status.ValueType:
-    """Return why an append may carry no content, or OK."""
+    """Return the reason why an append may carry no content, or OK."""
     if not may_write(spec) or request.suspend in _SUSPENDING:
         return Status.NOT_ALLOWED
     return _OK
 
 
 def confirms_loss(request: AppendRequest, position: JournalEnd) -> bool:
-    """Tell whether an accepted append accepts the loss of earlier bytes: it names the end of the index."""
+    """Tell whether an accepted append accepts the loss of earlier bytes by naming the end of the index."""
     return position.unconfirmed and request.offset != 0
 
 
 def updates_registers(request: AppendRequest) -> bool:
-    """Tell whether an append wants to change the registers."""
+    """Tell whether an append changes the registers."""
     return request.HasField("union_registers") or request.HasField("subtract_registers")
 
 
@@ -117,9 +117,9 @@ def registers_after(request: AppendRequest, registers: LabelSet) -> LabelSet:
 
 
 def is_proven(request: AppendRequest, status: Status.ValueType, registers: LabelSet) -> bool:
-    """Tell whether an append succeeded, and did so with the registers that it demanded, so that others may follow it.
+    """Tell whether an append succeeded with the registers that it demanded, so that others may follow it.
 
-    Registers may be lost, and any demand passes then. Writers who must be alone do not believe such an answer.
+    If registers were lost, any demand passes; exclusive writers must not rely on such an answer.
 
     Args:
         request: What was asked.

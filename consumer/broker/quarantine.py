@@ -40,12 +40,12 @@ class QuarantineReason(msgspec.Struct, frozen=True, kw_only=True):
     """Record beside a quarantined file or directory."""
 
     path: str
-    """Where it was, relative to the data directory."""
+    """Original path, relative to the data directory."""
     why: str
     at: str
     """Time of the move, RFC 3339."""
     journal: str = ""
-    """The journal that it belongs to, if that is known."""
+    """Journal that the data belongs to, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class JournalQuarantine:
         return entry
 
     def put_copy(self, directory: Path, *, why: str) -> str:
-        """Copy a directory of files here, which is about to be written anew; return the id of its entry.
+        """Copy a directory that is about to be rewritten into the quarantine; return the id of its entry.
 
         Raises:
             OSError: the disk failed.
@@ -98,7 +98,7 @@ class JournalQuarantine:
         return entry
 
     def _begin(self, path: Path, *, why: str, journal: str) -> tuple[str, Path]:
-        """Make an entry without content."""
+        """Create an entry without content."""
         now = datetime.now(UTC)
         entry = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}-{_printable(path.name)}"
         target = self.directory / entry
@@ -117,7 +117,7 @@ class JournalQuarantine:
         return entry, target
 
     def entries(self) -> list[Quarantined]:
-        """Return what is here, oldest first."""
+        """Return all entries, oldest first."""
         if not self.directory.is_dir():
             return []
         found: list[Quarantined] = []
@@ -130,7 +130,7 @@ class JournalQuarantine:
         return found
 
     def content(self, entry: str) -> Path:
-        """Return where an entry's file or directory is.
+        """Return the path of an entry's file or directory.
 
         Raises:
             ValidationError: there is no such entry.
@@ -141,7 +141,7 @@ class JournalQuarantine:
         return path
 
     def purge(self, entry: str) -> None:
-        """Remove one entry for ever.
+        """Remove one entry permanently.
 
         Raises:
             ValidationError: there is no such entry.
@@ -152,7 +152,7 @@ class JournalQuarantine:
         logger.warning("quarantine.purged", entry=entry)
 
     def restore(self, entry: str, target: Path) -> None:
-        """Move an entry's content to a path where nothing is.
+        """Move an entry's content to an unused path.
 
         Raises:
             ValidationError: there is no such entry.
@@ -173,7 +173,7 @@ def _printable(name: str) -> str:
 
 
 def _name_in(path: Path) -> str:
-    """Return the journal name that a directory bears, or nothing."""
+    """Return the journal name recorded in a directory, or an empty text."""
     with contextlib.suppress(OSError, UnicodeDecodeError), (path / NAME_FILE).open("rb") as file:
         return file.read(NAME_BYTES_MAX).decode()
     return ""

@@ -1,4 +1,4 @@
-"""The Read RPC: metadata, then all of its bytes, then the next. A reader at the tail may do with less of it.
+"""The Read RPC: metadata and content of each fragment in turn. A reader at the tail may skip metadata.
 
 Source: gazette/core broker/read_api.go, fragment/index.go (messages, jumps, what ends a stream).
 """
@@ -42,13 +42,13 @@ from broadsheet.consumer.protocol.validation_journal import validate_read_reques
 
 WRITE_HEAD = -1
 INLINE_BYTES_MAX = 32 << 10
-"""So much is read from the kernel's memory without a hop to a thread, which would cost more than the copy, bytes."""
+"""Bytes read from the kernel's cache without a hop to a thread, which would cost more than the copy."""
 
 logger = structlog.get_logger()
 
 
 class _Origin(TypedDict, total=False):
-    """What only the first message of a stream tells."""
+    """Fields that only the first message of a stream carries."""
 
     header: Header
     identity: JournalIdentity
@@ -113,7 +113,7 @@ class ReadHandler:
 
     @property
     def stopping(self) -> bool:
-        """Whether streams should end."""
+        """True if streams should end."""
         return self._journals.stopping
 
     async def open(self, span: ReadableSpan, journal: LiveJournal) -> ContentFile:
@@ -127,14 +127,14 @@ class ReadHandler:
         return journal.view.file.acquire() if sealed is None else await self._checks.open(sealed)
 
     async def is_sound(self, span: ReadableSpan) -> bool:
-        """Tell whether a span is all right after all: then what failed was the checksum."""
+        """Verify a span's whole fragment: if it is intact, its stored checksums were wrong."""
         sealed = sealed_of(span)
         return sealed is not None and not await self._checks.damage_of(sealed)
 
     def start_reading(
         self, file: ContentFile, length: int, position: int
     ) -> asyncio.Future[memoryview]:
-        """Start reading bytes of a file; a little that was just written is there at once."""
+        """Start reading bytes of a file; a small, recently written range is returned at once."""
         if length <= INLINE_BYTES_MAX:
             content = file.read_cached_or_none(length, position)
             if content is not None:
@@ -151,13 +151,13 @@ class ReadHandler:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Where content goes, and the account of what is on its way."""
+    """Destination of the content, and the account of bytes on their way."""
 
     context: Context
     account: CountedReader
 
     async def write(self, message: ReadResponse | bytes, counted: int = 0) -> None:
-        """Send a message, of so many counted bytes; that of a reader which takes nothing waits."""
+        """Send a message with this many counted bytes; waits for a reader that takes nothing."""
         with self.account.sending(counted):
             await self.context.write(message)
 
@@ -168,11 +168,11 @@ class _Chunk:
 
     content: asyncio.Future[memoryview]
     counted: int
-    """Bytes of it in the reader's account."""
+    """Number of its bytes in the reader's account."""
 
 
 class _ReadStream:
-    """One read on its way through the journal."""
+    """One read as it moves through the journal."""
 
     def __init__(
         self,
@@ -198,15 +198,16 @@ class _ReadStream:
         """Where what was sent ends, of the open fragment that was described last; -1: of none."""
 
     async def run(self) -> None:
-        """Send until something ends the stream."""
+        """Send until the stream ends."""
         while not self._is_over():
             begin_mod_time = self._request.begin_mod_time
             if begin_mod_time:
-                # Also where nothing follows: the answer then says where the read stands, beyond what it passes over.
+                # Also if no content follows, because the answer then tells the read's position
+                # after the skipped fragments.
                 self._offset = self._journal.skip_older(self._offset, begin_mod_time)
             span = self._journal.locate(self._offset)
             if span is not None:
-                # The file is taken before the first await, while the span is surely what the view shows.
+                # The file is taken before the first await, while the span surely matches the view.
                 if not await self._hold(span):
                     continue
                 self._offset = max(self._offset, span.begin)
@@ -263,14 +264,14 @@ class _ReadStream:
         )
 
     def _taken_origin(self) -> _Origin:
-        """Return who answers, and of which journal, for the first message; nothing later."""
+        """Return the header and identity for the first message; empty afterwards."""
         header, self._header = self._header, None
         if header is None:
             return {}
         return {"header": header, "identity": self._journal.identity}
 
     async def _hold(self, span: ReadableSpan) -> bool:
-        """Hold the file of a span; an open fragment that was sealed meanwhile is the same file.
+        """Hold the file of a span; an open fragment that was sealed in the meantime is the same file.
 
         Returns:
             False if the file went with its journal or its retention in the meantime, so that the span is no more.
@@ -301,7 +302,7 @@ class _ReadStream:
         except DamagedContentError as error:
             account = self._call.account
             account.give_back(account.held)
-            # With its sums made anew, the next round goes on here.
+            # The checksums were rebuilt, so the next round continues here.
             self.close()
             if await self._handler.is_sound(span):
                 return
@@ -325,7 +326,8 @@ class _ReadStream:
             await self._call.write(encode_read_chunk(offset, content), chunk.counted)
 
     def _wanted(self, span: ReadableSpan, end: int) -> int:
-        # The next chunks begin with a block, so that nothing is read twice to verify it.
+        # Later chunks begin at a block boundary, so that nothing is read twice for its
+        # verification.
         into_block = (self._offset - span.begin) % BLOCK_BYTES
         return min(max(self._handler.chunk_bytes - into_block, 1), end - self._offset)
 
@@ -335,14 +337,14 @@ class _ReadStream:
         return _Chunk(self._handler.start_reading(self._file, length, position), length)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         if self._file is not None:
             self._file.release()
             self._file = None
 
 
 def fragment_message(name: str, span: ReadableSpan) -> Fragment:
-    """Return a span as clients see it: uncompressed, without a store."""
+    """Return a span as a message to clients: uncompressed, without a store."""
     return Fragment(
         journal=name,
         begin=span.begin,
@@ -361,7 +363,7 @@ def sealed_of(span: ReadableSpan) -> SealedFragment | None:
 
 
 def _damaged(name: str, span: ReadableSpan, error: DamagedContentError) -> RpcFault:
-    """Return the fault of content that is not what was written."""
+    """Return the fault for content that fails its checksum."""
     begin, end = span.begin + error.begin, span.begin + error.end
     return RpcFault(
         grpc.StatusCode.DATA_LOSS,
@@ -372,20 +374,20 @@ def _damaged(name: str, span: ReadableSpan, error: DamagedContentError) -> RpcFa
 
 
 def seconds_left(claims: Claims) -> float | None:
-    """Return how long claims still hold, seconds; None if for ever."""
+    """Return the remaining lifetime of claims, seconds; None if unlimited."""
     if claims.expires_at is None:
         return None
     return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
 
 
 def _close_after(context: Context, readers: ReaderBytes, account: CountedReader) -> None:
-    """Close an account; what was in a write that was cut short, at the end of the call: gRPC holds it until then."""
+    """Close an account when the call ends, because gRPC holds the bytes of an interrupted write until then."""
     readers.end(account)
     if account.silent_since is None:
         account.give_back(account.held)
     else:
         account.give_back(account.held - account.in_writing)
-        # `Any`: the stubs ask for a class of their own where gRPC takes a function.
+        # `Any`, because the stubs ask for a class where gRPC takes a function.
         over: Any = lambda _: account.give_back(account.held)  # noqa: E731
         context.add_done_callback(over)
 

@@ -1,8 +1,8 @@
-"""Opening a journal's directory: what survived, what is missing, and where to go on.
+"""Recovery of a journal's directory: the surviving content, the losses, and the offset to continue at.
 
-A torn tail was never acknowledged and is dropped. What cannot be used is moved to the quarantine. Acknowledged bytes
-that are gone are *declared*: every span that verifies is served, the logged end stays the end of the index, and appends
-are refused until an operator's explicit offset accepts the loss.
+A torn tail was never acknowledged and is dropped. Unusable data is moved to the quarantine. Lost acknowledged bytes are
+*declared*: every span that verifies is served, the logged end stays the end of the index, and appends are refused until
+an operator's explicit offset accepts the loss.
 
 Source: gazette/core broker/append_fsm.go (the INDEX_HAS_GREATER_OFFSET protocol), our own log.
 """
@@ -57,23 +57,23 @@ class RecoveredJournal:
     store: JournalStore
     index: FragmentIndex
     damage: tuple[str, ...]
-    """What acknowledged bytes are gone, for people; empty if none."""
+    """Descriptions of lost acknowledged bytes, for people; empty if none are lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How to open a journal's directory."""
+    """Parameters of opening a journal's directory."""
 
     name: str
     synced: bool
-    """Whether commits will be synced before they are acknowledged."""
+    """True if commits will be synced before they are acknowledged."""
     boot_id: str
     quarantine: JournalQuarantine | None = None
-    """Takes what cannot be used; one beside the journal's directory if None."""
+    """Takes unusable data; if None, a quarantine beside the journal's directory does."""
 
 
 def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
-    """Recover a journal's directory, or make it. Blocking.
+    """Recover a journal's directory, or create it. Blocking.
 
     Raises:
         OSError, StoreError: the disk failed; it may be tried again.
@@ -83,14 +83,15 @@ def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJour
     if not name.exists() and not _was_used(directory, aside):
         return _create(disk, directory, opening)
     if not name.exists() or name.read_bytes() != opening.name.encode():
-        # The directory's own name has a hash of the journal's, so that this one is damaged.
+        # The directory's name has a hash of the journal's name, so a mismatch means that the name
+        # file is damaged.
         logger.error("journal.name_restored", journal=opening.name, path=str(name))
         disk.write_file(name, opening.name.encode())
     return _Recovery(disk, directory, opening, aside).run()
 
 
 def _was_used(directory: Path, aside: JournalQuarantine) -> bool:
-    """Tell whether a directory without a name file holds a journal; what its interrupted making left is moved away."""
+    """Tell whether a directory without a name file holds a journal; moves away what an interrupted creation left."""
     if not directory.is_dir():
         return False
     left = [path for path in directory.iterdir() if path.suffix != ".new"]
@@ -131,7 +132,7 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
 
 
 class _Recovery:
-    """One run over a directory; its steps stand in `run`."""
+    """One recovery of a directory; `run` lists its steps."""
 
     def __init__(
         self, disk: Disk, directory: Path, opening: Opening, quarantine: JournalQuarantine
@@ -157,7 +158,7 @@ class _Recovery:
         if not whole:
             self._copy_spans(current, log.checkpoint.head, replayed.spans)
         if not whole and replayed.end == log.checkpoint.head and current.stat().st_size:
-            # The next open file has the same name.
+            # Moved away because the next open file has the same name.
             self._set_aside(current)
         expected_end = replayed.spans[-1][1] if whole and replayed.spans else None
         store = self._new_store(log, replayed, pending=(log.checkpoint.head, expected_end))
@@ -179,7 +180,7 @@ class _Recovery:
             if log is not None:
                 return log
             if not is_cut_off(path):
-                # An older one does not know what followed this one's checkpoint.
+                # An older generation does not know what followed this one's checkpoint.
                 damaged = path
                 break
         begins = [int(path.stem, 16) for path in self._directory.glob("*.open")]
@@ -193,7 +194,7 @@ class _Recovery:
         return salvage_log(damaged, open_begin=begin)
 
     def _retire_log(self, path: Path) -> None:
-        """Remove a log whose journal is whole; a damaged one is kept aside for who looks into it."""
+        """Remove a log whose journal is intact; quarantine a damaged one for investigation."""
         if (self._damage or self._keeps_files) and path.exists() and path.stat().st_size:
             self._set_aside(path)
         else:
@@ -204,7 +205,7 @@ class _Recovery:
         self._quarantine.put(path, why=why, journal=self._opening.name)
 
     def _with_later_fragments(self, replayed: FragmentReplay) -> FragmentReplay:
-        """Take in sealed fragments beyond the logged end: they are there, so that the log went back."""
+        """Add sealed fragments beyond the logged end: their existence means that the log went back."""
         later = [fragment for fragment in self._sealed() if fragment.begin >= replayed.end]
         if not later:
             return replayed
@@ -257,10 +258,12 @@ class _Recovery:
                 length = os.fstat(file.fd).st_size
                 replayed = replace(replayed, end=replayed.end + length)
             length = replayed.end - log.checkpoint.head
-            # A torn log was cut off while it was written, or by damage: then there is more content than it knows of.
+            # A log is torn by an interrupted write or by damage; only damage leaves more content
+            # than the log knows of.
             self._keeps_files = log.torn and os.fstat(file.fd).st_size > length
             if not replayed.damage and not self._keeps_files:
-                # What follows was never acknowledged, or was there before the file was written over.
+                # The following bytes were never acknowledged, or were in the file before it was
+                # recycled.
                 os.ftruncate(file.fd, length)
             self._disk.sync_data(file.fd)
         finally:
@@ -268,7 +271,7 @@ class _Recovery:
         return replayed
 
     def _copy_spans(self, source: Path, begin: int, spans: tuple[Span, ...]) -> None:
-        """Save each verified span as a fragment of its own."""
+        """Save each verified span as a separate fragment."""
         for span_begin, span_end in spans:
             digest = hashlib.sha1(usedforsecurity=False)
             temporary = self._directory / f"{span_begin:016x}.copy"
@@ -291,7 +294,7 @@ class _Recovery:
     def _new_store(
         self, log: Log, replayed: FragmentReplay, *, pending: tuple[int, int | None]
     ) -> JournalStore:
-        """Begin a new log at the end; `pending` is the span that the open file is about to be sealed as."""
+        """Begin a new log at the end; `pending` is the span as which the open file is about to be sealed."""
         spans = [(fragment.begin, fragment.end) for fragment in self._sealed()]
         if pending[1] is not None:
             spans.append((pending[0], pending[1]))
@@ -308,7 +311,8 @@ class _Recovery:
             registers=replayed.registers,
             unconfirmed=replayed.unconfirmed or bool(fresh),
             holes=tuple(holes),
-            # Kept until the reserved offsets are skipped: a crash before that must find them again.
+            # Kept until the reserved offsets are skipped, because a recovery after a crash before
+            # that must find them.
             reserved=max(log.reserved, replayed.end),
             synced=log.checkpoint.synced,
             boot_id=log.checkpoint.boot_id,
@@ -337,7 +341,7 @@ class _Recovery:
             current.unlink()
 
     def _skip_reserved(self, log: Log, store: JournalStore) -> None:
-        """After a power loss without syncs, go on beyond every offset that a reader may have seen."""
+        """Continue beyond every offset that a reader may have seen, after a power loss without syncs."""
         begin = self._go_on_at(log, store.head)
         old = store.state
         if (
@@ -351,17 +355,17 @@ class _Recovery:
             store.state = msgspec.structs.replace(old, reserved=max(old.reserved, old.head))
 
     def _go_on_at(self, log: Log, end: int) -> int:
-        """Return where new content begins, bytes, of a journal that was recovered up to `end`."""
+        """Return the first offset of new content, bytes, for a journal that was recovered up to `end`."""
         return max(log.reserved, end) if is_power_lost(log, self._opening) else end
 
 
 def is_power_lost(log: Log, opening: Opening) -> bool:
-    """Tell whether commits that were never synced may be gone."""
+    """Tell whether commits that were never synced may be lost."""
     return not log.checkpoint.synced and log.checkpoint.boot_id != opening.boot_id
 
 
 def sealed_fragments(directory: Path) -> list[SealedFragment]:
-    """Return the sealed fragments whose file has the length that its name promises, by begin."""
+    """Return the sealed fragments whose file has the length in its name, ordered by begin."""
     found: list[SealedFragment] = []
     for path in sorted(directory.glob("*.raw")):
         fragment = parse_fragment(path)
@@ -373,10 +377,10 @@ def sealed_fragments(directory: Path) -> list[SealedFragment]:
 
 
 def _beginning(log: Log, spans: Sequence[Span]) -> tuple[int, list[Span]]:
-    """Return where a journal begins, and the known holes behind that, bytes.
+    """Return the first offset of a journal, and the known holes after it, bytes.
 
-    What is missing before it was removed on purpose. Logs of earlier versions do not tell: there, the first content
-    is the beginning, and from now on the log says so.
+    Content missing before that was removed on purpose. Logs of earlier versions do not have the offset: for them it is
+    that of the first content, which the log records from now on.
     """
     first = log.first
     if first is None:
@@ -391,7 +395,7 @@ def _beginning(log: Log, spans: Sequence[Span]) -> tuple[int, list[Span]]:
 
 
 def _gaps(first: int, spans: Iterable[Span], end: int) -> list[Span]:
-    """Return what no span covers from the journal's beginning to its end, bytes."""
+    """Return the spans of a journal, from its beginning to its end, that have no content, bytes."""
     gaps: list[Span] = []
     cursor = first
     for begin, stop in sorted(spans):
@@ -403,14 +407,13 @@ def _gaps(first: int, spans: Iterable[Span], end: int) -> list[Span]:
     return gaps
 
 
-# Opening a journal without writing anything: on a full disk, what is there is served all the same.
-# Blocking.
+# Read-only opening, so that a full disk does not prevent reads. Blocking; writes nothing.
 #
-# Only what needs no repair is opened so: where recovery would have to drop, declare or restore
-# anything, the journal waits for space.
+# Only journals that need no repair are opened in this way. If recovery would have to drop, declare
+# or restore anything, the journal waits for space.
 
 SPACE_TO_OPEN_BYTES = 1 << 20
-"""A journal whose disk has less free is not opened for writing: recovery would fail half way."""
+"""Free space below which a journal is not opened for writing, because recovery would fail half way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +433,7 @@ class ReadOnly:
     file: ContentFile
     """The open fragment."""
     lineage: Lineage
-    """As of the last opening: this one writes nothing."""
+    """Lineage of the last opening, because this one writes nothing."""
 
 
 def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
@@ -467,7 +470,7 @@ def _replayed(log: Log, path: Path) -> FragmentReplay:
 
 
 def _unsealed(directory: Path, log: Log, opening: Opening) -> list[SealedFragment]:
-    """Return what a roll that was cut short left in its open file: it ends where the log begins."""
+    """Return fragments that an interrupted roll left as an open file, which ends where the log begins."""
     found: list[SealedFragment] = []
     for path in directory.glob("*.open"):
         begin, size = int(path.stem, 16), path.stat().st_size
@@ -499,7 +502,7 @@ def _opened(
 
 
 def _sums(path: Path, length: int) -> tuple[bytes, BlockSums]:
-    """Return the SHA-1 and the sums of the first bytes of a file."""
+    """Return the SHA-1 and the checksums of the first bytes of a file."""
     sha1, sums, left = hashlib.sha1(usedforsecurity=False), BlockSums(), length
     with path.open("rb") as file:
         while left and (block := file.read(min(READ_BYTES, left))):

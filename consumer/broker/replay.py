@@ -1,4 +1,4 @@
-"""What a journal's log says, checked against the bytes of its open fragment."""
+"""Replay of a journal's log, checked against the bytes of its open fragment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READ_BYTES = 1 << 20
 _HASHES: Final[Mapping[int, Callable[[], _Hash]]] = MappingProxyType(
     {16: xxh3_128, 20: partial(hashlib.sha1, usedforsecurity=False)}
 )
-"""By the bytes of their digests."""
+"""Hashes by the length of their digests, bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +53,27 @@ class Log:
     commits: tuple[Commit, ...]
     reserved: int
     sequence: int
-    """Of the last record."""
+    """Sequence number of the last record."""
     damage: tuple[str, ...]
-    """What is wrong with the log, for people; empty if nothing."""
+    """Description of the log's damage, for people; empty if none."""
     salvaged: bool = False
-    """The checkpoint is lost, and with no record left the open file's length bounds what there was."""
+    """True if the checkpoint is lost; if no record is left either, the open file's length bounds the lost content."""
     first: int | None = None
-    """Where the journal begins, bytes; None if the log does not tell."""
+    """First offset of the journal, bytes; None if the log does not have it."""
     lost: bytes | None = None
-    """Body of a last record that was written whole and damaged later."""
+    """Body of a last record that was written completely and damaged later."""
     torn: bool = False
-    """It ends within a record: a write was cut off, or the file was."""
+    """True if the log ends within a record: a write was interrupted, or the file was truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentReplay:
-    """The open fragment as far as it can be proven."""
+    """Verified content of the open fragment."""
 
     end: int
     """Logged end of the journal, bytes."""
     spans: tuple[Span, ...]
-    """Verified content [begin, end) of the open fragment, ascending, neighbours joined."""
+    """Verified content [begin, end) of the open fragment, ascending, adjacent spans merged."""
     registers: bytes
     unconfirmed: bool
     damage: tuple[str, ...]
@@ -93,7 +93,7 @@ def read_log(path: Path) -> Log | None:
 
 
 def salvage_log(path: Path, *, open_begin: int) -> Log:
-    """Read what is left of a log whose checkpoint is lost: registers and earlier holes are not known."""
+    """Read the rest of a log whose checkpoint is lost; registers and earlier holes are unknown."""
     scan = scan_file(path)
     records = [
         record
@@ -117,7 +117,7 @@ def salvage_log(path: Path, *, open_begin: int) -> Log:
 
 
 def is_cut_off(path: Path) -> bool:
-    """Tell whether a log ends before its first record does, as an interrupted creation leaves it."""
+    """Tell whether a log ends within its first record, as after an interrupted creation."""
     scan = scan_file(path)
     return scan is None or scan.torn_away
 
@@ -126,7 +126,7 @@ def _records(scan: Scan, path: Path) -> list[Record]:
     try:
         return [decode_record(frame.body) for frame in scan.frames]
     except msgspec.DecodeError as error:
-        # Their checksums hold, so that they are not damaged.
+        # Their checksums hold, so the bytes are not damaged.
         raise OSError(
             errno.EPROTONOSUPPORT,
             f"{path.name} has records of another version ({error}): open the journal with the version that wrote it",
@@ -156,16 +156,16 @@ def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path:
         damage=tuple(damage),
         first=first,
         lost=scan.tail_body if scan.tail is Tail.DAMAGED else None,
-        # Logs of earlier versions end with their last record, those of this one never do.
+        # Logs of earlier versions end with their last record; those of this one never do.
         torn=scan.tail is Tail.TORN or (not scan.torn_bytes and checkpoint.first is not None),
     )
 
 
 def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) -> FragmentReplay:
-    """Restore what the log carries into the open file and verify the rest there.
+    """Restore content from the log into the open file and verify the rest there.
 
-    Content is written before its record. So only a machine that lost power before a sync can have records without
-    their content: such a tail is dropped. Anything else that is missing or does not verify is damage.
+    Content is written before its record. So only a machine that lost power before a sync can have records without their
+    content: such a tail is dropped. All other missing or unverified content is damage.
 
     Args:
         disk: File operations; None writes nothing, so that what the log carries must be in the file already.
@@ -227,7 +227,7 @@ def _without_tail(good: list[bool]) -> int:
 
 
 def _end_of_lost(lost: bytes, cursor: int, file_end: int) -> int:
-    """Return where the content of a damaged last record ended, or an offset beyond, bytes."""
+    """Return the end of a damaged last record's content, or an offset beyond it, bytes."""
     with contextlib.suppress(msgspec.DecodeError):
         record = decode_record(lost)
         if not isinstance(record, Commit):
@@ -235,7 +235,7 @@ def _end_of_lost(lost: bytes, cursor: int, file_end: int) -> int:
         longest = file_end if record.content is None else cursor + len(record.content)
         if record.begin == cursor <= record.end <= longest:
             return record.end
-    # No offset that a reader may have seen is given out again.
+    # Offsets that a reader may have seen are never used again.
     return max(cursor + len(lost), file_end)
 
 

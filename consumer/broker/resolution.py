@@ -1,4 +1,4 @@
-"""From a request to the journal that serves it, or the status that refuses it.
+"""Resolution of a request to the journal that serves it, or to the status that refuses it.
 
 Source: gazette/core broker/resolver.go (order of checks).
 """
@@ -26,17 +26,16 @@ from broadsheet.consumer.protocol.labels import expand_prefix, matches
 
 _HEADERS_MAX = 16
 
-# Headers: who answered, who serves, and as of which revision.
+# Headers: the answering process, the serving route, and the revision.
 #
-# Source: gazette/core broker/protocol/header_extensions.go, route_extensions.go (what peers insist
-# on).
+# Source: gazette/core broker/protocol/header_extensions.go, route_extensions.go (checks of peers).
 
 NO_PRIMARY = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How this broker presents itself. Its own route is that of every journal."""
+    """This broker's process id and endpoint. Its route is the same for every journal."""
 
     cluster_id: int
     member_id: int
@@ -51,11 +50,11 @@ class Identity:
         return ProcessSpec.ID(zone=self.zone, suffix=self.suffix)
 
     def route(self) -> Route:
-        """Return the route of a journal: this broker alone. Members always come with endpoints."""
+        """Return the route of a journal: this broker alone. Routes always have endpoints."""
         return Route(members=[self.process_id], primary=0, endpoints=[self.endpoint])
 
     def header(self, revision: int, *, routed: bool) -> Header:
-        """Return a header as of a revision.
+        """Return a header for a revision.
 
         Args:
             revision: Of the catalogue.
@@ -76,7 +75,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class JournalResolution:
-    """Where a request goes."""
+    """Result of resolving a request."""
 
     status: Status.ValueType
     header: Header
@@ -104,7 +103,7 @@ class JournalResolver:
         """The newest ones; many answers bear the same."""
 
     def authorize(self, metadata: Metadata | None, require: Capability) -> Claims:
-        """Return the claims of the caller of a request with such metadata.
+        """Return the claims of the caller, from the request's metadata.
 
         Raises:
             UnauthenticatedError, NotAuthorizedError: it has not shown them.
@@ -112,7 +111,7 @@ class JournalResolver:
         return self._verifier.verify(metadata, require)
 
     def header(self, *, routed: bool = False) -> Header:
-        """Return a header as of now, to be copied into an answer."""
+        """Return a header for the current revision, to be copied into an answer."""
         key = self._catalogue.revision, routed
         header = self._headers.get(key)
         if header is None:

@@ -1,10 +1,11 @@
-"""Files of removed fragments, kept to be written over, as databases recycle the segments of their logs.
+"""Files of removed fragments, kept to be overwritten, as databases recycle log segments.
 
-A new file gets its blocks from the file system and its pages from the kernel while it grows, and each sync notes its
-length. One that is there already has them all.
+A new file gets blocks from the file system and pages from the kernel while it grows, and each sync records its length.
+A recycled file already has all of them.
 
-What is kept must be nobody else's: a reader may still hold it open, a backup may share it by a hard link. Either makes
-it go instead. The kernel knows: it grants a write lease on a file only while nobody else has it open.
+A file is recycled only if it is not in use elsewhere: a reader may still have it open, or a backup may share it by a
+hard link. Such a file is removed instead. The kernel knows, because it grants a write lease on a file only while no
+other process has it open.
 
 Source: fcntl(2), "Leases".
 """
@@ -25,18 +26,18 @@ from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.broker.disk import Disk, close_quietly
 
 KEPT_BYTES_MIN = 4 << 20
-"""A smaller file saves less than it costs."""
+"""Smallest file kept: for a smaller one, recycling costs more than it saves."""
 _LEASES = hasattr(fcntl, "F_SETLEASE")
-"""Linux has them."""
+"""True on Linux, which has leases."""
 
 
 class SegmentRecycler:
-    """The spare files of one broker. Blocking; called in any thread."""
+    """Recyclable files of one broker. Blocking; called in any thread."""
 
     def __init__(
         self, disk: Disk, directory: Path, *, bytes_max: int, file_bytes_min: int = KEPT_BYTES_MIN
     ) -> None:
-        """Begin with none.
+        """Begin without files.
 
         Args:
             disk: File operations.
@@ -54,7 +55,7 @@ class SegmentRecycler:
         self._sizes: dict[Path, int] = {}
 
     def retire(self, paths: Sequence[Path]) -> None:
-        """Keep files that nobody needs under their names any more, or remove them. Those missing do not matter.
+        """Recycle or remove files that are no longer needed under their names; ignores missing ones.
 
         Raises:
             OSError: one could be neither kept nor removed.
@@ -72,9 +73,9 @@ class SegmentRecycler:
             return False
         kept = self._directory / secrets.token_hex(8)
         try:
-            # Whoever opens it from now on does not find it.
+            # Readers that look for the name from now on do not find it.
             path.rename(kept)
-            # The name must not come back after a power loss, with another's content.
+            # The name must not come back after a power loss, with other content.
             self._disk.sync_directory(path.parent)
             if _is_free(kept):
                 with self._lock:
@@ -96,11 +97,11 @@ class SegmentRecycler:
             return fits
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are any files."""
         return bool(self._sizes)
 
     def take(self) -> Path | None:
-        """Return the largest file, which is the caller's from now on; None if there is none."""
+        """Return the largest file, which belongs to the caller from now on; None if there is none."""
         with self._lock:
             if not self._sizes:
                 return None
@@ -109,7 +110,7 @@ class SegmentRecycler:
             return largest
 
     def give_up(self) -> bool:
-        """Remove them all: the space is needed. Return whether there were any."""
+        """Remove all files, because the space is needed; return whether there were any."""
         found = False
         while (path := self.take()) is not None:
             found = True
@@ -119,14 +120,15 @@ class SegmentRecycler:
 
 
 def _is_free(path: Path) -> bool:
-    """Tell whether a file has no other name, and nobody else has it open."""
+    """Tell whether a file has no other name and is not open elsewhere."""
     if not _LEASES:
         return False
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if os.fstat(fd).st_nlink != 1:
             return False
-        # Who opens it this very moment makes the kernel send a signal: one that nobody minds, not SIGIO, which kills.
+        # If a process opens the file at this moment, the kernel sends us a signal. SIGIO, the
+        # default, would kill the process; this one is harmless.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -137,21 +139,21 @@ def _is_free(path: Path) -> bool:
     return True
 
 
-# What is left of the disk, looked up no more often than that can matter.
+# Free disk space, measured only as often as the result can matter.
 #
-# A look costs a commit as much as its write, and each commit asks. So what was seen holds for as
-# long as no machine could fill the rest, down to the floor.
+# A measurement costs a commit as much as its write, and each commit asks. So a result stays valid
+# for as long as no machine could fill the space down to the floor.
 
 FILL_BYTES_PER_SECOND = 16 << 30
-"""Nothing fills a disk quicker, bytes a second."""
+"""Upper bound of the rate at which a disk fills, bytes a second."""
 LOOK_SECONDS_MAX = 0.1
-"""Longest time between looks."""
+"""Longest time between measurements."""
 SMALL_BYTES_MAX = 1 << 20
-"""More than this is never taken without a look."""
+"""Largest length that is granted without a measurement."""
 
 
 class FreeSpace:
-    """Of the file system that all journals of a broker are on. Blocking; called in any thread."""
+    """Free space of the file system of a broker's journals. Blocking; called in any thread."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class FreeSpace:
         *,
         floor_bytes: int,
     ) -> None:
-        """Know nothing yet.
+        """Begin without a measurement.
 
         Args:
             disk: File operations.
@@ -180,7 +182,7 @@ class FreeSpace:
         """Until then there is room for anything small, on the monotonic clock, seconds."""
 
     def require(self, length: int) -> None:
-        """Make sure that there is room for so many bytes.
+        """Make sure that there is space for this many bytes above the floor.
 
         Raises:
             OSError: fewer than the floor would be left, or the file system does not tell.
@@ -198,7 +200,7 @@ class FreeSpace:
         self._enough_until = now + min(LOOK_SECONDS_MAX, left / FILL_BYTES_PER_SECOND)
 
     def require_some(self, length: int) -> None:
-        """Make sure that so many bytes are free, whatever the floor: for what makes no journal longer.
+        """Make sure that this many bytes are free, regardless of the floor, for writes that extend no journal.
 
         Raises:
             OSError: fewer are free, and the file system tells.

@@ -49,7 +49,7 @@ from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
 
 PING_INTERVAL_MIN_MS = 5_000
-"""Clients that ping more often are cut off; gRPC's own bound is five minutes."""
+"""Shortest interval of pings; clients that ping more often are cut off. gRPC's own bound is five minutes."""
 
 logger = structlog.get_logger()
 
@@ -103,8 +103,8 @@ class Broker:
                 lambda: open_data_root(
                     self._disk,
                     self._config.data_dir,
-                    # Even a new root outranks the revisions that watchers of a wiped predecessor
-                    # resume with.
+                    # Even a new root outranks the revisions with which watchers of a deleted
+                    # predecessor resume.
                     first_revision=int(self._clock.wall_seconds()),
                 ),
                 DataRoot.release,
@@ -138,13 +138,13 @@ class Broker:
         await self._disk.run(self._load, root)
         self._journals = Journals(site, root)
         self._catalogue.observe(self._journals.on_update)
-        # Nothing can connect before the catalogue is there, because the port is bound only now.
+        # The port is bound only now, so that no client connects before the catalogue is loaded.
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._config.bounds.message_bytes_max),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-                # Clients that keep idle connections alive are welcome.
+                # Clients may keep idle connections alive.
                 ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
             ]
@@ -188,7 +188,7 @@ class Broker:
             raise EndpointError(listen, f"cannot listen: {error}") from error
 
     def _load(self, root: DataRoot) -> None:
-        """Read the catalogue and put what it does not know out of the way. Blocking."""
+        """Read the catalogue and move unknown directories away. Blocking."""
         stored = settle_root(
             root,
             JournalQuarantine(self._disk, root.directory),
@@ -259,7 +259,7 @@ class Broker:
         logger.info("broker.stopped", address=self.address)
 
     def _abandon(self) -> None:
-        # The lock goes last: until then threads may still be writing.
+        # The lock goes last, because threads may still be writing until then.
         self._disk.close()
         self._logs.close()
         if self._root is not None:
@@ -267,11 +267,11 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        """Where the data is."""
+        """The data directory."""
         return self._config.data_dir
 
     async def wait_for_termination(self) -> None:
-        """Return when the server ended."""
+        """Return when the server has ended."""
         await self._server.wait_for_termination()
 
 

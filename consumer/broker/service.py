@@ -1,4 +1,4 @@
-"""Registers the handlers under the service's literal name, with raw bytes where bulk flows.
+"""Registration of the handlers under the service's literal name, with raw bytes for bulk content.
 
 The generated registration would parse and build a message for every chunk.
 """
@@ -46,21 +46,20 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 SERVICE = "protocol.Journal"
 FRAGMENT_SERVICE = "broadsheet.v1.FragmentService"
 
-# What every call passes before anything else: a place among the others, then its token, then the
-# size of its message.
+# Admission of a call: first its place among the others, then its token, then the size of its
+# message.
 #
-# Messages arrive as raw bytes and are parsed last: objects made of a hostile message take many
-# times its length.
+# Messages arrive as raw bytes and are parsed last, because the objects made from a hostile message
+# take many times its length.
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
 class Admission:
-    """Lets calls in."""
+    """Admission control of calls."""
 
     def __init__(self, resolver: JournalResolver, limits: BrokerLimits) -> None:
-        """Take what authorizes, and what is bounded."""
         self._resolver = resolver
         self._limits = limits
 
@@ -95,7 +94,7 @@ class Admission:
     def stream(
         self, inner: Callable[[object, Context], Awaitable[Answer]]
     ) -> Callable[[Any, Context], Awaitable[Answer]]:
-        """Return the handler of a method with a stream of requests, which authorizes and parses them by itself."""
+        """Return the handler of a method with a stream of requests, which authorizes and parses them itself."""
 
         async def admitted(requests: Any, context: Context) -> Answer:
             async with answered(context):
@@ -130,12 +129,12 @@ class Handlers:
 
 
 def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
-    """Return the service of what Gazette's brokers do not have, for a server."""
+    """Return the fragment service, which Gazette's brokers do not have, for a server."""
     admit = handlers.admission.call
-    # `Any`: the methods differ in their messages.
+    # `Any`, because the methods differ in their messages.
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "DeleteFragments": grpc.unary_unary_rpc_method_handler(
-            # Who may delete the whole journal may delete a part of it.
+            # The right to delete a whole journal includes the right to delete a part of it.
             admit(handlers.deletions.delete, Capability.APPLY, DeleteFragmentsRequest.FromString),
             None,
             serialize,
@@ -160,7 +159,7 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
 
 
 def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
-    """Return the service of appends in streams of many, for a server."""
+    """Return the append-stream service for a server."""
     stream = grpc.stream_stream_rpc_method_handler(
         handlers.admission.stream(handlers.append_streams.serve), decode_appends, serialize
     )
@@ -170,13 +169,13 @@ def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
 def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     """Return the journal service for a server."""
     admit = handlers.admission.call
-    # `Any`: the methods differ in their messages.
+    # `Any`, because the methods differ in their messages.
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "List": grpc.unary_stream_rpc_method_handler(
             admit(handlers.lists.list, Capability.LIST, ListRequest.FromString), None, serialize
         ),
         "Apply": grpc.unary_unary_rpc_method_handler(
-            # Specs have many labels, and a transaction has many specs.
+            # The bound is higher because specs have many labels, and a transaction has many specs.
             admit(
                 handlers.applies.apply,
                 Capability.APPLY,

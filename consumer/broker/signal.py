@@ -1,4 +1,4 @@
-"""Waking whoever waits for the next change, without a lost wake-up."""
+"""Wake-up of all tasks that wait for the next change, without lost wake-ups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import asyncio
 class Signal:
     """Wakes every present waiter at each notification, in the order in which they came.
 
-    On one event loop nothing can happen between a waiter's look at the state and its `wait`, so none is missed as
-    long as it does not await in between. An idle signal costs nothing.
+    On one event loop nothing can happen between a waiter's check of the state and its `wait`, so it misses no
+    notification as long as it does not await in between. An idle signal costs nothing.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Signal:
             self._waiters.pop(waiter, None)
 
     def notify(self) -> None:
-        """Wake all who wait now."""
+        """Wake all present waiters."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():

@@ -1,7 +1,7 @@
-"""Content of appends that are not committed yet: in memory while it is small and memory is free, else in files.
+"""Staged content of uncommitted appends: in memory while small and memory is free, else in files.
 
-A bound on memory that made appends *wait* could let them wait for each other for ever. So nothing waits: an append
-that finds the memory taken goes on in a file of its own.
+If appends *waited* for memory, they could wait for each other forever. So none waits: an append that finds the memory
+in use continues in a separate file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
 
 BLOCK_BYTES = 1 << 20
-"""Read back from a staging file at once."""
+"""Bytes read back from a staging file at once."""
 INLINE_HASH_BYTES_MAX = 64 * 1024
-"""Hashing less than this costs less than the hop to another thread."""
+"""Content below this length is hashed at once, because a hop to another thread costs more."""
 HASH_BYTES_MIN = 1 << 20
-"""What is worth a hop while more is received."""
+"""Least content that is worth a hop to a thread while more is received."""
 JOIN_BYTES_MAX = 4 * 1024
-"""Smaller chunks are copied together."""
+"""Chunks below this length are joined by copying."""
 
 
 class StagingArea:
@@ -47,7 +47,7 @@ class StagingArea:
         """Staged in memory now, bytes."""
 
     def try_take(self, length: int) -> bool:
-        """Count `length` bytes of memory as used unless that exceeds the bound."""
+        """Count `length` bytes of memory as used, unless that exceeds the bound."""
         if self.memory_bytes + length > self._memory_bytes_max:
             return False
         self.memory_bytes += length
@@ -62,7 +62,7 @@ class StagedContent:
     """Content of one append. Filled on the loop; read by the commit in a thread."""
 
     def __init__(self, area: StagingArea, *, summed: bool) -> None:
-        """Begin with nothing.
+        """Begin without content.
 
         Args:
             area: Where there is space.
@@ -91,7 +91,7 @@ class StagedContent:
         """The committer has it, and discards it once the append is answered."""
 
     async def add(self, chunk: memoryview) -> None:
-        """Take in a chunk. It is hashed, and written if need be, while the next ones are received.
+        """Add a chunk. It is hashed, and written if necessary, while the next ones are received.
 
         Raises:
             OSError: the staging file could not be written.
@@ -115,12 +115,12 @@ class StagedContent:
             return
         self._unhashed.append(chunk)
         self._unhashed_bytes += len(chunk)
-        # A small one does not wait: each waiting object has a cost that nobody counts.
+        # A small chunk does not wait, because the overhead of each waiting object is not counted.
         if len(chunk) < INLINE_HASH_BYTES_MAX or self._unhashed_bytes >= HASH_BYTES_MIN:
             self._start_hashing()
 
     def _start_hashing(self) -> None:
-        """Hash what is unhashed: in another thread, unless it is little. No job is at work."""
+        """Hash pending chunks, in another thread unless they are small. Requires that no job is running."""
         is_little = self._unhashed_bytes < INLINE_HASH_BYTES_MAX
         chunks = self._take_unhashed()
         if is_little:
@@ -133,7 +133,7 @@ class StagedContent:
         return chunks
 
     def _keep(self, chunk: memoryview) -> None:
-        """Keep a chunk in memory; small ones are joined, because each object has a cost that nobody counts."""
+        """Keep a chunk in memory; small ones are joined, because the overhead of each object is not counted."""
         if len(chunk) >= JOIN_BYTES_MAX:
             self._parts.append(chunk)
         elif self._parts and isinstance(last := self._parts[-1], bytearray):
@@ -142,7 +142,7 @@ class StagedContent:
             self._parts.append(bytearray(chunk))
 
     async def settle(self) -> None:
-        """Return when everything added is hashed and where it belongs.
+        """Return when everything added is hashed and stored.
 
         Raises:
             OSError: the staging file could not be written.
@@ -162,12 +162,12 @@ class StagedContent:
 
     @property
     def exceeds_bound(self) -> bool:
-        """Whether this append is larger than any may be."""
+        """True if this append exceeds the largest allowed size."""
         return self.length > self._area.append_bytes_max
 
     @property
     def sum(self) -> bytes:
-        """SHA-1 of what was added, 20 bytes; once settled. Requires `summed`."""
+        """SHA-1 of the added content, 20 bytes; once settled. Requires `summed`."""
         assert self.summed, "nobody wanted a sum"
         return self._sha1.digest()
 
@@ -177,7 +177,7 @@ class StagedContent:
                 self._sha1.update(chunk)
 
     def _spill(self, chunk: memoryview, unhashed: Sequence[memoryview]) -> None:
-        """Write a chunk, after what is in memory; hash what is unhashed."""
+        """Write the content in memory and a chunk to the file; hash the pending chunks."""
         with self._working:
             if self._discarded or self.spool is None:
                 return
@@ -208,7 +208,7 @@ class StagedContent:
         self._parts = []
         self._release_memory()
         if self.spool is not None:
-            # Not awaited: whoever discards may be on its way out, and the lock keeps the order.
+            # Not awaited, because the caller may be on its way out, and the lock keeps the order.
             self._area.disk.submit(self._remove_spool)
 
     def _remove_spool(self) -> None:
@@ -224,7 +224,7 @@ class StagedContent:
         self._taken = 0
 
 
-# What a commit takes: the staged content of appends that become durable together.
+# Input of a commit: the staged content of appends that become durable together.
 
 
 class StagedAppend(Protocol):
@@ -236,7 +236,7 @@ class StagedAppend(Protocol):
         ...
 
     def blocks(self) -> Iterable[Sequence[Buffer]]:
-        """Yield groups of buffers, in order; reads a staging file where there is one. Blocking."""
+        """Yield groups of buffers, in order; reads the staging file if there is one. Blocking."""
         ...
 
 
@@ -248,13 +248,13 @@ class Batch:
     registers: bytes | None
     """Encoded LabelSet after the batch, if it changed them."""
     confirms: bool = False
-    """Accepts that earlier bytes are lost."""
+    """True if the batch accepts that earlier bytes are lost."""
     at_ms: int
     """Wall time, Unix milliseconds."""
 
 
 def extend_sums(sha1: Hash, blocks: BlockSums, contents: Sequence[StagedAppend]) -> int:
-    """Extend a digest and the sums of blocks by all contents and return their length, bytes. Blocking."""
+    """Extend a digest and the block checksums by all contents and return their length, bytes. Blocking."""
     length = 0
     for content in contents:
         for group in content.blocks():

@@ -1,13 +1,13 @@
-"""The files of one journal, written. Blocking: called in the disk pool, by one caller at a time.
+"""Write side of one journal's files. Blocking: called in the disk pool, by one caller at a time.
 
     NAME                          the journal's exact name
     commit-<generation>           commit log since its checkpoint
     <begin>.open                  bytes of the open fragment
     <begin>-<end>-<sha1>.raw      sealed fragments
-    <begin>-….raw.sums            sums of a sealed fragment's blocks, not synced
+    <begin>-….raw.sums            checksums of a sealed fragment's blocks, not synced
 
-Order makes each step repeatable: content and record are durable before anyone learns of them; a new log's checkpoint
-is durable before the open file takes its sealed name; the old log goes last.
+The order of writes makes each step repeatable: content and record are durable before any client learns of them; a new
+log's checkpoint is durable before the open file takes its sealed name; the old log is removed last.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ LOG_STEM = "commit"
 INLINE_HASH_BYTES_MAX = 64 * 1024
 """As much as the event loop commits itself by default, so that it waits for no other thread."""
 INLINE_BYTES_MAX = 128 * 1024
-"""A batch up to this travels inside its record: one sync instead of two, at the price of writing it twice."""
+"""Largest batch that is stored inside its record: one sync instead of two, at the price of writing it twice."""
 LOG_BYTES_MAX = 64 << 20
-"""A fragment is also closed when its log reaches this, so that recovery reads a bounded log."""
+"""Log length at which a fragment is closed, so that recovery reads a bounded log."""
 RESERVATION_BYTES = 64 << 20
 """Offsets reserved ahead while commits are not synced."""
 
 
 class JournalStoreError(Exception):
-    """A commit failed at the disk; `rolled_back` tells whether it is certainly absent."""
+    """A commit that failed at the disk; `rolled_back` tells whether it is certainly absent."""
 
     def __init__(self, error: OSError, *, rolled_back: bool) -> None:
         super().__init__(f"{error.strerror or error} (errno {error.errno})")
@@ -58,21 +58,20 @@ class JournalStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """What became of the open fragment."""
+    """Result of sealing the open fragment."""
 
     sealed: SealedFragment | None
     """None if it was empty."""
     retired: ContentFile
-    """The file it was read from; its holder releases it on the event loop."""
+    """File that the fragment was read from; its holder releases it on the event loop."""
 
 
 class JournalStore:
-    """The write side of one journal's directory."""
+    """Write side of one journal's directory."""
 
     def __init__(
         self, disk: Disk, directory: Path, *, generation: int, checkpoint: Checkpoint, boot_id: str
     ) -> None:
-        """Begin a new generation of the log. Requires that everything before `checkpoint.head` is durable."""
         self._disk = disk
         self._boot_id = boot_id
         self.directory = directory
@@ -113,17 +112,17 @@ class JournalStore:
 
     @property
     def log_bytes(self) -> int:
-        """Length of what stands in the log, bytes; the file may be longer."""
+        """Length of the log's content, bytes; the file may be longer."""
         return self._log.size
 
     @property
     def log_is_long(self) -> bool:
-        """Whether the log has grown so much that the fragment should be closed."""
+        """True if the log has grown so much that the fragment should be closed."""
         return self._log.size > LOG_BYTES_MAX
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether commits wait for a background sync."""
+        """True if commits wait for a background sync."""
         return self._unsynced
 
     def open_sum(self) -> bytes:
@@ -147,8 +146,8 @@ class JournalStore:
         begin = self.state.head
         end = begin + sum(content.length for content in batch.contents)
         sha1, sums = self._open.sha1.copy(), self._open.sums.fork()
-        # The fragment's own sum is needed only when readers look: it is made while the disk works, or at once if that
-        # takes less than to tell another thread.
+        # The SHA-1 of the fragment is needed only when readers look. It is computed while the disk
+        # works, or at once if that takes less than handing it to another thread.
         if end - begin <= INLINE_HASH_BYTES_MAX:
             hashing = _done(extend_sums(sha1, sums, batch.contents))
         else:
@@ -156,7 +155,7 @@ class JournalStore:
         try:
             inlined = end - begin <= INLINE_BYTES_MAX
             written = self._open.write(batch.contents, begin - self.open_begin)
-            # Before the record, which would make it so.
+            # Content must precede its record, because the record makes it count.
             _require_length(written.position, end - self.open_begin)
             checksum = None if inlined else written.checksum
             record = self._record(batch, begin, end, checksum)
@@ -168,7 +167,7 @@ class JournalStore:
         self._advance(record)
 
     def _record(self, batch: Batch, begin: int, end: int, checksum: bytes | None) -> Commit:
-        """Return what makes a batch so: with its content, or with a checksum of what was written."""
+        """Return the record of a batch, with its content or with a checksum of the written content."""
         return Commit(
             sequence=self.state.sequence + 1,
             begin=begin,
@@ -199,16 +198,16 @@ class JournalStore:
         )
 
     def gains_by_spare(self, length: int) -> bool:
-        """Tell whether the open fragment should look for a spare file before a batch of a length, bytes.
+        """Tell whether to look for a recycled file before a batch of this length, bytes.
 
-        Those that stand in the log whole do without: what they wait for is the log.
+        Batches that fit into the log do without one, because they wait for the log alone.
         """
         return length > INLINE_BYTES_MAX and self._open.looks_for_spare(self.open_bytes)
 
     def use_spare(self, spares: SegmentRecycler) -> None:
-        """Go on with the open fragment in a spare file, if there is one.
+        """Continue the open fragment in a recycled file, if there is one.
 
-        Requires `gains_by_spare`. The holder of the file so far releases it.
+        Requires `gains_by_spare`. The holder of the old file releases it.
 
         Raises:
             StoreError: the disk failed; the store is unusable from here on.
@@ -220,7 +219,7 @@ class JournalStore:
             raise JournalStoreError(error, rolled_back=True) from error
 
     def reserve(self, end: int) -> None:
-        """Before offsets up to `end` are shown without a sync, reserve them durably.
+        """Reserve offsets up to `end` durably, before they are shown without a sync.
 
         Raises:
             StoreError: the disk failed; the store is unusable from here on.
@@ -240,7 +239,8 @@ class JournalStore:
         )
 
     def trim(self, first: int) -> None:
-        """Note durably that the journal begins at an offset, bytes: the fragments before it may go then.
+        """Record durably that the journal begins at an offset, bytes, so that the fragments before it may be
+        removed.
 
         Raises:
             StoreError: the disk failed; the store is unusable from here on.
@@ -278,7 +278,7 @@ class JournalStore:
     def _roll_back(self, log_size: int) -> bool:
         try:
             self._log.truncate(log_size)
-            # Before the content goes: a record without it would count as damage.
+            # Before the content goes, because a record without content would count as damage.
             self._log.sync()
             self._open.truncate(self.open_bytes)
         except OSError:
@@ -335,7 +335,7 @@ class JournalStore:
         return LogWriter.create(self._disk, path, encode_record(checkpoint))
 
     def _begin_fragment(self, checkpoint: Checkpoint) -> Rolled:
-        """Start a log, give the open file its sealed name, open the next, drop the old log."""
+        """Start a log, give the open file its sealed name, open the next file, and remove the old log."""
         self._generation += 1
         with ExitStack() as undo:
             log = self._start_log(checkpoint)
@@ -358,7 +358,7 @@ class JournalStore:
     def adopt(
         self, spool: Path, *, length: int, digest: bytes, registers: bytes | None, confirms: bool
     ) -> Rolled:
-        """Commit a staged file as a sealed fragment of its own, without copying it.
+        """Commit a staged file as a sealed fragment, without copying it.
 
         Requires an empty open fragment. The log's new checkpoint is the commit.
 
@@ -381,7 +381,8 @@ class JournalStore:
             mod_time = int(target.stat().st_mtime)
             rolled = self._begin_fragment(checkpoint)
         except OSError as error:
-            # Recovery knows from the log whether the renamed file was committed, and removes it if not.
+            # Recovery knows from the log whether the renamed file was committed, and removes it if
+            # not.
             self.failed = True
             raise JournalStoreError(error, rolled_back=False) from error
         return replace(rolled, sealed=SealedFragment(begin, end, digest, mod_time, target))
@@ -395,19 +396,19 @@ class JournalStore:
         if not self.failed:
             self.sync()
             if not self.state.synced:
-                # The next start must not take this for a power loss.
+                # Without a final sync, the next start could take this for a power loss.
                 self.roll(synced=True)
                 self.file.release()
         self._log.close()
 
     def abandon(self) -> None:
-        """Let go of the files as they are, which recovery can always open again."""
+        """Release the files as they are; recovery can always open them again."""
         self._log.close()
         self.file.release()
 
 
 def _require_length(found: int, announced: int) -> None:
-    """Raise OSError unless content has the length that it announced, bytes: its staging file was cut."""
+    """Raise OSError unless content has its announced length, bytes: its staging file was truncated."""
     if found != announced:
         raise OSError(errno.EIO, f"staged content ends at {found}, expected {announced}")
 

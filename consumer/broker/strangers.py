@@ -1,7 +1,7 @@
 """Directories that the catalogue does not name: removed if their deletion was acknowledged, else quarantined.
 
-A directory younger than the catalogue proves that the catalogue went back, and so does a damaged log. Then nothing is
-touched unless an operator accepted the loss.
+A directory younger than the catalogue proves that the catalogue went back in time, and so does a damaged log. Then
+nothing is changed unless an operator has accepted the loss.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = structlog.get_logger()
 
 
 class StrangerFate(Enum):
-    """Treatment of a directory at a start."""
+    """Treatment of an unknown directory at a start."""
 
     KEEP = "keep"
     REMOVE = "remove"
@@ -42,11 +42,11 @@ class Known:
 
     live: AbstractSet[str]
     deleted: AbstractSet[str]
-    """Those of journals whose deletion stands in the log."""
+    """Directory names of journals whose deletion is in the log."""
 
     @staticmethod
     def of(stored: StoredCatalogue) -> Known:
-        """Return what a catalogue knows."""
+        """Return the names in a catalogue."""
         live = {
             incarnation_name(name, each.create_revision) for name, each in stored.entries.items()
         }
@@ -61,7 +61,7 @@ def fate_in_journals(name: str, known: Known) -> StrangerFate:
 
 
 def fate_in_trash(name: str, known: Known, *, is_trusted: bool) -> StrangerFate:
-    """Decide on an entry of `trash/`, where directories come once their deletion is durable.
+    """Decide on an entry of `trash/`, which receives directories once their deletion is durable.
 
     Args:
         name: Of the entry.
@@ -73,7 +73,7 @@ def fate_in_trash(name: str, known: Known, *, is_trusted: bool) -> StrangerFate:
 
 
 def create_revision_of(name: str) -> int:
-    """Return the create revision that a directory's name bears; 0 if it is no journal's."""
+    """Return the create revision in a directory's name; 0 if the name is not a journal's."""
     match = _INCARNATION.fullmatch(name)
     return int(match[1]) if match else 0
 
@@ -86,7 +86,7 @@ def settle_root(
     accepts_loss: bool,
     wall_seconds: int,
 ) -> StoredCatalogue:
-    """Compare the directories with the catalogue; return the catalogue to go on with. Blocking.
+    """Compare the directories with the catalogue; return the catalogue to use. Blocking.
 
     Args:
         root: The data directory.
@@ -140,7 +140,7 @@ def _act(path: Path, fate: StrangerFate, quarantine: JournalQuarantine, *, why: 
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            # It does no harm where it is: no journal uses that name.
+            # It is harmless where it is, because no journal uses that name.
             logger.warning("quarantine.full", path=str(path), detail=str(error))
 
 
@@ -149,7 +149,7 @@ def _act(path: Path, fate: StrangerFate, quarantine: JournalQuarantine, *, why: 
 
 @contextmanager
 def locked_quarantine(data_dir: Path) -> Iterator[JournalQuarantine]:
-    """Yield the quarantine of a data directory that no broker uses meanwhile.
+    """Yield the quarantine of a data directory, locked against brokers.
 
     Raises:
         BrokerDataError: there is no data directory, or a broker is using it.
@@ -164,10 +164,10 @@ def locked_quarantine(data_dir: Path) -> Iterator[JournalQuarantine]:
 
 
 def restore_entry(data_dir: Path, entry: str) -> Path:
-    """Put an entry back, and return where it is now.
+    """Put an entry back, and return its new path.
 
-    A journal's directory becomes that of the journal of its name, which must have been applied anew. What that one has
-    so far is quarantined in turn. Anything else goes where it was.
+    A journal's directory becomes that of the journal with its name, whose spec must have been applied again. What that
+    journal has so far is quarantined in turn. Other data returns to its original path.
 
     Raises:
         ValidationError: there is no such entry.

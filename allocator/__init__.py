@@ -1,6 +1,6 @@
-"""The allocator's door: what places items on members, and the parts that judge a placement.
+"""The allocator's public names: it places items on members, and verifies a placement.
 
-The simulator's door is `broadsheet.allocator.simulation`. What neither names is internal, and may change in any
+The simulator's public names are in `broadsheet.allocator.simulation`. Everything else is internal and may change in any
 release.
 """
 
@@ -61,7 +61,7 @@ __all__ = [
     "verify",
 ]
 
-if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in any name.
+if not TYPE_CHECKING:  # `__getattr__` would make any name valid to a type checker.
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,6 +1,6 @@
 """A member's key: announced under its lease, kept up to date, and taken over from dead predecessors.
 
-Source: gazette/core allocator/announce.go. Ours: waiting for a conflict has a deadline and can be cancelled; a lost
+Source: gazette/core allocator/announce.go. Ours: the wait for a conflict has a deadline and can be cancelled; a lost
 reply to an update is recognised; predecessors that are known to be dead need not be waited for.
 """
 
@@ -49,7 +49,7 @@ async def announce(
     """Create the member's key, waiting for a previous holder's lease to end.
 
     Args:
-        etcd: Where to.
+        etcd: Where the member is announced.
         key: The member's key.
         value: Its first value.
         lease: The session's lease; someone else must keep it alive meanwhile.
@@ -85,7 +85,7 @@ async def _try_announce(etcd: Etcd, key: bytes, value: bytes, lease: LeaseId) ->
             (Compare.absent(key),), (Put(key, value, lease=lease),), (Get(key),)
         )
     except LeaseNotFoundError as error:
-        # Told here before the keep-alive was: it is the same loss.
+        # This call learned of the lost lease before the keep-alive did: report the same error.
         raise LeaseLostError(lease, "it ended before the member was announced") from error
     if result.succeeded:
         revision = result.header.revision
@@ -93,7 +93,7 @@ async def _try_announce(etcd: Etcd, key: bytes, value: bytes, lease: LeaseId) ->
     (holder,) = result.gets[0]
     if holder.lease != lease:
         raise AnnounceConflictError(key.decode(), holder.lease)
-    # An earlier attempt of ours was applied, and its reply lost.
+    # An earlier attempt of ours was applied, but its reply was lost.
     return Announced(key=key, value=holder.value, lease=lease, mod_revision=holder.mod_revision)
 
 
@@ -119,7 +119,7 @@ async def update(etcd: Etcd, announced: Announced, value: bytes) -> Announced:
     found = result.gets[0][0] if result.gets[0] else None
     if found is None or found.lease != announced.lease:
         raise MemberKeyLostError(key.decode())
-    # Ours, from an attempt whose reply was lost; or a stranger's.
+    # Either our own attempt whose reply was lost, or another process's write.
     return Announced(
         key=key, value=found.value, lease=announced.lease, mod_revision=found.mod_revision
     )
@@ -130,14 +130,14 @@ async def revoke_predecessors(
 ) -> tuple[MemberId, ...]:
     """End the leases of a member's earlier incarnations, so that their assignments move at once.
 
-    Predecessors are members of any zone whose suffix starts with `prefix`. Where what follows the prefix is a number,
-    only numbers up to the member's own count: a late attempt must not end a later one.
+    Predecessors are members of any zone whose suffix starts with `prefix`. If a number follows the prefix, only numbers
+    up to the member's own count, because a late attempt must not end a later one.
 
     Args:
         etcd: Where they are announced.
         keys: The syntax of the root.
         member_id: The member about to be announced.
-        prefix: What the suffixes of all incarnations share.
+        prefix: The start that the suffixes of all incarnations share.
         own_lease: Never revoked.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Times of the allocation, and where it does what takes long."""
+"""Times of the allocation loop, and the executor for its long computations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Offload(Protocol):
-    """Runs a function elsewhere than on the event loop, and returns its result."""
+    """A port that runs a function away from the event loop, and returns its result."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
         """Run `work`."""
@@ -21,7 +21,7 @@ class Offload(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationConfig:
-    """Times of the loop, and an operator's choices."""
+    """Times of the allocation loop, and an operator's policy."""
 
     recheck_seconds: float = 30.0
     """Longest pause between two looks of a leader, with up to a tenth of jitter."""

@@ -1,7 +1,7 @@
-"""JSON and msgpack documents that somebody stored, decoded with one error for all that can be wrong.
+"""Decode stored JSON and msgpack documents, with one error for every way they can be wrong.
 
 msgspec documents `MsgspecError`, but also raises `UnicodeDecodeError`, and `RecursionError` where brackets are nested
-deeper than Python goes. Pure.
+deeper than Python's recursion limit. Pure.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class DocumentError(ValueError):
-    """Stored bytes are no document of the expected kind."""
+    """Stored bytes are not a document of the expected kind."""
 
 
 def decode_json(value: bytes | str, kind: type[T]) -> T:
     """Return a JSON document.
 
     Raises:
-        DocumentError: it is none of this kind.
+        DocumentError: the bytes are not a document of this kind.
     """
     try:
         return msgspec.json.decode(value, type=kind)
@@ -33,7 +33,7 @@ def decode_msgpack(value: bytes, kind: type[T]) -> T:
     """Return a msgpack document.
 
     Raises:
-        DocumentError: it is none of this kind.
+        DocumentError: the bytes are not a document of this kind.
     """
     try:
         return msgspec.msgpack.decode(value, type=kind)

@@ -43,7 +43,7 @@ class ValidationError(AllocatorError):
 
 
 class ExtraMissingError(AllocatorError, ImportError):
-    """Something needs an extra that is not installed; the message is the command that installs it."""
+    """A feature needs an extra that is not installed; the message is the command that installs it."""
 
     def __init__(self, what: str, extra: str, packages: str, *, module: str = "") -> None:
         super().__init__(f"{what} {needs_extra(extra, packages)}")
@@ -52,12 +52,12 @@ class ExtraMissingError(AllocatorError, ImportError):
 
 
 def needs_extra(extra: str, packages: str) -> str:
-    """Return what to say of something that lacks an extra."""
+    """Return the message for a feature whose extra is missing."""
     return f"needs {packages}: pip install 'broadsheet[{extra}]'"
 
 
 class KeySpaceError(AllocatorError):
-    """The mirror of an etcd prefix cannot go on."""
+    """The mirror of an etcd prefix cannot continue."""
 
 
 class KeyDecodeError(KeySpaceError):
@@ -117,7 +117,7 @@ class EtcdAuthenticationError(EtcdError):
 
 
 class EtcdRequestError(EtcdError):
-    """Etcd refuses this request, and would again: it is malformed or names what does not exist."""
+    """Etcd refuses this request and would refuse it again: it is malformed or names a missing object."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"etcd refused the request: {detail}")
@@ -125,11 +125,11 @@ class EtcdRequestError(EtcdError):
 
 
 class LeaseNotFoundError(EtcdRequestError):
-    """A key was to live on a lease that has ended; nothing of the request was applied."""
+    """A write names a lease that has ended; nothing of the request was applied."""
 
 
 class TxnConflictError(EtcdError):
-    """A comparison of a transaction did not hold; `keys` are those compared."""
+    """A comparison of a transaction failed; `keys` are those compared."""
 
     def __init__(self, keys: tuple[bytes, ...]) -> None:
         shown = ", ".join(key.decode(errors="replace") for key in keys[:5])

@@ -2,17 +2,17 @@
 
 Invariants:
 
-* Contents, header and observers' derived state change together, in one synchronous step: code that reads them without
-  an `await` in between sees one revision.
-* `header.revision` is the newest change below the root (or the revision loaded), never merely the store's: it means the
-  same in every process.
+* Contents, header and observers' derived state change together, in one synchronous step, so code that reads them
+  without an `await` in between sees one revision.
+* `header.revision` is the newest change below the root (or the revision loaded), never only the store's, so it means
+  the same in every process.
 * Revisions only grow, and come from one cluster; anything else is a fatal error.
 
 The first change after a quiet time is applied at once. Those that follow within `apply_delay_seconds` are applied
 together at its end, so that a burst costs its observers one pass and a lone change costs no wait.
 
-Source: gazette/core keyspace/key_space.go. Applying at once, reloading after a compaction, and watching the root with
-its slash are ours.
+Source: gazette/core keyspace/key_space.go. Ours: the first change is applied at once, a compaction leads to a reload,
+and the watched prefix ends with a slash.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class KeySpace:
 
     @property
     def undecodable(self) -> Mapping[bytes, str]:
-        """Keys below the root that are not what they should be, and why."""
+        """Keys below the root that cannot be decoded, and the reasons."""
         return self._mirror.problems()
 
     def assignments_of(self, item_id: ItemId) -> list[Assignment]:
@@ -114,13 +114,13 @@ class KeySpace:
         return self._mirror.kv_or_none(key)
 
     def observe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every change, at once and in order of registration, before anyone who waits wakes."""
+        """Call `callback` synchronously after every change, in order of registration and before waiting tasks wake."""
         self._observers.append(callback)
 
     async def load(self, *, revision: int = 0) -> None:
-        """Read everything as of one revision (0: the newest) and tell the observers once.
+        """Read everything as of one revision (0: the newest) and notify the observers once.
 
-        On a loaded key space this is a reload: what differs is applied as if it had been watched.
+        On a loaded key space this is a reload: differences are applied as if they had been watched.
 
         Raises:
             RevisionCompactedError: etcd no longer has that revision.
@@ -133,12 +133,12 @@ class KeySpace:
             await asyncio.sleep(0)
 
     def replace(self, result: RangeResult) -> None:
-        """Make the contents those of `result`, a read of the whole root, in one step."""
+        """Set the contents to `result`, a read of the whole root, in one step."""
         for _ in self._replacing(result):
             continue
 
     def _replacing(self, result: RangeResult) -> Iterator[None]:
-        """Make the contents those of `result`; yield now and then, before the one step in which they change."""
+        """Set the contents to `result` in one step; yield to other tasks while that step is prepared."""
         self._check_cluster(result.header)
         if result.header.revision < self.header.revision:
             raise KeySpaceError(
@@ -156,7 +156,7 @@ class KeySpace:
         self._resume_revision = result.header.revision + 1
 
     def apply(self, batches: Sequence[WatchBatch]) -> None:
-        """Apply what the watch delivered, in order and in one step.
+        """Apply a delivery of the watch, in order and in one step.
 
         Raises:
             KeySpaceError: revisions do not grow.
@@ -168,7 +168,7 @@ class KeySpace:
             self._check_cluster(batch.header)
             self._resume_revision = max(self._resume_revision, batch.header.revision + 1)
             if not batch.events:
-                # A note of progress: where to resume, but no change below the root.
+                # A progress notification: it moves the resume point, but changes nothing below the root.
                 continue
             revision = self._apply_events(batch, after_revision=revision)
             newest = batch.header
@@ -176,7 +176,7 @@ class KeySpace:
             self._publish(newest)
 
     async def watch(self) -> None:
-        """Follow etcd for ever; after `load`. Lost history is made up for by a reload.
+        """Follow etcd for ever, after `load`. Lost history leads to a reload.
 
         Raises:
             KeySpaceError: etcd contradicts itself.
@@ -193,21 +193,21 @@ class KeySpace:
     async def wait_for_revision(self, revision: int) -> None:
         """Wait until changes up to `revision` are applied.
 
-        The revision must be one that changed a key below the root, such as that of our own write there: others are
-        never seen, and waiting for one never ends. Callers set a deadline where they cannot be sure.
+        The revision must have changed a key below the root, for example by our own write: other revisions are never
+        seen, and a wait for one never ends. Callers that cannot be sure set a deadline.
         """
         while self.header.revision < revision:
             await self._updated.wait()
 
     async def wait_for_update(self, after_revision: int | None = None) -> None:
-        """Wait for the next change; with `after_revision`, for a state newer than that, which may be there already."""
+        """Wait for the next change; with `after_revision`, for a newer state, which may already be here."""
         if after_revision is None:
             await self._updated.wait()
         else:
             await self.wait_for_revision(after_revision + 1)
 
     async def _follow(self) -> None:
-        """Watch from where we are until the stream of changes ends, which only an error does."""
+        """Watch from the current revision until the stream of changes ends, which only an error causes."""
         queue: asyncio.Queue[WatchBatch] = asyncio.Queue(QUEUED_BATCHES_MAX)
         async with TaskGroup() as group:
             group.start_soon(self._receive(queue), name="key space receive")

@@ -1,10 +1,11 @@
-"""Keys of the key space: their syntax, both ways.
+"""The syntax of keys in the key space: building and parsing.
 
     {root}/items/{id}                            an item
     {root}/members/{zone}#{suffix}               a member
     {root}/assign/{id}#{zone}#{suffix}#{slot}    an assignment
 
-What only this project's members know lies beside the root, where mirrors of the root never see it; `AuxiliaryKeys`.
+Keys that only this project's members know lie outside the root, where mirrors of the root never see them:
+`AuxiliaryKeys`.
 
     /broadsheet.v1{root}/leader                            who leads; on the leader's lease
     /broadsheet.v1{root}/leader/epoch                      how often leadership was taken; stays
@@ -13,8 +14,8 @@ What only this project's members know lies beside the root, where mirrors of the
     /broadsheet.v1{root}/loads/{zone}#{suffix}             what a member measured; on its lease
     /broadsheet.v1{root}/moves/{time}-{writer}-{number}    what one transaction did to assignments
 
-`#` sorts below every byte that may stand in an id, a zone or a suffix, so the byte order of keys is the order of
-their tuples: the assignments of one item are one contiguous range.
+`#` sorts below every byte that an id, a zone or a suffix may contain, so the byte order of keys is the order of their
+tuples, and the assignments of one item are one contiguous range.
 
 Source: gazette/core allocator/alloc_key_space.go (key syntax).
 """
@@ -37,7 +38,7 @@ def check_root(root: str) -> str:
     """Return `root` if it is an absolute, clean path.
 
     Raises:
-        ValidationError: it is not; the message says what it should have been.
+        ValidationError: it is not; the message says what is expected.
     """
     if (
         not root.startswith("/")
@@ -59,7 +60,7 @@ def _checked(part: str, what: str) -> str:
 
 @lru_cache
 def _prefixes(root: str) -> tuple[bytes, bytes, bytes]:
-    """Return the prefixes of items, members and assignments: each key that is read or built needs one."""
+    """Return the prefixes of items, members and assignments, which every parsed or built key needs."""
     return f"{root}/items/".encode(), f"{root}/members/".encode(), f"{root}/assign/".encode()
 
 
@@ -74,7 +75,7 @@ class Keys:
 
     @property
     def watched_prefix(self) -> bytes:
-        """Prefix of everything under the root, with its slash so that `/rootX` stays out."""
+        """Prefix of everything under the root, with the slash that excludes `/rootX`."""
         return f"{self.root}/".encode()
 
     @property
@@ -112,7 +113,7 @@ class Keys:
         return self.assignments_prefix + f"{_checked(item_id, 'item id')}{SEPARATOR}".encode()
 
     def parse(self, key: bytes) -> ParsedKey:
-        """Take a key under the root apart.
+        """Parse a key under the root.
 
         Raises:
             KeyDecodeError: the key has another prefix, another number of parts, or a slot that is no number.
@@ -129,7 +130,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryKeys:
-    """Builds the keys that belong to a root and lie outside of it."""
+    """Builds the keys that belong to a root but lie outside it."""
 
     root: str
 
@@ -143,12 +144,12 @@ class AuxiliaryKeys:
 
     @property
     def leader(self) -> bytes:
-        """Who leads, and its heartbeat. Also the prefix of everything that an election is about."""
+        """The leader and its heartbeat. Also the prefix of every key of an election."""
         return self.prefix + b"leader"
 
     @property
     def epoch(self) -> bytes:
-        """The number of the leadership in force: its revision fences every write of the leader."""
+        """The number of the current leadership: its revision fences every write of the leader."""
         return self.leader + b"/epoch"
 
     @property
@@ -168,11 +169,11 @@ class AuxiliaryKeys:
 
     @property
     def moves_prefix(self) -> bytes:
-        """Prefix of every entry of the ledger."""
+        """Prefix of every entry of the move log."""
         return self.prefix + b"moves/"
 
     def candidate(self, member_id: MemberId) -> bytes:
-        """Return the key by which a member says that it takes part in elections."""
+        """Return the key by which a member takes part in elections."""
         return self.candidates_prefix + _member_part(member_id)
 
     def plan(self, chunk: int | None = None) -> bytes:
@@ -181,23 +182,23 @@ class AuxiliaryKeys:
         return head if chunk is None else head + f"/{chunk:06}".encode()
 
     def load(self, member_id: MemberId) -> bytes:
-        """Return the key of what a member measured."""
+        """Return the key of a member's measured loads."""
         return self.loads_prefix + _member_part(member_id)
 
     def death(self, item_id: ItemId) -> bytes:
-        """Return the key of the record of an item's primaries that died young."""
+        """Return the key of the record of an item's primaries that crashed early."""
         return self.prefix + b"deaths/" + item_id.encode()
 
 
 def member_id_below(prefix: bytes, key: bytes) -> MemberId:
-    """Return the member that an auxiliary key is about.
+    """Return the member that an auxiliary key belongs to.
 
     Args:
         prefix: `AuxiliaryKeys.candidates_prefix` or `.loads_prefix`.
         key: A key with that prefix.
 
     Raises:
-        KeyDecodeError: what follows the prefix is no member.
+        KeyDecodeError: the part after the prefix is not a member.
     """
     zone, suffix = _parts(key, key[len(prefix) :], 2, "{zone}#{suffix}")
     return MemberId(zone, suffix)
@@ -210,19 +211,19 @@ def _member_part(member_id: MemberId) -> bytes:
 
 
 class ItemKey(NamedTuple):
-    """An item's key, taken apart."""
+    """An item's key, parsed."""
 
     item_id: ItemId
 
 
 class MemberKey(NamedTuple):
-    """A member's key, taken apart."""
+    """A member's key, parsed."""
 
     member_id: MemberId
 
 
 class AssignmentKey(NamedTuple):
-    """An assignment's key, taken apart. Like the others a tuple, for each change of etcd is looked up by it."""
+    """An assignment's key, parsed. A tuple like the others, because each change in etcd is looked up by it."""
 
     item_id: ItemId
     member_id: MemberId
@@ -253,7 +254,7 @@ def _parse_member(key: bytes, rest: bytes) -> MemberKey:
 
 def _parse_assignment(key: bytes, rest: bytes) -> AssignmentKey:
     item_id, zone, suffix, slot = _parts(key, rest, 4, "assign/{id}#{zone}#{suffix}#{slot}")
-    # One spelling a slot: `00` next to `0` would be two keys of one assignment.
+    # Each slot has one spelling: `00` next to `0` would be two keys of one assignment.
     if not (slot.isascii() and slot.isdigit() and slot == str(int(slot))):
         raise KeyDecodeError(key, f"expected a slot number, got {slot!r}")
     return AssignmentKey(ItemId(item_id), _member_id(zone, suffix), int(slot))
@@ -261,5 +262,5 @@ def _parse_assignment(key: bytes, rest: bytes) -> AssignmentKey:
 
 @lru_cache(maxsize=4096)
 def _member_id(zone: str, suffix: str) -> MemberId:
-    """Return one and the same object for a member over all of its keys: it is compared by identity first."""
+    """Return the same object for a member over all of its keys, because identity is compared first."""
     return MemberId(zone, suffix)

@@ -1,7 +1,7 @@
-"""What the allocator counts. Names are the model's where the meaning is the same.
+"""Prometheus metrics of the allocator. Names are Gazette's where the meaning is the same.
 
-Each session brings its own registry or shares the caller's: several members may live in one process, and a name can be
-registered only once.
+Each session has its own registry or shares the caller's, because several members may live in one process, and a name
+can be registered only once.
 
 Source: gazette/core allocator/metrics (names).
 """
@@ -19,13 +19,13 @@ from broadsheet.allocator.transition.converge import Convergence, ReplicaCounts
 
 
 class AllocatorMetrics:
-    """Counters and gauges of one member; only a leader's move."""
+    """Counters and gauges of one member; only those of a leader change."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        """Register everything.
+        """Register all metrics.
 
         Args:
-            registry: Where to; a new one if none is given.
+            registry: Where they are registered; a new one if none is given.
         """
         self.registry = registry or CollectorRegistry()
         self._added = self._counter("assignment_added", "Replicas added.")
@@ -79,28 +79,28 @@ class AllocatorMetrics:
 
         Args:
             seconds: How long it took.
-            gap: The plan's distance from what is proven unavoidable, as a share of that.
+            gap: The plan's distance from its proven lower bound, as a share of that bound.
         """
         self._solve_seconds.observe(seconds)
         self._gap.set(gap)
 
     def on_plan_invalid(self) -> None:
-        """Count a plan that was not used."""
+        """Count a rejected plan."""
         self._invalid.inc()
 
     def on_decided(self, state: AllocState, convergence: Convergence, *, items: int) -> None:
-        """Show what a round found.
+        """Show the result of a round's decision.
 
         Args:
-            state: What was looked at; perhaps not all items.
-            convergence: What is to be done about it.
+            state: The snapshot; perhaps not of all items.
+            convergence: The steps to perform.
             items: How many items there are.
         """
         self._slots.set(state.item_slots)
         self._items.set(items)
         self._members.set(len(state.members))
         if state.is_whole or state.loads.primary != self._primaries:
-            # In every round there are as many members as there are, and mostly the same primaries.
+            # The spread costs time for every member, and the primaries rarely change between rounds.
             self._primaries = state.loads.primary
             self._primary_spread.set(primary_spread(state.problem_members(), self._primaries))
         unplaced = convergence.adds_unplaced
@@ -110,7 +110,7 @@ class AllocatorMetrics:
         self._removes_blocked.set(convergence.removes_blocked)
 
     def on_converged(self, done: ReplicaCounts, *, refused: int) -> None:
-        """Count what a round did."""
+        """Count the steps of a round."""
         self._converged.inc()
         self._added.inc(done.added)
         self._removed.inc(done.removed)
@@ -118,5 +118,5 @@ class AllocatorMetrics:
         self._refused.inc(refused)
 
     def on_round_failed(self) -> None:
-        """Count a round that an error of etcd ended."""
+        """Count a round that failed with an etcd error."""
         self._failed.inc()

@@ -1,6 +1,6 @@
-"""The engine's vocabulary: items, members and the assignments that join them.
+"""The allocator's vocabulary: items, members and the assignments between them.
 
-Values are opaque to the engine. Their owner (the consumer) decodes them into objects that answer a few questions.
+Values are opaque to the allocator. Their owner (the consumer) decodes them into objects with the few methods below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ItemId = NewType("ItemId", str)
 
 
 class MemberId(NamedTuple):
-    """A process: unique by (zone, suffix). A tuple, for nothing else is hashed and compared as often."""
+    """A process: unique by (zone, suffix). A tuple, because it is hashed and compared more than anything else."""
 
     zone: str
     suffix: str
@@ -25,15 +25,15 @@ class MemberId(NamedTuple):
 
 
 class ItemValue(Protocol):
-    """What the engine asks of a decoded item."""
+    """The interface of a decoded item."""
 
     def desired_replication(self) -> int:
-        """Return how many replicas the item wants, from 0."""
+        """Return how many replicas the item should have, from 0."""
         ...
 
 
 class MemberValue(Protocol):
-    """What the engine asks of a decoded member."""
+    """The interface of a decoded member."""
 
     def item_limit(self) -> int:
         """Return the most assignments the member takes, from 0."""
@@ -44,13 +44,13 @@ class MemberValue(Protocol):
         ...
 
     def is_cordoned(self) -> bool:
-        """Return whether the member keeps what it holds and is to get nothing new."""
+        """Return whether the member keeps its replicas but must get no new ones."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something to assign."""
+    """An item to assign."""
 
     item_id: ItemId
     value: ItemValue

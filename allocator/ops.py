@@ -1,6 +1,6 @@
 """Etcd's data model as plain values: keys with their history, and transactions as data.
 
-Pure: the deciding code returns these, the acting code performs them.
+Pure: decisions return these values, and other code performs them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TXN_OPERATIONS_MAX = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue:
-    """A key as etcd holds it."""
+    """A key as etcd stores it."""
 
     key: bytes
     value: bytes
@@ -44,7 +44,7 @@ class CompareTarget(Enum):
 
 
 class CompareResult(Enum):
-    """How the field must relate to what is expected."""
+    """The required relation between the field and the expected value."""
 
     EQUAL = "equal"
     LESS = "less"
@@ -54,7 +54,7 @@ class CompareResult(Enum):
 class Compare:
     """Holds if the key's field is as `expected`. An absent key has version, revisions and lease 0.
 
-    With `range_end` it must hold of every key in [key, range_end), and if there are none, of an absent one.
+    With `range_end` it must hold for every key in [key, range_end), and if there are none, for an absent one.
     """
 
     key: bytes
@@ -64,7 +64,7 @@ class Compare:
     result: CompareResult = CompareResult.EQUAL
 
     def __hash__(self) -> int:
-        # Comparisons of one key are few, and batches hash a great many.
+        # Only the key is hashed: few comparisons share one, and batches hash very many of them.
         return hash(self.key)
 
     @staticmethod

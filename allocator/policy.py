@@ -1,4 +1,4 @@
-"""What an operator may choose about placement and about the way there. Everything has a default that is safe.
+"""An operator's choices about placement and transitions. Every option has a safe default.
 
 Durations are seconds; counts of moves are replicas.
 """
@@ -15,7 +15,7 @@ SETTLE_SECONDS_MAX = 600.0
 
 
 class Balance(Enum):
-    """How even the members' loads should be."""
+    """The evenness that members' loads should have."""
 
     TWO_SIDED = "two-sided"
     """Every member between its fair share rounded down and rounded up, wherever coverage and zones allow."""
@@ -25,7 +25,7 @@ class Balance(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What makes one placement better than another, below coverage and zones, which always come first."""
+    """The order of objectives in a placement, below coverage and zones, which always come first."""
 
     balance: Balance = Balance.TWO_SIDED
     moves_before_balance: bool = False
@@ -38,7 +38,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimaryPolicy:
-    """When a live primary may be moved for balance. Electing one where there is none needs no permission."""
+    """Conditions for moving a live primary to improve balance. Electing a missing primary is always allowed."""
 
     hand_over_above_spread: int = 0
     """Hand primaries over when the fullest member has so many more than the emptiest; 0: never."""
@@ -49,7 +49,7 @@ class PrimaryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionPolicy:
-    """How fast the cluster may change. Replacing what is lost is never held back by these limits."""
+    """Limits on the rate of change. Replacing lost replicas is never held back by these limits."""
 
     moves_per_member_max: int = 0
     """Replicas being added to one member and not yet consistent, for balance and draining; 0: no limit."""
@@ -65,7 +65,7 @@ class TransitionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPolicy:
-    """What an item weighs. A weight that its owner declares always counts; measuring is off unless chosen."""
+    """The weight of an item. A weight that its owner declares always counts; measuring is off by default."""
 
     measure: bool = False
     """Use what members report of their replicas, for items without a declared weight."""
@@ -85,7 +85,7 @@ class LoadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPolicy:
-    """How much is remembered of what was done to assignments."""
+    """Retention of the move log."""
 
     entries_max: int = 4_096
     """Transactions, each of which has one to some 100 moves; 0: none are noted. A few hundred more may be there between
@@ -96,7 +96,7 @@ class LedgerPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPolicy:
-    """All of an operator's choices."""
+    """All policies of an operator."""
 
     objective: Objective = field(default_factory=Objective)
     primaries: PrimaryPolicy = field(default_factory=PrimaryPolicy)

@@ -1,14 +1,14 @@
-"""A member's stay in the cluster: lease, announced key, mirror, allocation.
+"""A member's session in the cluster: lease, announced key, mirror and allocation.
 
     start    lease granted ──► predecessors revoked ──► announced under the lease ──► key space loaded at that revision
     run      keep-alive, watch, allocation, until drained or told to stop
     update   e.g. "exiting": the allocator moves everything away, then `run` returns
     revoke   the lease ends, and the member's keys with it
 
-The steps are separate because what happens between them is the service's business: it must stop its shards after the
-drain and *before* the lease is revoked.
+The steps are separate because the service acts between them: it must stop its shards after the drain and *before* the
+lease is revoked.
 
-Source: gazette/core allocator/alloc_session.go. Revoking last is ours.
+Source: gazette/core allocator/alloc_session.go. Ours: the lease is revoked last.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
-    """Who the member is, and how patient."""
+    """A member's identity and timeouts."""
 
     member_id: MemberId
     lease_ttl_seconds: float = 20.0
@@ -96,7 +96,7 @@ class Session:
         offload: Offload = asyncio.to_thread,
         decode_load: DecodeReport | None = None,
     ) -> None:
-        """Prepare; nothing is sent yet.
+        """Prepare the session; nothing is sent yet.
 
         Args:
             etcd: Shared with the key space.
@@ -104,12 +104,12 @@ class Session:
             config: Identity and times.
             consistency: Tells which replicas may be relied upon.
             is_failed: Tells which replicas have failed; those that stay so are placed elsewhere.
-            solver: Decides placements; the quickest that can be used here, if none is given.
+            solver: Decides placements; the quickest one available, if none is given.
             clock: Time.
-            metrics: Where to count; a registry of its own if none is given.
+            metrics: Where to count; a new registry if none is given.
             random: Source of jitter.
-            offload: Runs what takes long, away from the event loop.
-            decode_load: Reads what members report of their loads; without it there are no reports.
+            offload: Runs long computations away from the event loop.
+            decode_load: Decodes the loads that members report; without it there are no reports.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -139,18 +139,18 @@ class Session:
 
     @property
     def allocation(self) -> AllocationLoop:
-        """The member's part in allocation: whom to ask for plans and explanations while it leads."""
+        """The member's allocation loop, which provides plans and explanations while it leads."""
         return self._allocation
 
     @property
     def lease(self) -> LeaseId:
-        """The lease that the member and its assignments ride on; after `start`."""
+        """The lease of the member and its assignments; available after `start`."""
         return self._started_keeper().lease
 
     async def start(self, member_value: bytes) -> None:
         """Take a lease, announce the member, and load the key space as of the announcement.
 
-        Call `run` soon after: between the two nobody renews the lease. On failure the lease is given back.
+        Call `run` soon after, because the lease is not renewed between the two. On failure the lease is revoked.
 
         Args:
             member_value: The encoded member.
@@ -167,12 +167,12 @@ class Session:
         self._keeper = keeper
         try:
             async with TaskGroup() as group:
-                # Waiting for a predecessor may take longer than our own lease lasts.
+                # The wait for a predecessor may outlast our own lease, so it is renewed meanwhile.
                 group.start_soon(keeper.run(), name="session keep-alive")
                 await self._announce(keeper.lease, member_value)
                 group.stop()
         except BaseException:
-            # Also when cancelled: a start given up must not leave its key behind. The revoke is bounded.
+            # Also when cancelled, because an abandoned start must not leave its key behind. The revoke is bounded.
             await keeper.revoke()
             raise
 
@@ -180,8 +180,8 @@ class Session:
         """Keep the lease alive, follow etcd and allocate, until drained or stopped.
 
         Args:
-            wind_down: Awaited once drained or stopped, with the lease still kept and etcd still followed: the place
-                to finish what relies on either.
+            wind_down: Awaited once drained or stopped, while the lease is still renewed and etcd still followed: the
+                place to finish work that relies on either.
 
         Raises:
             LeaseLostError: the lease could not be renewed in time.
@@ -195,7 +195,7 @@ class Session:
             group.start_soon(self._stop_when_drained(), name="session allocate")
             await self._stopping.wait()
             if wind_down is not None:
-                # It may take long, and the others need not wait for our lease to end.
+                # The wind-down may take long, and the other members need not wait for our lease to end.
                 group.start_soon(self.leadership.resign(), name="session resign")
                 await wind_down()
             group.stop()
@@ -205,7 +205,7 @@ class Session:
 
         Raises:
             MemberKeyLostError: the key is gone.
-            TxnConflictError: another process wrote to our key; calling again writes over that.
+            TxnConflictError: another process wrote to our key; calling again overwrites that.
             EtcdUnavailableError: whether it was written is unknown; calling again is safe.
         """
         assert self._announced is not None, "start before update_member"
@@ -215,10 +215,10 @@ class Session:
             raise TxnConflictError((updated.key,))
 
     async def revoke(self) -> bool:
-        """End the lease, and with it the member and what is assigned to it. Bounded.
+        """End the lease, and with it the member and its assignments. Bounded in time.
 
         Returns:
-            False if etcd could not be told; the lease then expires by itself.
+            False if etcd did not answer; the lease then expires by itself.
         """
         return await self._started_keeper().revoke()
 
@@ -256,7 +256,7 @@ class Session:
         try:
             await self._key_space.load(revision=revision)
         except RevisionCompactedError:
-            # Compacted since we wrote it, so there is a newer one, and it has our key too.
+            # The revision was compacted since our write, so there is a newer one, which has our key too.
             await self._key_space.load()
 
     def _allocation_loop(
@@ -324,7 +324,7 @@ class Session:
         )
 
     async def _refresh_before_solve(self) -> None:
-        """Renew the lease and beat: a solver may hold the interpreter, and so the keep-alive, until it is done."""
+        """Renew the lease and beat, because a solver may hold the interpreter and so block the keep-alive."""
         await self._started_keeper().refresh(older_than_seconds=RENEWAL_AGE_SECONDS_MAX)
         await self.leadership.beat()
 
@@ -334,7 +334,7 @@ class Session:
         self._stopping.set()
 
     def _retrying(self) -> AsyncRetrying:
-        """Retry a call while etcd does not answer, as long as an announcement may take."""
+        """Retry a call while etcd does not answer, up to the time that an announcement may take."""
         clock = self._clock
         ends_monotonic_seconds = clock.monotonic_seconds() + self._config.announce_timeout_seconds
         return AsyncRetrying(

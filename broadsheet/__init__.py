@@ -1,7 +1,7 @@
 """Exactly-once, stateful, highly available shards: the names that most programs need.
 
-What is built on Spark is in `broadsheet.spark`. Names are imported when they are asked for, because every module of the
-packages below passes through here.
+The parts built on Spark are in `broadsheet.spark`. Names are imported on first access, because every import of a
+package below runs this module.
 """
 
 from importlib import import_module

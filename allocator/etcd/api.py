@@ -1,4 +1,4 @@
-"""The port to etcd: what the rest of the program asks of it.
+"""The port to etcd: the operations that the rest of the program needs.
 
 `broadsheet.allocator.etcd.client.EtcdClient` implements it over gRPC. Every method raises `EtcdUnavailableError` when
 no endpoint answers in time and `EtcdLimitError` when the server refuses a request for its size.
@@ -15,7 +15,7 @@ from broadsheet.allocator.ops import Compare, KeyValue, LeaseId, Operation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Which cluster answered, and as of when."""
+    """The cluster that answered, and the revision of its answer."""
 
     cluster_id: int
     member_id: int
@@ -76,7 +76,7 @@ class WatchBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLife:
-    """What etcd says of a lease."""
+    """The state of a lease, as etcd reports it."""
 
     granted_seconds: int
     left_seconds: int
@@ -84,12 +84,12 @@ class LeaseLife:
 
     @property
     def age_seconds_min(self) -> int:
-        """Seconds since it was last renewed, at least."""
+        """Seconds since the last renewal, at least."""
         return max(0, self.granted_seconds - self.left_seconds - 1)
 
 
 class Etcd(Protocol):
-    """Etcd's v3 API, as far as we use it."""
+    """Etcd's v3 API, as far as it is used here."""
 
     async def get_range(
         self, key: bytes, range_end: bytes = b"", *, revision: int = 0
@@ -102,9 +102,9 @@ class Etcd(Protocol):
         ...
 
     async def newest_revision(self, prefix: bytes) -> int:
-        """Return the revision of the latest write among keys with `prefix` that are there; 0 if there are none.
+        """Return the newest revision among the existing keys with `prefix`; 0 if there are none.
 
-        Whoever has seen that revision has seen every write until now whose key was not deleted since.
+        A mirror at that revision has every write until now, except of keys deleted since.
         """
         ...
 
@@ -116,7 +116,7 @@ class Etcd(Protocol):
     ) -> TxnResult:
         """Perform `success` if every comparison holds, else `failure`; at most 128 comparisons and 128 operations.
 
-        One that only reads sees all keys as of one revision, which its header names.
+        A read-only transaction sees all keys as of one revision, which its header names.
         """
         ...
 
@@ -133,11 +133,11 @@ class Etcd(Protocol):
         ...
 
     async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
-        """Return how much is left of a lease, without renewing it; None if it is gone."""
+        """Return how much time a lease has left, without renewing it; None if it is gone."""
         ...
 
     def watch(self, prefix: bytes, *, start_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        """Yield every change of keys with `prefix` from `start_revision` on, for ever, resuming over lost streams.
+        """Yield every change of keys with `prefix` from `start_revision` on, for ever, resuming lost streams.
 
         Raises:
             RevisionCompactedError: etcd no longer has the revision to (re)start at; reload and compare.

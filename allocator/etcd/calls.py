@@ -1,6 +1,6 @@
-"""One call to etcd: pick an endpoint, attach the token, and repeat what may be repeated until the deadline.
+"""One call to etcd: pick an endpoint, attach the token, and retry where that is safe until the deadline.
 
-* What is idempotent is repeated on any failure that may pass; a write only if the failure proves that no server saw it.
+* An idempotent call is retried after any transient failure; a write only if the failure proves that no server saw it.
 * Every answer must come from the cluster that answered first.
 """
 
@@ -38,7 +38,7 @@ class _HasHeader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[RequestT, ResponseT]):
-    """A unary method of etcd's."""
+    """One of etcd's unary methods."""
 
     path: str
     response_type: type[ResponseT]
@@ -46,7 +46,7 @@ class Method(Generic[RequestT, ResponseT]):
     async def invoke(
         self, channel: grpc.aio.Channel, request: RequestT, metadata: Metadata, timeout: float
     ) -> ResponseT:
-        """Call it once."""
+        """Call the method once."""
         stub = channel.unary_unary(
             self.path,
             request_serializer=_serialized,
@@ -60,12 +60,12 @@ Invocation = Callable[[grpc.aio.Channel, Metadata, float], Awaitable[ResponseT]]
 
 
 class NoAnswerError(Exception):
-    """Raised by an invocation whose stream ended well but without an answer."""
+    """A stream ended without an error but also without an answer."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """One call under way, over its attempts."""
+    """One call in progress, over its attempts."""
 
     deadline_monotonic_seconds: float
     idempotent: bool
@@ -73,7 +73,7 @@ class _Call:
     """The last failure that gave a reason, rather than only that time ran out."""
 
     def explained(self, error: AllocatorError) -> AllocatorError:
-        """Return `error`, the last one; with the last known reason, if all it says is that time ran out."""
+        """Return `error`, the last one; with the last known reason if it only says that time ran out."""
         if self.told is None or self.told is error or not isinstance(error, EtcdUnavailableError):
             return error
         return EtcdUnavailableError(
@@ -82,7 +82,7 @@ class _Call:
 
 
 class _AttemptFailedError(Exception):
-    """An attempt failed; `error` is what it becomes unless it is repeated, which `again` allows."""
+    """An attempt failed; `error` is raised unless the attempt is repeated, which `again` allows."""
 
     def __init__(self, error: AllocatorError, *, again: bool) -> None:
         super().__init__(str(error))
@@ -95,7 +95,7 @@ def _may_be_repeated(error: BaseException) -> bool:
 
 
 class Caller:
-    """Makes calls on a pool of channels."""
+    """Performs calls on a pool of channels."""
 
     def __init__(self, pool: ChannelPool, config: EtcdConfig, clock: Clock) -> None:
         self.pool = pool
@@ -106,7 +106,7 @@ class Caller:
 
     @property
     def clock(self) -> Clock:
-        """The clock that deadlines are counted by."""
+        """The clock of the deadlines."""
         return self._clock
 
     @property
@@ -124,7 +124,7 @@ class Caller:
         )
 
     async def call(self, invocation: Invocation[ResponseT], *, idempotent: bool) -> ResponseT:
-        """Attempt a call until it is answered, cannot be repeated, or its deadline passes.
+        """Attempt a call until it is answered, must not be repeated, or its deadline passes.
 
         Args:
             invocation: One attempt.
@@ -141,7 +141,7 @@ class Caller:
             try:
                 return await self._attempt(invocation, call)
             except _AttemptFailedError as failed:
-                # Nearly every call ends above, without paying for the machinery below.
+                # Nearly every call ends above, without the cost of the retry machinery below.
                 remaining = call.deadline_monotonic_seconds - self._clock.monotonic_seconds()
                 if not failed.again or remaining <= 0:
                     raise
@@ -172,12 +172,12 @@ class Caller:
         return (("token", token),)
 
     def forget_token(self, metadata: Metadata) -> None:
-        """Log in again before the next call, unless someone did since `metadata` was made."""
+        """Log in again before the next call, unless another call did since `metadata` was made."""
         if metadata == (("token", self._token),):
             self._token = None
 
     def check_cluster(self, header: rpc_pb2.ResponseHeader) -> None:
-        """Demand that an answer comes from the cluster first met.
+        """Verify that an answer comes from the cluster that answered first.
 
         Raises:
             ClusterMismatchError: it comes from another.
@@ -229,7 +229,7 @@ def _may_repeat(outcome: EtcdFailure, *, had_token: bool, idempotent: bool) -> b
         case EtcdFailure.NOT_SENT:
             return True
         case EtcdFailure.NEW_TOKEN_NEEDED:
-            # Without a token it is the login itself that failed.
+            # Without a token, the call that failed is the login itself.
             return had_token
         case EtcdFailure.UNKNOWN:
             return idempotent

@@ -1,8 +1,8 @@
 """Connections to the members of an etcd cluster, and the choice of one for each call.
 
-One gRPC channel an endpoint. Calls rotate over those that are connected, so that a dead endpoint stalls nobody; one
-that timed out although connected is left alone for a while. gRPC's own balancing over many addresses would hide which
-one failed, and cannot mix unix sockets with TCP.
+Each endpoint has one gRPC channel. Calls rotate over the connected ones, so that a dead endpoint stalls no call; one
+that timed out although connected is avoided for a while. gRPC's own balancing over many addresses would hide which one
+failed, and cannot mix unix sockets with TCP.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAST_CHANCE_SHARE = 0.05
 
 
 class EndpointChannel:
-    """One endpoint, its channel, and whether it was silent lately."""
+    """One endpoint, its channel, and the time until which it is avoided."""
 
     def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
         self.endpoint = endpoint
@@ -39,13 +39,13 @@ class EndpointChannel:
         self.suspect_until_monotonic_seconds = float("-inf")
 
     def is_ready(self) -> bool:
-        """Whether it is connected; if not, have gRPC connect."""
+        """True if the channel is connected; otherwise gRPC is asked to connect."""
         state = self.channel.get_state(try_to_connect=True)
         return state is grpc.ChannelConnectivity.READY
 
 
 class ChannelPool:
-    """Opens channels to every endpoint and hands them out in turn."""
+    """Channels to every endpoint, handed out in rotation."""
 
     def __init__(self, config: EtcdConfig, clock: Clock) -> None:
         self._config = config
@@ -55,7 +55,7 @@ class ChannelPool:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The endpoints as they were written."""
+        """The endpoints as they were configured."""
         return self._config.endpoints
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class ChannelPool:
             for endpoint in parsed
         )
         for each in self._channels:
-            each.is_ready()  # begins to connect, so that the first call finds somebody
+            each.is_ready()  # begins to connect, so that the first call finds a connection
         return self
 
     async def __aexit__(
@@ -92,9 +92,9 @@ class ChannelPool:
             await each.channel.close()
 
     async def pick(self, *, timeout_seconds: float) -> EndpointChannel:
-        """Return a connected channel, waiting for one if need be.
+        """Return a connected channel, waiting for one if necessary.
 
-        If none connects in time, return the next in turn all the same: a call on it fails at once and says why.
+        If none connects in time, return the next one anyway: a call on it fails at once with the reason.
 
         Args:
             timeout_seconds: What is left of the call's deadline; a small part is kept for that last attempt.
@@ -112,15 +112,15 @@ class ChannelPool:
         return self._next_ready_or_none() or self._in_turn()[0]
 
     def suspect(self, channel: EndpointChannel) -> None:
-        """Ask this endpoint last for a while: it is connected but did not answer."""
+        """Avoid this endpoint for a while: it is connected but did not answer."""
         now = self._clock.monotonic_seconds()
         channel.suspect_until_monotonic_seconds = now + SUSPICION_SECONDS
 
     def check_not_closed_under_call(self) -> None:
-        """Tell a call that was cancelled whether that was because the client closed, which gRPC shows no other way.
+        """Tell whether a call was cancelled because the client closed, which gRPC shows no other way.
 
         Raises:
-            EtcdUnavailableError: nobody cancelled the calling task: its channel went away.
+            EtcdUnavailableError: the calling task was not cancelled: its channel was closed.
         """
         task = asyncio.current_task()
         if not self._channels and task is not None and not task.cancelling():
@@ -169,7 +169,7 @@ def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
 def _options(config: EtcdConfig) -> list[tuple[str, int | str]]:
     options: list[tuple[str, int | str]] = [
         ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-        # The server's limit is its own setting: let it answer.
+        # The message size limit is the server's setting: let the server refuse.
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", int(config.keep_alive_seconds * 1_000)),
         ("grpc.keepalive_timeout_ms", int(config.keep_alive_timeout_seconds * 1_000)),

@@ -1,6 +1,6 @@
 """The asyncio client of etcd: implements `broadsheet.allocator.etcd.api.Etcd` over gRPC.
 
-It calls etcd's methods by path with messages of our own package, so it needs no other etcd library and collides with
+It calls etcd's methods by path with messages of our own package, so it needs no other etcd library and conflicts with
 none. One client belongs to one event loop.
 """
 
@@ -77,7 +77,7 @@ class EtcdClient:
 
     @property
     def config(self) -> EtcdConfig:
-        """What the client was made with."""
+        """The configuration that the client was made with."""
         return self._config
 
     async def __aenter__(self) -> Self:
@@ -105,7 +105,7 @@ class EtcdClient:
         return await read_range(self._caller, key, range_end, revision)
 
     async def newest_revision(self, prefix: bytes) -> int:
-        """Return the revision of the latest write among keys with `prefix` that are there; 0 if there are none."""
+        """Return the newest revision among the existing keys with `prefix`; 0 if there are none."""
         request = rpc_pb2.RangeRequest(
             key=prefix,
             range_end=prefix_range_end(prefix),
@@ -126,7 +126,7 @@ class EtcdClient:
         """Perform `success` if every comparison holds, else `failure`; at most 128 comparisons and 128 operations.
 
         Raises:
-            EtcdLimitError: too many of them, a key written twice, or too large.
+            EtcdLimitError: too many operations, a key written twice, or a request too large.
             LeaseNotFoundError: a put names a lease that has ended.
             EtcdUnavailableError: no answer; unless it only reads, it may have been applied.
         """
@@ -151,7 +151,7 @@ class EtcdClient:
         return response.deleted
 
     async def compact(self, revision: int) -> None:
-        """Forget what was before `revision`, for all clients."""
+        """Discard the history before `revision`, for all clients."""
         request = rpc_pb2.CompactionRequest(revision=revision, physical=True)
         await self._caller.unary(_COMPACT, request, idempotent=False)
 
@@ -167,7 +167,7 @@ class EtcdClient:
 
     async def lease_grant(self, ttl_seconds: int) -> LeaseId:
         """Create a lease. Etcd raises a TTL below its own minimum, about 1.5 election timeouts."""
-        # Repeated if the answer is lost: at worst a lease without keys expires by itself.
+        # A lost answer is retried: at worst a lease without keys expires by itself.
         request = rpc_pb2.LeaseGrantRequest(ttl=ttl_seconds)
         response = await self._caller.unary(_LEASE_GRANT, request, idempotent=True)
         if response.error:
@@ -193,7 +193,7 @@ class EtcdClient:
         return response.ttl
 
     async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
-        """Return how much is left of a lease, without renewing it; None if it is gone."""
+        """Return how much time a lease has left, without renewing it; None if it is gone."""
         request = rpc_pb2.LeaseTimeToLiveRequest(id=lease)
         response = await self._caller.unary(_LEASE_TIME_TO_LIVE, request, idempotent=True)
         if response.ttl < 0:
@@ -201,10 +201,10 @@ class EtcdClient:
         return LeaseLife(granted_seconds=response.granted_ttl, left_seconds=response.ttl)
 
     def watch(self, prefix: bytes, *, start_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        """Yield every change of keys with `prefix` from `start_revision` on, for ever, resuming over lost streams.
+        """Yield every change of keys with `prefix` from `start_revision` on, for ever, resuming lost streams.
 
         A batch's `header.revision` is that of its last event. Close the iterator (`contextlib.aclosing`) to end it
-        sooner than its task does.
+        before its task ends.
 
         Raises:
             RevisionCompactedError: etcd no longer has the revision to (re)start at; reload and compare.
@@ -218,7 +218,7 @@ async def _keep_alive(
     metadata: Metadata,
     timeout: float,
 ) -> rpc_pb2.LeaseKeepAliveResponse:
-    """Renew once on a stream of its own: a lost answer then cannot be taken for a later one."""
+    """Renew once on a dedicated stream, so that a lost answer cannot be taken for a later one."""
     stub = channel.stream_stream(
         LEASE_KEEP_ALIVE_PATH,
         request_serializer=rpc_pb2.LeaseKeepAliveRequest.SerializeToString,

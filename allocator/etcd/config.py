@@ -1,4 +1,4 @@
-"""How to reach etcd."""
+"""Configuration of the connection to etcd."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class EtcdConfig:
 
     @property
     def tls_by_default(self) -> bool:
-        """Whether an endpoint without a scheme is spoken to with TLS."""
+        """True if an endpoint without a scheme uses TLS."""
         return self.ca_file is not None or self.cert_file is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One address, taken apart."""
+    """One address, parsed."""
 
     name: str
     """As it was written, for messages."""
@@ -67,10 +67,10 @@ class Endpoint:
 
 
 def parse_endpoint(text: str, *, tls_by_default: bool) -> Endpoint:
-    """Take an endpoint apart.
+    """Parse an endpoint.
 
     Raises:
-        ValidationError: it is none of the four forms; the message shows them.
+        ValidationError: the endpoint has none of the four forms; the message shows them.
     """
     if text.startswith("unix:"):
         # Etcd prints unix://path where gRPC reads that as an authority.

@@ -1,4 +1,4 @@
-"""Between etcd's messages and our plain values."""
+"""Conversion between etcd's messages and plain values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def header_from(message: rpc_pb2.ResponseHeader, *, revision: int | None = None)
 
 
 def key_value_from(message: rpc_pb2.KeyValue) -> KeyValue:
-    """Return a key as plain value."""
+    """Return a key as a plain value."""
     return KeyValue(
         key=message.key,
         value=message.value,
@@ -111,11 +111,11 @@ def operation_to(operation: Operation) -> rpc_pb2.RequestOp:
 def txn_to(
     compares: tuple[Compare, ...], success: tuple[Operation, ...], failure: tuple[Operation, ...]
 ) -> rpc_pb2.TxnRequest:
-    """Return etcd's message for a transaction: never one that etcd could end at (see
+    """Return etcd's message for a transaction, in a form that cannot crash etcd (see
     `broadsheet.allocator.etcd.reads`).
 
-    One that compares and otherwise only reads gets an empty transaction as one more operation: etcd then takes it for
-    one that may write, which it performs for itself, whatever becomes of the call.
+    A transaction that compares and only reads gets an empty transaction as one more operation: etcd then treats it as
+    one that may write, which it completes even if the call is cancelled.
     """
     request = rpc_pb2.TxnRequest(
         compare=[compare_to(compare) for compare in compares],

@@ -1,16 +1,16 @@
-"""A lease that is kept alive, and that we count as lost *before* etcd does.
+"""A lease that is kept alive, and that counts as lost here *before* it does in etcd.
 
 Etcd counts a lease's time from when it handled the last renewal, which is after we sent it. So by our own monotonic
-clock, sending time + TTL is a moment at which etcd cannot yet have given the lease up. We stop some time before it,
-whatever etcd says or whether it can be reached at all, and so fence ourselves before anyone may take our place.
+clock, etcd cannot have expired the lease at sending time + TTL. We stop some time before that moment, whether or not
+etcd can be reached, and so fence ourselves before another process may take our place.
 
-The time that counts goes on while the machine is suspended (`SystemClock`); the event loop's timers do not. So the
-deadline is looked at every `LOOK_SECONDS`: a process that wakes up learns within that time that its lease is over.
+The clock runs on while the machine is suspended (`SystemClock`); the event loop's timers do not. So the deadline is
+checked every `LOOK_SECONDS`: a process that wakes up learns within that time that its lease is lost.
 
 Requires: the two machines' clocks run at the same rate to within the safety margin.
 
-Source: gazette/core mainboilerplate and task.Group keep-alive (TTL/3); the local deadline is ours, and so is that a
-lease is renewed every second.
+Source: gazette/core mainboilerplate and task.Group keep-alive (TTL/3); the local deadline and the renewal every second
+are ours.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LeaseKeeper:
 
         Args:
             etcd: Where the lease is.
-            clock: Decides when it is lost.
+            clock: Decides when the lease is lost.
             lease: Its id.
             ttl_seconds: What etcd granted.
             sent_monotonic_seconds: When the request that granted or last renewed it was sent.
@@ -69,7 +69,7 @@ class LeaseKeeper:
 
     @classmethod
     async def grant(cls, etcd: Etcd, ttl_seconds: float, clock: Clock) -> LeaseKeeper:
-        """Create a lease of at least `ttl_seconds`, rounded up to whole seconds, which is what etcd counts in."""
+        """Create a lease of at least `ttl_seconds`, rounded up to the whole seconds that etcd counts in."""
         whole_seconds = max(1, math.ceil(ttl_seconds))
         sent = clock.monotonic_seconds()
         lease = await etcd.lease_grant(whole_seconds)
@@ -77,28 +77,28 @@ class LeaseKeeper:
 
     @property
     def ttl_seconds(self) -> float:
-        """The time that each renewal is worth."""
+        """The time that each renewal grants."""
         return self._ttl_seconds
 
     @property
     def deadline_monotonic_seconds(self) -> float:
-        """When the lease counts as lost unless it is renewed before, by the clock given."""
+        """The time by the given clock at which the lease counts as lost unless it is renewed."""
         return self._sent_monotonic_seconds + self._ttl_seconds * (1 - SAFETY_SHARE)
 
     async def run(self) -> None:
         """Renew every second, and at least three times within the TTL, for ever.
 
         Raises:
-            LeaseLostError: etcd says that the lease is gone, or by our clock it could be soon.
+            LeaseLostError: etcd says that the lease is gone, or by our clock it may soon be.
         """
         while True:
             await self._sleep_until_due()
             await self._renew_before_deadline()
 
     async def refresh(self, *, older_than_seconds: float) -> None:
-        """Renew now unless that was done lately: the process is about to stand still for a while.
+        """Renew now unless that was done lately, because the process is about to block for a while.
 
-        An etcd that does not answer is no error: `run` goes on trying.
+        An unreachable etcd is not an error: `run` keeps trying.
 
         Args:
             older_than_seconds: A renewal younger than that is good enough.
@@ -115,7 +115,7 @@ class LeaseKeeper:
             _log.warning("lease.renewal_failed", lease=f"{self.lease:x}", cause=str(error))
 
     async def revoke(self) -> bool:
-        """End the lease now, which deletes its keys. False if etcd could not be told: the lease then expires."""
+        """End the lease now, which deletes its keys. False if etcd did not answer: the lease then expires."""
         timeout_seconds = min(self._ttl_seconds, REVOKE_TIMEOUT_SECONDS_MAX)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -156,7 +156,7 @@ class LeaseKeeper:
         ttl_seconds = await self._etcd.lease_keep_alive_once(self.lease)
         if ttl_seconds <= 0:
             raise LeaseLostError(self.lease, "etcd says that it expired or was revoked")
-        # A process that slept through the answer must not take it for a fresh one.
+        # A process that was suspended while the answer came must not count the answer as fresh.
         self._check_deadline("this process stood still for too long")
         self._sent_monotonic_seconds = sent
         self._ttl_seconds = ttl_seconds

@@ -1,7 +1,7 @@
 """The undecoded contents of a small etcd prefix, kept up to date.
 
-For the few keys beside a root that a key space does not hold. Contents and revision change together, in one step; a
-watch that lost history reads everything again.
+It holds the few keys outside a root that a key space does not. Contents and revision change together, in one step; if a
+compaction removes history that the watch needs, everything is read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PrefixMirror:
 
         Args:
             etcd: Where the keys are.
-            prefix: What they start with.
+            prefix: The bytes that they start with.
             on_update: Called after every change of the contents, the first load included.
             backoff: Delays between attempts to load.
         """
@@ -54,7 +54,7 @@ class PrefixMirror:
         await self._loaded.wait()
 
     async def watch(self) -> None:
-        """Load, and follow etcd for ever."""
+        """Load the keys, and follow etcd for ever."""
         while True:
             await self._load()
             try:

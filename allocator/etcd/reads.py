@@ -1,9 +1,8 @@
-"""Reads of one revision, however many calls they take.
+"""Reads as of one revision, over any number of calls.
 
-An older etcd ends its whole process if a transaction that only reads is cancelled while it gathers the keys, be it by a
-deadline, by the caller, or because the caller's process was killed (etcd-io/etcd#14110, and #14891 after its first
-mending; fixed on the 3.5 branch in December 2022). So a transaction that only reads is never sent as one: its ranges
-are read apart, at one revision.
+An older etcd crashes if a read-only transaction is cancelled while it gathers the keys: by a deadline, by the caller,
+or because the caller's process was killed (etcd-io/etcd#14110, and #14891 after its first fix; fixed on the 3.5 branch
+in December 2022). So a read-only transaction is never sent as one: its ranges are read separately, at one revision.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ async def read_range(caller: Caller, key: bytes, range_end: bytes, revision: int
 
 
 async def read_ranges(caller: Caller, gets: Sequence[Get]) -> TxnResult:
-    """Read what a transaction of these operations would: all of it as of one revision, the newest that any of them met.
+    """Read what a transaction of these operations would, as of the newest revision that any of them met.
 
-    One round trip while nobody writes; what was read before that revision is read again at it.
+    It takes one round trip if there are no writes meanwhile; ranges read before that revision are read again at it.
 
     Args:
-        caller: Who performs the calls.
+        caller: Performs the calls.
         gets: At least one.
     """
 
@@ -69,7 +68,7 @@ async def read_ranges(caller: Caller, gets: Sequence[Get]) -> TxnResult:
 
 
 async def _read_at_once(caller: Caller, gets: Sequence[Get], revision: int) -> list[RangeResult]:
-    """Read ranges beside each other, each as of `revision`, or of the newest one that it meets (0)."""
+    """Read ranges concurrently, each as of `revision`, or of the newest revision that it meets (0)."""
     slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
 
     async def read_one(get: Get) -> RangeResult:
@@ -82,7 +81,7 @@ async def _read_at_once(caller: Caller, gets: Sequence[Get], revision: int) -> l
 
 
 async def _again_if_compacted(read: Callable[[], Awaitable[_ResultT]], revision: int) -> _ResultT:
-    """Start over where the newest revision was compacted between two calls: then there is a newer one."""
+    """Start over if the newest revision was compacted between two calls, because a newer one exists."""
     for attempt in range(1, PINNED_READ_ATTEMPTS + 1):
         try:
             return await read()

@@ -1,6 +1,7 @@
-"""What a failed call to etcd means: the one place that reads gRPC's codes and etcd's texts.
+"""Classification of failed calls to etcd, from gRPC's codes and etcd's error texts.
 
-Etcd shares gRPC codes between unrelated refusals, so some must be told apart by their text, which etcd keeps fixed.
+This is the only place that reads them. Etcd uses one gRPC code for unrelated refusals, so some must be distinguished by
+their text, which etcd keeps stable.
 
 Source: etcd-io/etcd api/v3rpc/rpctypes/error.go (codes and texts).
 """
@@ -23,7 +24,7 @@ from broadsheet.allocator.errors import (
 
 
 class EtcdFailure(Enum):
-    """What a failed attempt tells about the request."""
+    """The consequence of a failed attempt for the request: whether it may be repeated."""
 
     NOT_SENT = "not sent"
     """No server saw it: anyone may repeat it."""
@@ -63,7 +64,7 @@ _LIMIT_BY_TEXT = {
 
 
 def outcome_of(error: grpc.aio.AioRpcError) -> EtcdFailure:
-    """Tell what a failed attempt means for a repetition."""
+    """Return what a failed attempt means for a retry."""
     detail = error.details() or ""
     if error.code() is grpc.StatusCode.UNAUTHENTICATED or any(
         text in detail for text in _TOKEN_TEXTS
@@ -72,7 +73,7 @@ def outcome_of(error: grpc.aio.AioRpcError) -> EtcdFailure:
     if error.code() is grpc.StatusCode.UNAVAILABLE and detail.startswith(_NOT_SENT_TEXTS):
         return EtcdFailure.NOT_SENT
     if _TOO_BUSY_TEXT in detail:
-        return EtcdFailure.NOT_SENT  # etcd says so before it proposes the request
+        return EtcdFailure.NOT_SENT  # etcd reports this before it proposes the request
     return EtcdFailure.UNKNOWN if error.code() in _TRANSIENT else EtcdFailure.REFUSED
 
 

@@ -1,16 +1,16 @@
-"""Perform many small transactions in few large ones, such that a bad one harms no other.
+"""Perform many small transactions in few large ones, so that a bad one does not affect the others.
 
     checkpoints ──► waves (in order)  ──► batches (at once)  ──► one etcd transaction each
                     same key: later       ≤ 128 operations
                     wave                  ≤ 128 comparisons
 
 Every key that a refused batch compared is read back. So the culprits are known after one more round trip; the others
-are sent again without them. (Reading back within the transaction would save that round trip, but doubles the size of
-every batch for the sake of the few that are refused.) Where etcd refuses a batch as such and does not say why, it is
-halved until the culprit stands alone.
+are sent again without them. (Reading back within the transaction would save that round trip, but would double the size
+of every batch because of the few that are refused.) If etcd refuses a batch as a whole without saying why, the batch is
+halved until the culprit is alone.
 
 The fixed comparisons (the leader's own key) are part of every transaction. If one of *them* fails, nothing more is
-sent: that is no culprit, but the end of the right to write.
+sent, because this writer has lost the right to write.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Note = Callable[[Sequence[TxnCheckpoint]], Put | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """A checkpoint that was not applied, for a reason of its own."""
+    """A checkpoint that was not applied, and the reason, which lies in itself."""
 
     checkpoint: TxnCheckpoint
     cause: EtcdError
@@ -59,7 +59,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """What became of the checkpoints."""
+    """Outcome of the checkpoints."""
 
     revision: int
     """Of the last transaction that was applied; 0 if none was."""
@@ -71,7 +71,7 @@ class BatchReport:
 
     @property
     def leadership_lost(self) -> bool:
-        """Whether a fixed comparison failed."""
+        """True if a fixed comparison failed."""
         return bool(self.fixed_failed)
 
 
@@ -83,14 +83,14 @@ async def apply_checkpoints(
     on_progress: Callable[[], None] = lambda: None,
     note: Note | None = None,
 ) -> BatchReport:
-    """Apply checkpoints in their order where they touch the same key, and at once where they do not.
+    """Apply checkpoints: in order if they touch the same key, concurrently otherwise.
 
     Args:
-        etcd: Where to.
+        etcd: Where they are applied.
         checkpoints: None is split; each needs at most 128 operations and, with `fixed`, 128 comparisons.
         fixed: Comparisons of every transaction.
         on_progress: Called after every transaction that was answered.
-        note: Returns what a transaction of those checkpoints writes besides, if anything.
+        note: Returns an additional write for a transaction of those checkpoints, if there is one.
 
     Raises:
         EtcdUnavailableError: some transactions may or may not be applied. Compare with the key space, then plan again.
@@ -110,7 +110,7 @@ async def apply_checkpoints(
 
 @dataclass(slots=True)
 class _Run:
-    """One call's progress."""
+    """Progress of one call."""
 
     etcd: Etcd
     fixed: tuple[Compare, ...]
@@ -122,7 +122,7 @@ class _Run:
     fixed_failed: tuple[Compare, ...] = ()
 
     async def perform(self, checkpoints: Sequence[TxnCheckpoint]) -> None:
-        """Apply checkpoints that do not depend on one another."""
+        """Apply checkpoints that are independent of one another."""
         slots = asyncio.Semaphore(PIPELINED_TXNS_MAX)
 
         async def perform_one(batch: Sequence[TxnCheckpoint]) -> None:
@@ -160,7 +160,7 @@ class _Run:
             operations = (*operations, noted)
         result = await self.etcd.txn(_compares(self.fixed, batch), operations)
         if noted is not None and is_full and result.succeeded:
-            # One checkpoint that leaves no room: its note follows it.
+            # A checkpoint that leaves no room for its note: the note follows in a second transaction.
             await self.etcd.txn(self.fixed, (noted,))
         self.on_progress()
         return result
@@ -175,16 +175,16 @@ class _Run:
     def _sort_out(
         self, batch: Sequence[TxnCheckpoint], found: dict[bytes, KeyValue]
     ) -> Sequence[TxnCheckpoint]:
-        """Note who caused a refusal, and return the others.
+        """Record which checkpoints caused a refusal, and return the others.
 
         Args:
-            batch: What was refused.
-            found: The compared keys as they are a little later. Whatever a comparison did not find then may be there
-                again, such as a key that should be absent and was deleted meanwhile: then nobody is to blame any more.
+            batch: The refused checkpoints.
+            found: The compared keys, read a little later. A comparison that failed may hold by then, for example
+                because a key that should be absent was deleted meanwhile: then there is no culprit any more.
         """
         fixed_failed = tuple(each for each in self.fixed if not holds(each, found))
         if fixed_failed:
-            # Never set back: a refusal of an earlier revision may be handled after a later one's.
+            # Never lower it: a refusal at an earlier revision may be handled after a later one.
             self.fixed_failed = fixed_failed
             return ()
         innocent: list[TxnCheckpoint] = []
@@ -198,7 +198,7 @@ class _Run:
         return innocent
 
     def _batches(self, checkpoints: Iterable[TxnCheckpoint]) -> Iterable[Sequence[TxnCheckpoint]]:
-        """Cut a wave into batches below the limits. What exceeds them alone stands alone, for etcd to refuse."""
+        """Cut a wave into batches below the limits. A checkpoint over the limits is sent alone, for etcd to refuse."""
         batch: list[TxnCheckpoint] = []
         operations_max = TXN_OPERATIONS_MAX - (self.note is not None)
         compares, operations, size = set(self.fixed), 0, 0
@@ -222,7 +222,7 @@ class _Run:
 
 
 def holds(compare: Compare, found: dict[bytes, KeyValue]) -> bool:
-    """Tell whether a comparison holds of the keys found; an absent key counts as zero, and has no value.
+    """Return whether a comparison holds for the keys found; an absent key counts as zero, and has no value.
 
     Source: etcd-io/etcd server/etcdserver/apply.go (applyCompare).
     """
@@ -245,7 +245,7 @@ def _is_as_expected(compare: Compare, found: int | bytes) -> bool:
 
 
 def _compares(fixed: tuple[Compare, ...], batch: Sequence[TxnCheckpoint]) -> tuple[Compare, ...]:
-    """Return all comparisons, each once: checkpoints often compare the same member's key."""
+    """Return all comparisons without duplicates, because checkpoints often compare the same member's key."""
     return tuple(dict.fromkeys([*fixed, *(each for one in batch for each in one.compares)]))
 
 
@@ -257,7 +257,7 @@ def _size_bytes(checkpoint: TxnCheckpoint) -> int:
 
 
 def _waves(checkpoints: Sequence[TxnCheckpoint]) -> list[list[TxnCheckpoint]]:
-    """Sort checkpoints so that each comes after those before it that write what it touches, or touch what it writes."""
+    """Group checkpoints so that each follows earlier ones that write what it touches, or touch what it writes."""
     if _are_independent(checkpoints):
         return [list(checkpoints)] if checkpoints else []
     waves: list[list[TxnCheckpoint]] = []
@@ -266,7 +266,7 @@ def _waves(checkpoints: Sequence[TxnCheckpoint]) -> list[list[TxnCheckpoint]]:
     wave_after_write: dict[bytes, int] = {}
     for checkpoint in checkpoints:
         if any(_is_range(operation) for operation in checkpoint.operations):
-            # A range may overlap anything: it is a wave of its own.
+            # A range may overlap any key, so it gets a separate wave.
             waves.append([checkpoint])
             first_wave = len(waves)
             continue
@@ -288,7 +288,7 @@ def _waves(checkpoints: Sequence[TxnCheckpoint]) -> list[list[TxnCheckpoint]]:
 
 
 def _are_independent(checkpoints: Sequence[TxnCheckpoint]) -> bool:
-    """Tell cheaply whether no checkpoint writes what another one touches: the usual case."""
+    """Return whether no checkpoint writes what another one touches: the usual case, checked cheaply."""
     written: set[bytes] = set()
     touched: set[bytes] = set()
     for checkpoint in checkpoints:

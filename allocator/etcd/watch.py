@@ -1,8 +1,9 @@
-"""A watch that survives its streams: whole revisions, each once, in order, for ever.
+"""A watch that survives lost streams: whole revisions, each once, in order, for ever.
 
-Each watch has a stream of its own, so that a slow consumer holds nobody else up. The resume point moves past a
-revision only when all of it was handed on; a stream that breaks in the middle of a fragmented answer loses nothing.
-Progress notes move the resume point too, so that the compaction of others' history does not end an idle watch.
+Each watch has a separate stream, so that a slow consumer does not hold up the others. The resume point moves past a
+revision only when all of it was delivered; a stream that breaks in the middle of a fragmented answer loses nothing.
+Progress notifications move the resume point too, so that a compaction of other keys' history does not end an idle
+watch.
 
 Source: etcd-io/etcd server/etcdserver/api/v3rpc/watch.go (fragments, progress, compaction).
 """
@@ -47,22 +48,22 @@ _Call = grpc.aio.StreamStreamCall[rpc_pb2.WatchRequest, rpc_pb2.WatchResponse]
 
 
 class _StreamLostError(Exception):
-    """The stream ended for a reason that may pass."""
+    """The stream ended for a transient reason."""
 
 
 async def watch_prefix(
     caller: Caller, prefix: bytes, *, start_revision: int
 ) -> AsyncGenerator[WatchBatch, None]:
-    """Yield every change of keys with `prefix` from `start_revision` on, resuming over lost streams.
+    """Yield every change of keys with `prefix` from `start_revision` on, resuming lost streams.
 
     Args:
-        caller: Where to make calls.
-        prefix: Bytes that the keys start with.
+        caller: Performs the calls.
+        prefix: The bytes that the keys start with.
         start_revision: First revision wanted, from 1.
 
     Raises:
         RevisionCompactedError: the revision to (re)start at is gone.
-        EtcdAuthenticationError: we may not watch this.
+        EtcdAuthenticationError: the user may not watch these keys.
         ClusterMismatchError: another cluster answers.
     """
     assert start_revision > 0, "a watch needs a revision to start from"
@@ -129,7 +130,7 @@ async def _one_stream(
         caller.pool.check_not_closed_under_call()
         raise
     except asyncio.InvalidStateError as error:
-        # grpc.aio's word for a write to a call that is already over.
+        # grpc.aio raises this for a write to a call that has already ended.
         raise _StreamLostError("the stream ended while it was opened") from error
     finally:
         if call is not None:
@@ -144,7 +145,7 @@ def _opened(channel: EndpointChannel, metadata: Metadata) -> _Call:
             response_deserializer=rpc_pb2.WatchResponse.FromString,
         )
     )
-    # No deadline: it is meant to last. Keep-alive probes of the connection end it if the server is gone.
+    # No deadline, because a watch has no end. Keep-alive probes of the connection end it if the server is gone.
     call: _Call = stub(metadata=metadata + REQUIRE_LEADER)
     return call
 
@@ -164,7 +165,7 @@ def _create_request(prefix: bytes, start_revision: int) -> rpc_pb2.WatchRequest:
 async def _first_response(
     caller: Caller, channel: EndpointChannel, call: _Call
 ) -> rpc_pb2.WatchResponse:
-    """Return the note that the watch was created; a server that cannot send it in time is no use."""
+    """Return the notification that the watch was created; fail if the server does not send it in time."""
     try:
         async with asyncio.timeout(caller.request_timeout_seconds):
             received = await call.read()
@@ -202,7 +203,7 @@ def _check(
 
 def _batch(response: rpc_pb2.WatchResponse, events: list[WatchEvent]) -> WatchBatch | None:
     if events:
-        # The server's own revision may run ahead of the events it has sent: only the last event's is safe to resume
+        # The header's revision may be ahead of the events sent so far: only the last event's revision is safe to resume
         # after.
         header = header_from(response.header, revision=mod_revision_of(events[-1]))
         return WatchBatch(header=header, events=tuple(events))

@@ -1,7 +1,7 @@
 """Delays between attempts of a loop that owns a stream: exponential with jitter, bounded, reset by progress.
 
-Retried *calls* use tenacity. A loop that reconnects is another thing: its attempts start over from the shortest delay
-as soon as anything arrives, which a call wrapper cannot see.
+Retried *calls* use tenacity. A loop that reconnects is different: its delays start over from the shortest one as soon
+as data arrives, which a call wrapper cannot see.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ class Backoff:
         await asyncio.sleep(self.next_seconds())
 
     def reset(self) -> None:
-        """Forget past attempts: something worked."""
+        """Forget past attempts after progress."""
         self.attempt = 0

@@ -1,4 +1,4 @@
-"""Time as a port, so that tests and the simulator bring their own."""
+"""Time as a port, so that tests and the simulator can supply their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: one that never steps, one that people read."""
+    """Two clocks: a monotonic one, and the wall clock."""
 
     def monotonic_seconds(self) -> float:
-        """Return seconds from an arbitrary start; only differences mean anything."""
+        """Return seconds from an arbitrary start; only differences are meaningful."""
         ...
 
     def wall_seconds(self) -> float:

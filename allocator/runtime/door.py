@@ -1,7 +1,8 @@
-"""A package's door: its public names, imported when they are asked for.
+"""Lazily imported public names of a package.
 
-A door's `__init__.py` lists its names three times: for type checkers (imports under TYPE_CHECKING), for people and
-tools (`__all__`), and for Python (where each name is defined). tests/unit/docs/test_doors.py keeps the three alike.
+Such a package's `__init__.py` lists its names three times: for type checkers (imports under TYPE_CHECKING), for people
+and tools (`__all__`), and for Python (the module that defines each name). tests/unit/docs/test_doors.py keeps the three
+alike.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
 def lazy_names(
     door: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return a door's `__getattr__` and `__dir__` (PEP 562).
+    """Return a package's `__getattr__` and `__dir__` (PEP 562).
 
     Args:
         door: The package's `__name__`.
-        homes: Of each public name, the module that defines it.
+        homes: The module that defines each public name.
 
     Raises:
-        ExtraMissingError: by `__getattr__`: the name needs an extra that is not installed.
+        ExtraMissingError: raised by `__getattr__`: the name needs an extra that is not installed.
     """
 
     def find(name: str) -> object:
@@ -52,11 +53,11 @@ def lazy_names(
             found: object = getattr(import_module(home), name)
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
-            # Any other module that is missing is a fault of ours or of the installation: hidden, it would not be found.
+            # Any other missing module is a defect of ours or of the installation, and must not be hidden.
             if extra is None:
                 raise
             raise ExtraMissingError(f"{door}.{name}", *extra, module=error.name or "") from error
-        # The next look finds it in the package, without coming here.
+        # The next access finds the name in the package, without this function.
         setattr(sys.modules[door], name, found)
         return found
 

@@ -1,4 +1,4 @@
-"""The event loop of processes that serve, and of clients that are called from other threads: libuv's.
+"""The libuv event loop, for servers and for clients that are called from other threads.
 
 Source: uvloop, https://uvloop.readthedocs.io.
 """
@@ -20,6 +20,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a program's main coroutine to its end, as `asyncio.run` does, and return its result."""
+    """Run a program's main coroutine to completion, as `asyncio.run` does, and return its result."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)

@@ -1,7 +1,7 @@
 """Named tasks that live and die together: the only place where tasks are made.
 
-An `asyncio.TaskGroup` that can be told to stop, and that raises the *first* error itself rather than a group: the
-errors that follow are what a crash leaves behind, and they go into the first one's notes.
+An `asyncio.TaskGroup` that can be stopped, and that raises the *first* error itself rather than a group: later errors
+are consequences of a crash, and they are added to the first one's notes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class _Stop(Exception):  # noqa: N818 - a signal, not an error
-    """Raised inside the group to cancel what is left; never leaves it."""
+    """Raised inside the group to cancel the remaining tasks; never leaves it."""
 
 
 class TaskGroup:
@@ -33,11 +33,11 @@ class TaskGroup:
         """Start a task in the group.
 
         Args:
-            coroutine: What to run.
+            coroutine: The task's work.
             name: Shown in logs, errors and debuggers.
 
         Raises:
-            RuntimeError: the group is ending, and takes no more. The coroutine is closed.
+            RuntimeError: the group is ending and accepts no more tasks. The coroutine is closed.
         """
         try:
             task = self._group.create_task(coroutine, name=name)
@@ -88,13 +88,13 @@ class TaskGroup:
         except BaseExceptionGroup as group:
             _, others = group.split(_Stop)
             if self._is_cancelled_from_outside():
-                # An error that comes together with a cancellation must not undo it: whoever catches the error would
-                # go on, and whoever cancelled would wait for ever.
+                # An error that comes together with a cancellation must not undo it: the caller that catches the error
+                # would go on, and the task that cancelled would wait for ever.
                 raise asyncio.CancelledError from group
             if others is None:
                 return
             chosen = self._chosen(error, others)
-            # Not `from None`: that would take its own cause from it.
+            # Not `from None`, because that would remove the error's own cause.
             raise chosen from chosen.__cause__
 
     async def _wait(

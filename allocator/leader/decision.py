@@ -1,4 +1,4 @@
-"""One decision of the leader: from a snapshot and what it remembers to the next steps. Pure, and made off the loop.
+"""One decision of the leader: from a snapshot and its memory to the next steps. Pure, and made off the loop.
 
 whole snapshot    plan if the demand changed, verify ──► steps of every item, and what to store
 partial snapshot  the plan in force                  ──► steps of the items that are open
@@ -35,7 +35,7 @@ CROWDED = frozenset({WaitReason.LIMIT, WaitReason.MOVE_BUDGET})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionBasis:
-    """What a decision is made on."""
+    """Input of a decision."""
 
     snapshot: Snapshot
     plan: Plan | None
@@ -58,7 +58,7 @@ class DecisionBasis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do."""
+    """Result of a decision: the steps to perform."""
 
     state: AllocState
     plan: Plan
@@ -76,7 +76,7 @@ class Decision:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether something waits for moves that are in flight."""
+        """True if a change waits for moves that are in flight."""
         return any(
             each.reason in CROWDED and _is_planned(each, self.plan)
             for each in self.convergence.blocked
@@ -84,7 +84,7 @@ class Decision:
 
 
 def decide(question: DecisionBasis) -> Decision | PlanRefused:
-    """Return the next steps; a refusal only if there is no plan at all to go by."""
+    """Return the next steps; a refusal only if there is no plan at all to follow."""
     state = question.snapshot.state()
     plan, continued, refused = question.plan, False, None
     if state.is_whole:
@@ -98,7 +98,7 @@ def decide(question: DecisionBasis) -> Decision | PlanRefused:
         policy = replace(question.policy, objective=state.objective)
         planned = plan_for(state, previous, question.solver, policy)
         if isinstance(planned, PlanRefused):
-            # Each step is safe whatever the plan, so the last good one still promotes and replaces what is lost.
+            # Each step is safe under any plan, so the last valid one still promotes and replaces lost replicas.
             refused = planned
             plan = previous
         else:
@@ -146,7 +146,7 @@ def taken_up(stored: StoredPlan, state: AllocState) -> Plan | None:
 
 
 def stored_plan_of(state: AllocState, plan: Plan) -> StoredPlan:
-    """Return what the next leader should know of a plan."""
+    """Return the part of a plan that the next leader needs."""
     return plan_to_store(state, plan.demand, plan.desired, plan.primaries, gap=plan.gap)
 
 
@@ -161,9 +161,9 @@ def _waits_for_others(blocked: Blocked, plan: Plan) -> bool:
 
 
 def _is_planned(blocked: Blocked, plan: Plan) -> bool:
-    """Return whether a change that waits is one towards the plan.
+    """Return whether a waiting change is part of the plan.
 
-    What is not even planned waits for another plan, and a hand-over for the next time that it is asked for.
+    A change that is not planned waits for another plan, and a hand-over waits until it is requested again.
     """
     is_wanted = blocked.member_id in plan.desired.get(blocked.item_id, ())
     match blocked.change:
@@ -178,7 +178,7 @@ def _is_planned(blocked: Blocked, plan: Plan) -> bool:
 def _left_to_do(
     state: AllocState, plan: Plan, convergence: Convergence
 ) -> tuple[frozenset[ItemId], frozenset[ItemId]]:
-    """Return items with something to do or that wait for others, and those that wait for their own replicas alone."""
+    """Return items with something to do or that wait for others, and those that wait for their own replicas only."""
     is_open = {ItemId(step.checkpoint.subject) for step in convergence.steps}
     is_open |= {each.item_id for each in convergence.blocked if _waits_for_others(each, plan)}
     waiting: set[ItemId] = set()

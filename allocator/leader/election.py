@@ -1,21 +1,21 @@
 """The rules of an election: which member should lead, and when it claims. Pure: time comes in as a number.
 
-Members that know of elections say so with a candidate key on their lease. Others (the model's) know one rule: the
-oldest member leads. A candidate may therefore lead only while it is older than every member that is no candidate; such
-a member then cannot be the oldest as long as the candidate's own key is there, which every write of a leader compares.
+Members that support elections have a candidate key on their lease. The others (Gazette's) follow one rule: the oldest
+member leads. A candidate may therefore lead only while it is older than every member that is not a candidate; such a
+member then cannot be the oldest as long as the candidate's own key exists, which every write of a leader compares.
 
-Among those who may lead the oldest that is not exiting is preferred, for in a rollout the oldest is drained first. It
-claims at once where nobody leads; the others a little later each, in their order, in case that it does not. A leader
-whose beat stands still is suspected, then asked after once more, and then superseded. A leader that is exiting gives
-way to one that is not.
+Among the members that may lead, the oldest one that is not exiting is preferred, because a rollout drains the oldest
+first. It claims at once if there is no leader; the others follow in order, each a little later, in case it does not
+claim. A leader whose beat stops is suspected, then confirmed as silent, and then superseded. An exiting leader gives
+way to a member that is not exiting.
 
     nobody leads          rank 0 claims at once, rank n after n graces
     beat stands still     the same, counted from the end of a suspicion and of its confirmation
     leader exiting        rank 0 claims, if it is not exiting itself
 
 The beat is timed by the observer's own monotonic clock. A claim compares the leader's key as it was observed, so it
-fails if the leader moved after all. The confirmation makes sure that etcd answered all the while: a leader that could
-not write its beat because etcd was away must not be superseded for that.
+fails if the leader wrote a beat after all. The confirmation makes sure that etcd answered throughout: a leader that
+could not write its beat because etcd was unavailable must not be superseded.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import KeyValue
 
-# What the keys of an election say, as JSON.
+# Values of an election's keys, as JSON.
 #
 #     leader       {"member": "zone#suffix", "epoch": 7, "beat": 42}     on the leader's lease
 #     epoch        {"member": "zone#suffix", "epoch": 7}                 stays
 #     candidate    {"may_lead": true}                                    on the member's lease
 #
-# Fields that are unknown are ignored, so that a later version may add some. A value that cannot be
-# read counts as absent, but its revision still counts: it can be replaced by a claim.
+# Unknown fields are ignored, so that a later version may add some. A value that cannot be decoded counts as absent, but
+# its revision still counts, so that a claim can replace it.
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Who leads, and a number that grows as long as the leader gets on."""
+    """The leader, and a number that grows while the leader makes progress."""
 
     member: str
     epoch: int
@@ -51,14 +51,14 @@ class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Which leadership is in force: it begins with a claim, and ends with the next one's."""
+    """The current leadership: it begins with a claim, and ends with the next claim."""
 
     member: str
     epoch: int
 
 
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A member that knows of elections."""
+    """A member that supports elections."""
 
     may_lead: bool = True
     """False once it is about to leave: it is known to keep out of the way."""
@@ -73,7 +73,7 @@ def encoded(record: LeaderRecord | EpochRecord | CandidateRecord) -> bytes:
 
 
 def decoded_or_none(value: bytes, kind: type[RecordT]) -> RecordT | None:
-    """Return what a stored value says, if it can be read."""
+    """Return the record of a stored value; None if it cannot be decoded."""
     try:
         return decode_json(value, kind)
     except DocumentError:
@@ -81,7 +81,7 @@ def decoded_or_none(value: bytes, kind: type[RecordT]) -> RecordT | None:
 
 
 def name_of(member_id: MemberId) -> str:
-    """Return how records name a member."""
+    """Return a member's name in records."""
     return str(member_id)
 
 
@@ -128,12 +128,12 @@ class ElectionView:
         """Read the keys of an election.
 
         Args:
-            own_id: Whose view it is.
+            own_id: The member whose view it is.
             keys: The syntax of the keys.
             members: Members of the key space.
             kvs: Auxiliary keys of the election.
-            before: The view before this one. A member that stood as a candidate in its present life still counts as
-                one without its key: both keys go with the lease, but the other one may be seen to go later.
+            before: The previous view. A member that was a candidate under the same lease still counts as one without
+                its key: both keys end with the lease, but the end of the other one may be seen later.
         """
         candidates: dict[MemberId, CandidateRecord] = {}
         for member_id, member in members.items():
@@ -155,7 +155,7 @@ class ElectionView:
         )
 
     def stood(self, member: Member) -> bool:
-        """Return whether a member was a candidate in the same life."""
+        """Return whether a member was a candidate under the same lease."""
         known = self.members.get(member.member_id)
         return (
             member.member_id in self.candidates
@@ -164,7 +164,7 @@ class ElectionView:
         )
 
     def order(self) -> list[MemberId]:
-        """Return those who may lead, the preferred one first."""
+        """Return the members that may lead, the preferred one first."""
         others = [m for m in self.members if m not in self.candidates]
         oldest_other = min((self._age(m) for m in others), default=None)
         able = [
@@ -175,7 +175,7 @@ class ElectionView:
         return sorted(able, key=lambda m: (self._is_exiting(m), self._age(m)))
 
     def own_leadership(self) -> KeyValue | None:
-        """Return the epoch's key if the own member leads, and may."""
+        """Return the epoch's key if the own member leads and may lead."""
         own = self.members.get(self.own_id)
         if own is None or self.leader_kv is None or self.leader is None or self.epoch is None:
             return None
@@ -188,7 +188,7 @@ class ElectionView:
         return self.epoch_kv if is_ours and self.own_id in self.order() else None
 
     def leading_member(self) -> MemberId | None:
-        """Return the member that leads and may; None if there is none."""
+        """Return the member that leads and may lead; None if there is none."""
         if self.leader_kv is None or self.leader is None:
             return None
         for member_id in self.order():
@@ -209,7 +209,7 @@ class ElectionView:
 
 
 class ElectionAction(Enum):
-    """What the own member does in an election."""
+    """An action of the own member in an election."""
 
     WAIT = "wait"
     STAND = "stand"
@@ -221,7 +221,7 @@ class ElectionAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ElectionDecision:
-    """What to do now, and when to look again if nothing changes before."""
+    """The action to take now, and the time to check again if nothing changes before."""
 
     action: ElectionAction = ElectionAction.WAIT
     again_after_seconds: float | None = None
@@ -229,7 +229,7 @@ class ElectionDecision:
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What a member remembers of an election: since when things are as they are. A look makes a new one."""
+    """A member's immutable memory of an election: when the current conditions began."""
 
     config: LeadershipConfig
     _observed: tuple[MemberId | None, int, int] | None = None
@@ -238,9 +238,9 @@ class Election:
     _confirmed_monotonic_seconds: float | None = None
 
     def observed(self, view: ElectionView, now_monotonic_seconds: float) -> Election:
-        """Return what is known after a look."""
+        """Return the memory after a new view."""
         if view.own_id not in view.candidates:
-            # A member that does not stand yet has no turn to wait for.
+            # A member that is not a candidate yet has no place in the order.
             return self
         leader = view.leading_member()
         beat = (view.leader.epoch, view.leader.beat) if leader and view.leader else (0, 0)
@@ -250,15 +250,15 @@ class Election:
         return Election(self.config, observed, now_monotonic_seconds)
 
     def confirmed(self, now_monotonic_seconds: float) -> Election:
-        """Return what is known once etcd answered."""
+        """Return the memory after etcd answered."""
         return replace(self, _confirmed_monotonic_seconds=now_monotonic_seconds)
 
     def decision(self, view: ElectionView, now_monotonic_seconds: float) -> ElectionDecision:
-        """Return what the own member should do.
+        """Return the own member's next action.
 
         Args:
-            view: What was observed last.
-            now_monotonic_seconds: When this is.
+            view: The latest view.
+            now_monotonic_seconds: The current time.
         """
         config = self.config
         if view.own_id not in view.candidates:
@@ -284,5 +284,5 @@ class Election:
     def _claim_at(self, deadline: float, now: float) -> ElectionDecision:
         if now < deadline:
             return ElectionDecision(again_after_seconds=deadline - now)
-        # What became of the claim shows in the mirror.
+        # The outcome of the claim appears in the mirror.
         return ElectionDecision(ElectionAction.CLAIM, self.config.claim_grace_seconds)

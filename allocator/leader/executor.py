@@ -1,4 +1,4 @@
-"""Performs the leader's steps: fenced, batched, at once where they are independent, and refused ones apart.
+"""Performs the leader's steps: fenced, batched, concurrent where independent, with refused ones isolated.
 
 Source: gazette/core allocator/allocate.go (batched transactions); isolation of culprits and the epoch's fence are ours.
 """
@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 
 class Executor:
-    """Performs the steps of one leadership, and remembers which were refused."""
+    """Performs the steps of one leadership, and remembers the refused ones."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class Executor:
         on_progress: Callable[[], None],
         ledger: MoveLog | None = None,
     ) -> None:
-        """Prepare.
+        """Prepare the executor.
 
         Args:
             etcd: Where the steps are performed.
-            key_space: Where they show.
+            key_space: Where they become visible.
             clock: Times refused steps.
-            metrics: Counts what was done.
+            metrics: Counts the steps.
             on_progress: Called after every transaction that was answered.
-            ledger: Where it is noted; nowhere, without one.
+            ledger: Where the moves are logged; nowhere, without one.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -58,12 +58,12 @@ class Executor:
     async def perform(
         self, steps: tuple[Step, ...], fence: Fence, *, cause: Cause | None = None
     ) -> bool:
-        """Perform steps, and wait until they show. Return whether the right to do so was lost.
+        """Perform steps, and wait until they are visible. Return whether the right to write was lost.
 
         Args:
-            steps: All that are wanted now; those refused lately are left out for a while.
-            fence: What every transaction compares.
-            cause: On whose behalf, if not by the leader's own decision.
+            steps: All steps wanted now; recently refused ones are left out for a while.
+            fence: The comparisons of every transaction.
+            cause: The origin of the steps, if they are not the leader's own decision.
 
         Raises:
             EtcdError: etcd does not answer; some of them may have been performed.
@@ -83,19 +83,19 @@ class Executor:
             note=self._noting(tried, fence, cause or Cause()),
         )
         self._note(steps, tried, report)
-        # However long it takes: a leader that decides again before it shows does what is done a second time. One that
-        # waits for too long does not extend its deadline meanwhile, and is superseded.
+        # Wait without a bound: a leader that decides before its steps are visible would perform them twice. One that
+        # waits too long does not extend its deadline meanwhile, and is superseded.
         await self._key_space.wait_for_revision(report.revision)
         return report.leadership_lost
 
     async def tidy(self, fence: Fence) -> None:
-        """Keep the ledger within its bounds, now and then."""
+        """Keep the move log within its bounds, at intervals."""
         if self._ledger is not None:
             await self._ledger.prune_if_due(fence.compares)
 
     @property
     def quarantined(self) -> frozenset[str]:
-        """Subjects of steps that were refused and are not tried again yet."""
+        """Subjects of refused steps that are not tried again yet."""
         return frozenset(self._quarantine.refusals)
 
     def next_try_seconds(self, now_monotonic_seconds: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A member's part in elections: it stands, claims, beats while its allocation gets on, and resigns.
+"""A member's part in elections: it claims, beats while its allocation makes progress, and resigns.
 
     claim     compares  leader key and epoch as observed, own key there    puts epoch + 1, and the leader key
     beat      compares  epoch unchanged, own key there                     puts the leader key, one beat further
@@ -6,10 +6,10 @@
     resign    compares  epoch unchanged, own key there                     deletes the leader key
     allocate  compares  epoch unchanged, own key there                     whatever is decided, with `fence`
 
-The fence is the revision of the *epoch's* key, which only a claim changes: beats do not disturb what the leader writes,
-and everything that a superseded leader sends is refused, however late.
+The fence is the revision of the *epoch's* key, which only a claim or a renewal changes: beats do not interfere with the
+leader's writes, and everything that a superseded leader sends is refused, however late.
 
-Whether we lead is read from the mirror alone. A claim whose answer is lost is thus found out like any other.
+Leadership is read from the mirror alone, so a claim whose answer is lost is found like any other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right to allocate."""
+    """The right to write assignments, as comparisons."""
 
     epoch: int
     """Grows with every leadership of the root, over all members and times."""
@@ -61,7 +61,7 @@ class Fence:
 
 
 class Leadership:
-    """Follows the election of one root. `run` it beside the session."""
+    """Follows the election of one root. Run it (`run`) beside the session."""
 
     def __init__(
         self,
@@ -102,34 +102,34 @@ class Leadership:
 
     @property
     def config(self) -> LeadershipConfig:
-        """The times."""
+        """The times of the election."""
         return self._config
 
     @property
     def leader_id(self) -> MemberId | None:
-        """Who leads, as far as is known."""
+        """The leader, as far as it is known."""
         return None if self._view is None else self._view.leading_member()
 
     def observe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever `fence` became another one."""
+        """Call `callback` whenever `fence` changes."""
         self._observers.append(callback)
 
     def extend_deadline(self, seconds: float) -> None:
-        """Say that the allocation makes progress, and until when the leader may beat without another word."""
+        """Report progress of the allocation; the leader may beat until the deadline without another report."""
         self._deadline_monotonic_seconds = self._clock.monotonic_seconds() + seconds
         if self._stuck:
             self._stuck = False
             self._changed.set()
 
     async def run(self) -> None:
-        """Take part, for ever."""
+        """Take part in elections, for ever."""
         async with TaskGroup() as group:
             group.start_soon(self._mirror.watch(), name="leadership watch")
             group.start_soon(self._campaign(), name="leadership campaign")
             group.start_soon(self._beat_regularly(), name="leadership beat")
 
     async def resign(self) -> None:
-        """Give leadership up, if we have it, and do not claim it again. Bounded; etcd need not answer."""
+        """Give up leadership, if we have it, and do not claim it again. Bounded in time; etcd need not answer."""
         self._resigned = True
         fence, self.fence = self.fence, None
         candidate = self._candidate_put(may_lead=False)
@@ -159,7 +159,7 @@ class Leadership:
             observer()
 
     def _refresh_view(self) -> ElectionView:
-        # A copy, for the view is compared with the next one.
+        # A copy, because the view is compared with the next one.
         members = dict(self._key_space.members)
         self._view = ElectionView.of(
             self._member_id, self._keys, members, self._mirror.kvs, before=self._view
@@ -198,7 +198,7 @@ class Leadership:
                     await self._changed.wait()
 
     async def _step(self) -> float | None:
-        """Do what is due, and return when to look again if nothing changes."""
+        """Take the due action, and return when to check again if nothing changes."""
         view = self._refresh_view()
         if self._resigned or self._stuck or self._member_id not in view.members:
             return None
@@ -233,7 +233,7 @@ class Leadership:
         suspected = 0 if view.leader_kv is None else view.leader_kv.mod_revision
         if [kv.mod_revision for kv in found.kvs] == [suspected]:
             _log.warning("leadership.suspected", leader=view.leader and view.leader.member)
-        # If it moved, the mirror is about to show it, and the time starts anew.
+        # If the beat changed, the mirror is about to show it, and the time starts over.
         self._election = self._election.confirmed(self._clock.monotonic_seconds())
 
     async def _claim(self, view: ElectionView) -> None:
@@ -260,9 +260,9 @@ class Leadership:
         )
 
     async def renew(self, fence: Fence) -> None:
-        """Take leadership once more, from ourselves: what was sent under `fence` and is still on its way is refused.
+        """Claim leadership again, from ourselves: requests still in flight under `fence` are then refused.
 
-        What became of it shows in the mirror. Nothing happens if somebody else leads by now.
+        The outcome appears in the mirror. Nothing happens if another member leads by now.
 
         Raises:
             EtcdError: etcd does not answer.
@@ -284,11 +284,11 @@ class Leadership:
     def _next_epoch(self, view: ElectionView) -> int:
         if view.epoch is not None:
             return view.epoch.epoch + 1
-        # Nobody remembers: a revision is larger than any epoch, for each epoch took one.
+        # The last epoch is unknown: a revision is larger than any epoch, because each epoch took one revision.
         return max(self._mirror.revision, 1)
 
     async def beat(self) -> None:
-        """Show that we get on, if we lead. An etcd that does not answer is no error: the next beat is soon."""
+        """Write a beat, if we lead. An unreachable etcd is not an error, because the next beat is soon."""
         view, fence = self._refresh_view(), self.fence
         if fence is None or view.leader is None or view.leader_kv is None:
             return

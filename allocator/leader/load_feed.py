@@ -1,13 +1,13 @@
-"""What members say of their loads, read from etcd for the one that leads.
+"""Members' load reports, read from etcd for the leader.
 
-    /broadsheet.v1{root}/loads/ ──now and then──► made steady (`core.load`) ──► the tracker, if anything changed
+    /broadsheet.v1{root}/loads/ ──now and then──► smoothed (`state.load`) ──► the derived state, if anything changed
 
-Reports are rounded, and count only once they persist, so they need no watch.
+Reports are rounded, and count only if they persist, so they need no watch.
 
-Reading what thousands of shards weigh takes seconds, so that is done away from the event loop.
+Decoding the reports of thousands of shards takes seconds, so it is done away from the event loop.
 
-Invariants: a leader knows the reports before it makes its first plan, so that a change of leader is no change of loads;
-later, an etcd that does not answer leaves what was known. A report that cannot be read counts as none.
+Invariants: a leader reads the reports before it makes its first plan, so that a change of leader does not change loads;
+later, if etcd does not answer, the last known loads stay. A report that cannot be decoded counts as absent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DecodeReport = Callable[[bytes], MemberReport]
 
 
 class LoadFeed:
-    """Keeps a tracker's measured loads and declared capacities up to date."""
+    """Keeps the measured loads and declared capacities of a derived state up to date."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class LoadFeed:
         decode: DecodeReport,
         offload: Offload,
     ) -> None:
-        """Bind the feed; nothing is read yet.
+        """Prepare the feed; nothing is read yet.
 
         Args:
             etcd: Where reports are read.
-            key_space: Tells which items there are, and below which root.
+            key_space: Provides the items and the root.
             policy: Whether and how measurements are used.
             clock: Time.
-            decode: Reads a report; called wherever `offload` runs it.
-            offload: Runs what takes long, away from the event loop.
+            decode: Decodes a report; called where `offload` runs it.
+            offload: Runs long computations away from the event loop.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -74,7 +74,9 @@ class LoadFeed:
         self._read_at_monotonic_seconds: float | None = None
 
     async def update(self, tracker: DerivedState) -> None:
-        """Give a tracker what is known now. For a new one, reports are read first, however long that takes."""
+        """Update a derived state with the current loads. For a new one, reports are read first, however long that
+        takes.
+        """
         if tracker is not self._tracker:
             self._measured, self._loads = MeasuredLoads(self._policy), None
             self._read_at_monotonic_seconds = None
@@ -87,7 +89,7 @@ class LoadFeed:
             tracker.lags = self._measured.lags
 
     async def _look(self) -> bool:
-        """Read reports if it is time. Return whether anything that is in force changed."""
+        """Read reports if they are due. Return whether any load in force changed."""
         read_at = self._read_at_monotonic_seconds
         if read_at is not None and self._clock.monotonic_seconds() - read_at < LOOK_SECONDS:
             return False
@@ -110,7 +112,7 @@ class LoadFeed:
     def _take_over(
         self, kvs: Collection[KeyValue], item_ids: Collection[ItemId], now: float
     ) -> bool:
-        """Add what was read to what is known. Return whether anything that is in force changed."""
+        """Merge new reports into the known ones. Return whether any load in force changed."""
         self._measured.forget_all_but(item_ids)
         changed = self._measured.observe(self._decoded(kvs), now)
         if changed or self._loads is None:

@@ -1,12 +1,12 @@
 """The allocation loop. Every member runs it; only the leader acts.
 
-    wake (a change, or a timer) ──► under a new epoch: catch up, begin a term ──► rest ──► a round (`rounds`)
+    wake (a change, or a timer) ──► under a new epoch: catch up, begin a term ──► rest ──► a round (`Rounds`)
          ▲                          an answer was lost: take leadership again                   │
          └────────── wait for a change, as long as the round said, and beat meanwhile ◄─────────┘
 
-Invariants: the event loop is never held for a solve, and no lock is held at all: a decision is made on a frozen
-snapshot, and every write compares what it was decided upon and the epoch. A term begins only where the key space shows
-all that was written before it, and ends with its epoch.
+Invariants: a solve never blocks the event loop, and there are no locks: a decision is made on a frozen snapshot, and
+every write compares the values that it was decided on and the epoch. A term begins only when the key space shows all
+earlier writes, and ends with its epoch.
 
 Source: gazette/core allocator/allocate.go (the loop); the rest is ours.
 """
@@ -54,19 +54,15 @@ CATCH_UP_SECONDS = 5.0
 """How long to wait for what others wrote to show before asking again what the newest is."""
 
 
-# Performs a leader's rounds as `broadsheet.allocator.leader.round_plan` decides them: look, decide off the loop, act,
-# wait.
-#
-#     facts ──► plan_round ──► snapshot ──► decide ──► conclude_round ──► perform steps ──► ending_of ──► seconds to
-#        wait
-#                                             └── refused: report, and look again soon
-#
-# A refused step, an unreachable etcd or a defective plan is tried again on a timer, never only when
-# something unrelated changes; until a plan is good, the last good one is kept to.
-
-
 class Rounds:
-    """Performs the rounds of a member that leads. What is remembered between rounds is in `LeaderState`."""
+    """Performs a leader's rounds, as `broadsheet.allocator.leader.round_plan` decides them.
+
+        facts ──► plan_round ──► snapshot ──► decide ──► conclude_round ──► perform steps ──► ending_of ──► delay
+                                                └── refused: report, and retry soon
+
+    A refused step, an unreachable etcd or a defective plan is retried on a timer, never only after an unrelated
+    change; until a new plan is valid, the last valid one stays in force.
+    """
 
     def __init__(
         self,
@@ -85,17 +81,17 @@ class Rounds:
         before_planning: Callable[[], Awaitable[None]],
         loads: LoadFeed | None,
     ) -> None:
-        """Prepare.
+        """Prepare the rounds.
 
         Args:
-            observation: What there is to decide on.
-            leadership: Told that the allocation makes progress.
-            plan_store: Where a new plan is kept for the next leader.
+            observation: The derived state to decide on.
+            leadership: Notified of the allocation's progress.
+            plan_store: Where a new plan is stored for the next leader.
             keys: The syntax of the root.
-            consistency: Tells which replicas may be relied upon.
+            consistency: Tells which replicas are consistent.
             solver: Decides placements.
             clock: Time.
-            metrics: Counts what was decided.
+            metrics: Counts decisions.
             config: Times, and an operator's choices.
             random: Source of jitter.
             offload: Runs decisions, away from the event loop.
@@ -118,7 +114,7 @@ class Rounds:
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
 
     def standing(self, leader: LeaderState) -> LeaderSnapshot:
-        """Return what the leader knows, for plans and explanations."""
+        """Return the leader's snapshot, for plans and explanations."""
         return LeaderSnapshot(
             snapshot=self._observation.whole(),
             plan=leader.plan,
@@ -133,7 +129,7 @@ class Rounds:
         )
 
     async def perform(self, leader: LeaderState) -> float:
-        """Decide and act once. Return how long to wait at most for a change."""
+        """Decide and act once. Return the longest time to wait for a change."""
         await self._update_loads()
         facts = self._look(leader)
         plan = plan_round(facts)
@@ -161,13 +157,13 @@ class Rounds:
         if self._loads is None:
             return
         times = self._leadership.config
-        # Of very many shards it may take as long as a solve.
+        # For very many shards this may take as long as a solve.
         self._leadership.extend_deadline(times.solve_seconds_max)
         await self._loads.update(self._observation.tracker)
         self._leadership.extend_deadline(times.turn_seconds_max)
 
     def _look(self, leader: LeaderState) -> RoundFacts:
-        """Take in what the clock and the members tell, close the open items, and return what is known."""
+        """Observe the clock and the members, close the open items, and return the facts."""
         tracker, now = self._observation.tracker, self._clock.monotonic_seconds()
         tracker.observe_failures(now)
         leader.pacing.observe(tracker, now)
@@ -184,7 +180,7 @@ class Rounds:
             waiting_items=leader.waiting,
             is_crowded=leader.is_crowded,
             has_move_budget=bool(transition.moves_max or transition.moves_per_member_max),
-            # Costs as much as there are members, and is of no use while an item is open.
+            # The spread costs time for every member, and is not used while an item is open.
             hand_overs_allowed=0 if open_items else leader.pacing.hand_overs_allowed(tracker, now),
         )
 
@@ -212,8 +208,8 @@ class Rounds:
             async with asyncio.timeout(self._config.decide_seconds_max):
                 decision = await self._offload(lambda: decide(question))
         except Exception as error:
-            # Any error, and a decision that takes too long, is reported and tried again: a leader that died of it would
-            # hand it on to the next one, until no member is left.
+            # Any error, and a decision that takes too long, is reported and retried: a leader that died of it would
+            # pass it on to the next one, until no member is left.
             return PlanRefused(error=error)
         self._leadership.extend_deadline(times.turn_seconds_max)
         return decision
@@ -240,8 +236,8 @@ class Rounds:
             await self._plan_store.store(decision.packed, leader.fence)
 
     async def _act(self, leader: LeaderState, decision: Decision) -> float:
-        """Perform the steps, and return how long to wait at most for a change."""
-        # A plan that was refused and an etcd that does not answer are two failures: each makes the retry delay grow.
+        """Perform the steps, and return the longest time to wait for a change."""
+        # A refused plan and an unreachable etcd are two failures: each makes the retry delay grow.
         retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
         right_lost, error = False, None
         try:
@@ -264,7 +260,7 @@ class Rounds:
         return self._wait_seconds(leader, ending, retry_seconds=retry_seconds)
 
     def _refuse(self, refused: PlanRefused) -> float:
-        """Report a defective plan and return when to look again; what runs goes on running."""
+        """Report a defective plan and return when to retry; running items keep running."""
         self._metrics.on_plan_invalid()
         _log.error(
             "allocation.plan_invalid",
@@ -282,7 +278,7 @@ class Rounds:
         return min(waits)
 
     def _deadline_seconds(self, leader: LeaderState) -> float:
-        """Return how long until time alone may change what is to be done."""
+        """Return how long until time alone may change the decision."""
         now = self._clock.monotonic_seconds()
         pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
         pauses += leader.pacing.next_seconds(now)
@@ -299,7 +295,7 @@ _log = structlog.get_logger()
 
 
 class AllocationLoop:
-    """Allocates while the local member leads; ends when it is exiting and holds nothing."""
+    """Allocates while the local member leads; ends when the member is exiting and holds nothing."""
 
     def __init__(
         self,
@@ -316,18 +312,18 @@ class AllocationLoop:
         config: AllocationConfig,
         random: Random,
     ) -> None:
-        """Prepare; construct it after what it observes, for it wakes when they have looked.
+        """Prepare the loop; construct it after its inputs, because it must wake after they observed a change.
 
         Args:
             etcd: Where steps are performed.
-            key_space: Where they show.
-            observation: Whether the local member may go.
-            rounds: What a leader does.
-            leadership: Whether the local member leads.
-            plan_store: What the leader before left behind.
-            ledger: Where steps are noted.
+            key_space: Where they become visible.
+            observation: Tells whether the local member may leave.
+            rounds: The work of a leader.
+            leadership: Tells whether the local member leads.
+            plan_store: The previous leader's plan.
+            ledger: Where moves are logged.
             clock: Time.
-            metrics: Counts what is done.
+            metrics: Counts the steps.
             config: Times, and an operator's choices.
             random: Source of jitter.
         """
@@ -375,42 +371,42 @@ class AllocationLoop:
             await self._wait(pause_seconds)
 
     async def _prepare_exit(self) -> None:
-        # Whether a member that leaves holds anything is asked in each turn, also where another member leads.
+        # An exiting member checks in each turn whether it holds anything, also if another member leads.
         if self._observation.is_exiting():
             await self._observation.prepare(self._clock)
 
     async def _prepare(self) -> None:
-        # Of very many shards it may take as long as a solve.
+        # For very many shards this may take as long as a solve.
         self._leadership.extend_deadline(self._leadership.config.solve_seconds_max)
         await self._observation.prepare(self._clock)
         self._extend_deadline()
 
     def standing(self) -> LeaderSnapshot | None:
-        """Return what we know as the leader, for plans and explanations; None if we do not lead, or only just do."""
+        """Return the leader's snapshot, for plans and explanations; None if we do not lead, or only just started to."""
         leader = self.leader_state
         return None if leader is None else self._rounds.standing(leader)
 
     def basis(self) -> Basis | None:
-        """Return what a plan that is made now would rest on; None if we do not lead, or only just do."""
+        """Return the basis of a plan made now; None if we do not lead, or only just started to."""
         leader = self.leader_state
         return None if leader is None else (leader.fence.epoch, *self._observation.tracker.basis)
 
     @property
     def leader_state(self) -> LeaderState | None:
-        """The state of this member as the leader; None if it does not lead, or only just does."""
+        """The state of this member as the leader; None if it does not lead, or only just started to."""
         leader = self._leader
         is_known = leader is not None and leader.is_informed and self._leadership.fence is not None
         return leader if is_known else None
 
     def order(self, plan: Plan, cause: Cause) -> LeaderState | None:
-        """Take `plan` as it is once the demand is the one that it answers; None if there is no `leader_state`.
+        """Adopt `plan` as soon as the demand is the one that it answers; None if there is no `leader_state`.
 
         Args:
-            plan: To go by.
-            cause: Noted with every move that it leads to.
+            plan: The plan to follow.
+            cause: Logged with every move that results from it.
 
         Returns:
-            The leadership, whose fence must guard whatever brings that demand about.
+            The leadership, whose fence must guard the writes that bring that demand about.
         """
         leader = self.leader_state
         if leader is not None:
@@ -419,7 +415,7 @@ class AllocationLoop:
         return leader
 
     async def _leader_under(self, fence: Fence) -> LeaderState:
-        """Return the state of this term; a new one begins with the plan that its predecessor stored."""
+        """Return the state of this term; a new term begins with its predecessor's stored plan."""
         if self._leader is None or self._leader.fence.epoch != fence.epoch:
             self._end_term()
             await self._catch_up()
@@ -443,10 +439,10 @@ class AllocationLoop:
         return self._leader
 
     async def _catch_up(self) -> None:
-        """Wait until the key space shows what was written before our claim.
+        """Wait until the key space shows everything written before our claim.
 
-        Leadership is watched apart from the root, and may show first. A leader that decided then would not know its
-        predecessor's last additions: a second primary, or a member above its limit.
+        Leadership is watched separately from the root, and may become visible first. A leader that decided then would
+        not know its predecessor's last additions: the result would be a second primary, or a member above its limit.
         """
         prefix = self._key_space.keys.watched_prefix
         while True:
@@ -468,7 +464,7 @@ class AllocationLoop:
         self._leadership.extend_deadline(self._leadership.config.turn_seconds_max)
 
     async def _renew(self, leader: LeaderState) -> float:
-        """Have etcd refuse what we sent and got no answer to. Return when to try again, unless the new term begins."""
+        """Have etcd refuse our unanswered requests. Return when to retry, unless the new term begins."""
         try:
             await self._leadership.renew(leader.fence)
         except EtcdError as error:
@@ -481,7 +477,7 @@ class AllocationLoop:
             await asyncio.sleep(rest_seconds)
 
     async def _wait(self, pause_seconds: float | None) -> None:
-        """Wait for a change; a leader shows that it makes progress meanwhile."""
+        """Wait for a change; meanwhile a leader reports its progress."""
         if pause_seconds is None:
             await self._wake.wait()
             return

@@ -1,4 +1,4 @@
-"""Writes, prunes and reads the ledger of one root (`broadsheet.allocator.leader.move_records`)."""
+"""Writes, prunes and reads the move log of one root (`broadsheet.allocator.leader.move_records`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class MoveLog:
-    """Of one member; only the leader prunes."""
+    """The move log, as one member uses it; only the leader prunes."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class MoveLog:
         policy: LedgerPolicy,
         clock: Clock,
     ) -> None:
-        """Prepare.
+        """Prepare the log.
 
         Args:
-            etcd: Has the ledger.
-            keys: Of the root.
-            member_id: Whose transactions are noted.
-            policy: How much is kept.
-            clock: Tells when.
+            etcd: Where the log is stored.
+            keys: The syntax of the root.
+            member_id: The member whose transactions are logged.
+            policy: The retention.
+            clock: Time of the entries.
         """
         self._etcd = etcd
         self._root_keys = keys
@@ -65,7 +65,7 @@ class MoveLog:
 
     @property
     def is_kept(self) -> bool:
-        """Whether anything is noted at all."""
+        """True if moves are logged at all."""
         return self._policy.entries_max > 0
 
     def note(
@@ -76,13 +76,13 @@ class MoveLog:
         cause: Cause,
         epoch: int = 0,
     ) -> Put | None:
-        """Return what a transaction must write besides, to be in the ledger; None if it moves nothing.
+        """Return the additional write that logs a transaction; None if the transaction moves nothing.
 
         Args:
-            checkpoints: That make up the transaction.
-            reasons: Why, by their subjects.
-            cause: On whose behalf.
-            epoch: Of the leadership that does it; 0: none.
+            checkpoints: The parts of the transaction.
+            reasons: The reasons, by the checkpoints' subjects.
+            cause: The origin of the moves.
+            epoch: The number of the leadership that writes; 0: none.
         """
         if not self.is_kept:
             return None
@@ -106,10 +106,10 @@ class MoveLog:
         return Put(entry_key(self._keys, entry, number=self._written), encoded(entry))
 
     async def prune_if_due(self, fence: tuple[Compare, ...]) -> None:
-        """Remove what is too old or too much, if it is time to look. It is a matter of order: failing stops nobody.
+        """Remove entries that are too old or too many, if pruning is due. A failure is only logged.
 
         Args:
-            fence: What the leader's writes compare.
+            fence: The comparisons of the leader's writes.
         """
         now = self._clock.monotonic_seconds()
         is_old = now - self._pruned_at_monotonic_seconds >= PRUNE_SECONDS
@@ -125,17 +125,17 @@ class MoveLog:
             _log.info("ledger.pruned", entries=removed)
 
     def is_key(self, key: bytes) -> bool:
-        """Tell whether a key is one of the ledger's."""
+        """Return whether a key is one of the log's."""
         return key.startswith(self._keys.moves_prefix)
 
     async def entries(
         self, *, after: bytes = b"", since_milliseconds: int = 0
     ) -> tuple[KeyValue, ...]:
-        """Return the ledger's entries as they are stored, oldest first.
+        """Return the log's entries as they are stored, oldest first.
 
         Args:
             after: A key; only later ones are returned.
-            since_milliseconds: Since the Unix epoch; only what was written then or later is returned.
+            since_milliseconds: Since the Unix epoch; only entries written then or later are returned.
         """
         prefix = self._keys.moves_prefix
         begin = max(
@@ -156,6 +156,6 @@ class MoveLog:
         )
         if not doomed:
             return 0
-        # They are the first ones.
+        # The deleted entries are the first ones.
         await self._etcd.txn(fence, (Delete(doomed[0], doomed[-1] + b"\0"),))
         return len(doomed)

@@ -1,10 +1,11 @@
-"""The ledger: what was done to assignments, when, why, and on whose behalf. Pure: from transactions to entries.
+"""The move log's records: moves of replicas, with their time, reason and origin. Pure.
 
     /broadsheet.v1{root}/moves/{milliseconds}-{writer}-{number}      one transaction's moves, as JSON
 
-An entry is written by the very transaction that it tells of, so it is there if and only if that was applied, and its
-revision is the transaction's. Keys sort by the writer's clock. A replica that goes with its member's lease is removed
-by etcd, in nobody's transaction: what follows from it is in the ledger, and has the reason.
+An entry is written by the transaction that it describes, so it exists if and only if that was applied, and its revision
+is the transaction's. Operators know the log as the ledger (`LedgerPolicy`). Keys sort by the writer's clock. A replica
+whose member's lease ends is removed by etcd, without a transaction; the moves that follow from it are in the log, with
+the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NO_SLOT = -1
 
 
 class MoveKind(Enum):
-    """What happened to a replica."""
+    """The kind of a replica's move."""
 
     ASSIGN = "assign"
     """A member got it."""
@@ -42,7 +43,7 @@ class MoveKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """On whose behalf something is done."""
+    """The origin of a move."""
 
     actor: str = ""
     """Who asked for it, as far as known; empty: nobody, the leader decided by itself."""
@@ -51,7 +52,7 @@ class Cause:
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """One replica's. An array in JSON, for there are many."""
+    """One move of one replica. An array in JSON, because there are many."""
 
     item: str
     kind: MoveKind
@@ -65,7 +66,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MoveLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One transaction's. Fields that are unknown are ignored, so that a later version may add some."""
+    """The moves of one transaction. Unknown fields are ignored, so that a later version may add some."""
 
     at_milliseconds: int
     """Since the Unix epoch, by the writer's clock."""
@@ -79,12 +80,12 @@ class MoveLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def moves_of(operations: Iterable[Operation], keys: Keys, reason: str) -> tuple[Move, ...]:
-    """Return what a transaction's operations do to assignments; other keys are passed over.
+    """Return the moves in a transaction's operations; operations on other keys are skipped.
 
     Args:
-        operations: Of one item's step, or of several.
+        operations: Those of one or several items' steps.
         keys: The syntax of the root.
-        reason: Of all of them.
+        reason: The reason of all of them.
     """
     before: dict[tuple[ItemId, MemberId], int] = {}
     after: dict[tuple[ItemId, MemberId], int] = {}
@@ -119,16 +120,16 @@ def entry_key(keys: AuxiliaryKeys, entry: MoveLogEntry, *, number: int) -> bytes
     """Return an entry's key.
 
     Args:
-        keys: Of the root.
-        entry: Tells when, and whose.
-        number: Unlike that of any other entry of its writer's life.
+        keys: The syntax of the root.
+        entry: Provides the time and the writer.
+        number: Unique among the entries of its writer's process.
     """
     writer = f"{entry.epoch}.{entry.writer}"
     return keys.moves_prefix + f"{entry.at_milliseconds:013}-{writer}-{number}".encode()
 
 
 def first_key(keys: AuxiliaryKeys, at_milliseconds: int) -> bytes:
-    """Return a key before those of all entries that were written then, and after those written before."""
+    """Return a key that sorts before entries of that time, and after all earlier ones."""
     return keys.moves_prefix + f"{at_milliseconds:013}".encode()
 
 
@@ -138,7 +139,7 @@ def encoded(entry: MoveLogEntry) -> bytes:
 
 
 def decoded_or_none(kv: KeyValue) -> MoveLogEntry | None:
-    """Return what a stored value says, if it can be read."""
+    """Return the entry of a stored value; None if it cannot be decoded."""
     try:
         return decode_json(kv.value, MoveLogEntry)
     except DocumentError:
@@ -148,12 +149,12 @@ def decoded_or_none(kv: KeyValue) -> MoveLogEntry | None:
 def keys_to_prune(
     kvs: Iterable[KeyValue], *, entries_max: int, oldest_milliseconds: int
 ) -> tuple[bytes, ...]:
-    """Return the keys of the entries to remove, in order: those that are too many, or too old.
+    """Return the keys of the entries to remove, in order: those beyond the count or the age.
 
     Args:
-        kvs: All entries, in order of keys.
-        entries_max: Newest ones that stay.
-        oldest_milliseconds: Since the Unix epoch; older ones go.
+        kvs: All entries, in key order.
+        entries_max: The number of newest entries that stay.
+        oldest_milliseconds: Since the Unix epoch; older entries are removed.
     """
     keys = [kv.key for kv in kvs]
     surplus = max(0, len(keys) - entries_max)
@@ -186,6 +187,6 @@ def _kind(from_slot: int | None, slot: int, *, is_hand_over: bool) -> MoveKind:
 
 
 def _milliseconds(key: bytes) -> int:
-    """Return when an entry was written, by its key; 0 if it cannot be told: such a key goes first."""
+    """Return an entry's time, from its key; 0 if the key is malformed, so that it is removed first."""
     stamp = key.rpartition(b"/")[2].partition(b"-")[0]
     return int(stamp) if stamp.isdigit() else 0

@@ -1,11 +1,11 @@
-"""The stored plan in etcd: a head that names its parts, and the parts.
+"""The stored plan in etcd: a head and its chunks.
 
     plan          {"epoch": 7, "generation": 3, "chunks": 2, "digest": "…"}
     plan/000000   bytes
     plan/000001   bytes
 
-Parts are written first, the head last, each write fenced by the epoch. A reader that finds parts that do not make up
-the digest finds no plan: the writer died half way, or is at it.
+Chunks are written first, the head last, each write fenced by the epoch. If the chunks do not match the digest, there is
+no plan for the reader: the writer died half way, or is still writing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 
 class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes up a stored plan."""
+    """The head of a stored plan: it describes the chunks."""
 
     epoch: int
     """Leadership that stored it."""
@@ -43,14 +43,16 @@ class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class FoundPlan:
-    """A plan that was read back."""
+    """A stored plan, as read back."""
 
     head: PlanHead
     plan: StoredPlan
 
 
 class PlanStore:
-    """Reads and writes the plan of one root. It is a help for the next leader: failing to write it stops nobody."""
+    """Reads and writes the plan of one root. The plan is only a help for the next leader: a failed write stops
+    nothing.
+    """
 
     def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
         self._etcd = etcd
@@ -90,11 +92,11 @@ class PlanStore:
         return FoundPlan(head, plan)
 
     async def store(self, packed: bytes, fence: Fence) -> bool:
-        """Replace the stored plan. False if that did not work; leadership may be lost then.
+        """Replace the stored plan. False if that failed; leadership may then be lost.
 
         Args:
             packed: A packed `StoredPlan`.
-            fence: Of the leadership in force.
+            fence: The fence of the current leadership.
         """
         self._generation += 1
         chunks = [packed[at : at + CHUNK_BYTES] for at in range(0, len(packed), CHUNK_BYTES)]

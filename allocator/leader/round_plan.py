@@ -1,4 +1,4 @@
-"""The decisions of one leader round: what to look at, what to remember afterwards, and when to look again.
+"""The decisions of one leader round: its scope, its result, and the time of the next round.
 
     scope        when                                                          what is looked at
     EVERYTHING   the plan is out of date, the audit is due, or primaries        every item
@@ -15,7 +15,7 @@
     NO_PLAN      at the retry                                grows
     UNANSWERED   at the retry, under a new epoch             grows
 
-Pure: time comes in as a number, and `broadsheet.allocator.leader.loop` carries out what is returned.
+Pure: time is a parameter, and `broadsheet.allocator.leader.loop` carries out the decisions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REST_SECONDS_MAX = 1.0
 
 
 class Scope(Enum):
-    """How much of the key space a round looks at."""
+    """The part of the key space that a round examines."""
 
     NOTHING = "nothing"
     OPEN_ITEMS = "open-items"
@@ -43,7 +43,7 @@ class Scope(Enum):
 
 
 class Ending(Enum):
-    """How a round ended."""
+    """The outcome of a round."""
 
     AT_REST = "at-rest"
     """There was nothing to look at."""
@@ -60,18 +60,18 @@ class Ending(Enum):
 
     @property
     def waits_for_deadline(self) -> bool:
-        """Whether the next round comes at the next deadline at the latest."""
+        """True if the next round starts at the next deadline at the latest."""
         return self not in (Ending.NO_PLAN, Ending.UNANSWERED)
 
     @property
     def retries(self) -> bool:
-        """Whether the next round comes after the retry delay at the latest."""
+        """True if the next round starts after the retry delay at the latest."""
         return self not in (Ending.AT_REST, Ending.DONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFacts:
-    """What a leader knows as a round begins."""
+    """Facts that a leader knows as a round begins."""
 
     now_monotonic_seconds: float
     audited_monotonic_seconds: float
@@ -96,7 +96,7 @@ class RoundFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """What a round looks at."""
+    """The scope of a round."""
 
     scope: Scope
     items: frozenset[ItemId] = frozenset()
@@ -111,7 +111,7 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """What a leader remembers of a round."""
+    """A leader's memory of a round."""
 
     open_items: frozenset[ItemId]
     """Items to look at again even if they do not change."""
@@ -127,14 +127,14 @@ class RoundResult:
 
 
 def plan_round(facts: RoundFacts) -> RoundPlan:
-    """Return what to look at in this round."""
-    # A hand-over is for balance alone: it waits until nothing else is open.
+    """Return the scope of this round."""
+    # A hand-over only improves balance, so it waits until nothing else is open.
     hand_overs = 0 if facts.open_items else facts.hand_overs_allowed
     audit_age_seconds = facts.now_monotonic_seconds - facts.audited_monotonic_seconds
     if (
         facts.plan_version != facts.answered_version
         or audit_age_seconds >= facts.audit_seconds
-        # Which primaries to move follows from the spread of all of them.
+        # The primaries to move follow from the spread of all primaries.
         or hand_overs
     ):
         scope = Scope.EVERYTHING
@@ -142,7 +142,7 @@ def plan_round(facts: RoundFacts) -> RoundPlan:
         scope = Scope.OPEN_ITEMS
     else:
         return RoundPlan(scope=Scope.NOTHING, plan_version=facts.plan_version)
-    # Moves of other items may take what an open item needs, so the waiting ones must be counted, too.
+    # Moves of other items may take the capacity that an open item needs, so the waiting items must be counted, too.
     sees_all_pending = facts.is_crowded or facts.has_move_budget
     return RoundPlan(
         scope=scope,
@@ -160,19 +160,19 @@ def conclude_round(
     *,
     decided_monotonic_seconds: float,
 ) -> RoundResult:
-    """Return what to remember of a round.
+    """Return the memory of a round.
 
     Args:
-        plan: What was looked at.
-        facts: What was known before.
-        decision: What was decided, or why nothing was.
-        decided_monotonic_seconds: When the decision was there.
+        plan: The scope of the round.
+        facts: The facts before it.
+        decision: The decision, or the reason that there is none.
+        decided_monotonic_seconds: The time of the decision.
     """
     started = facts.now_monotonic_seconds
     seconds = decided_monotonic_seconds - started
     rests_until = started + seconds + min(REST_SECONDS_MAX, REST_PER_WORK * seconds)
     if isinstance(decision, PlanRefused):
-        # Nothing was found out about the items, so all of them must be looked at again.
+        # The round learned nothing about the items, so all of them must be examined again.
         return RoundResult(
             open_items=plan.items,
             waiting_removed=frozenset(),
@@ -190,17 +190,17 @@ def conclude_round(
         is_crowded=decision.is_crowded,
         audited_monotonic_seconds=started if is_whole else facts.audited_monotonic_seconds,
         rests_until_monotonic_seconds=rests_until,
-        # A part of the items follows the plan in force, and a refused plan leaves the one before in force.
+        # A round of some items follows the current plan, and a refused plan leaves the previous one in force.
         adopts_plan=is_whole and decision.refused is None,
     )
 
 
 def ending_of(decision: Decision | PlanRefused, *, answered: bool, right_lost: bool) -> Ending:
-    """Return how a round ended.
+    """Return the outcome of a round.
 
     Args:
-        decision: What was decided, or why nothing was.
-        answered: Whether etcd answered to every step.
+        decision: The decision, or the reason that there is none.
+        answered: Whether etcd answered every step.
         right_lost: Whether it refused a step because of the fence.
     """
     if isinstance(decision, PlanRefused):

@@ -1,4 +1,4 @@
-"""A leader's state: what it remembers between rounds. Except for pacing, it begins and ends with the term."""
+"""A leader's state: its memory between rounds. Except for pacing, it begins and ends with the term."""
 
 from __future__ import annotations
 
@@ -26,18 +26,14 @@ from broadsheet.allocator.state.snapshot import Snapshot
 from broadsheet.allocator.transition.membership_settling import Settling
 
 
-# The pace of changes: when the cluster counts as settled, which drains wait, and when a live
-# primary may move.
-#
-# All of it is policy. By default only balance is paced: it waits until membership has settled.
 @dataclass(slots=True)
 class PacingPolicy:
-    """A member's sense of time while it leads; kept from one leadership of its own to the next.
+    """Pacing of changes: when membership has settled, which drains wait, and when a live primary may move.
 
-    Etcd does not tell since when a drain waits. If each epoch started the wait again, elections that come more often
-    than the patience is long would put it off for ever. What happened while another led shows as a difference, and
-    counts as having happened now; but a member that took its wish to leave back, and then left, counts as leaving all
-    along.
+    By default only balance is paced: it waits until membership has settled. The state outlives a term: etcd does not
+    record since when a drain waits, and if each epoch restarted the wait, elections more frequent than the patience
+    would postpone it for ever. Changes under another leader show as a difference, and count as having happened now; but
+    a member that cancelled its exit, and then left, counts as exiting throughout.
     """
 
     policy: AllocationPolicy
@@ -45,21 +41,21 @@ class PacingPolicy:
     _hand_over_monotonic_seconds: float = float("-inf")
 
     def __post_init__(self) -> None:
-        """Start without a past."""
+        """Start without history."""
         self._settling = Settling(policy=self.policy.transition)
 
     @property
     def drains_waiting(self) -> frozenset[MemberId]:
-        """Exiting members that give up nothing yet, as of the last look."""
+        """Exiting members that keep their replicas for now, as of the last observation."""
         return self._settling.drains_waiting
 
     @property
     def settling(self) -> Settling:
-        """What is known of membership, as of the last look."""
+        """The state of membership, as of the last observation."""
         return self._settling
 
     def observe(self, tracker: DerivedState, now_monotonic_seconds: float) -> None:
-        """Look at members and the clock, and tell the tracker what follows for plans."""
+        """Observe members and the clock, and update the derived state accordingly."""
         self._settling = self._settling.observed(
             tracker.members,
             now_monotonic_seconds,
@@ -81,18 +77,18 @@ class PacingPolicy:
         return primaries.hand_overs_in_flight_max
 
     def on_hand_overs_asked(self, now_monotonic_seconds: float) -> None:
-        """Start the interval until the next hand-overs, also if none came of these."""
+        """Start the interval until the next hand-overs, also if none of these took place."""
         self._hand_over_monotonic_seconds = now_monotonic_seconds
 
     def next_seconds(self, now_monotonic_seconds: float) -> Iterable[float]:
-        """Yield after how long something may change by time alone."""
+        """Yield the delays after which time alone may change something."""
         settling = self._settling.next_change_seconds(now_monotonic_seconds)
         if settling is not None:
             yield settling
         primaries = self.policy.primaries
         if primaries.hand_over_above_spread:
             due = self._hand_over_monotonic_seconds + primaries.hand_over_interval_seconds
-            # Once it is due it stays so until the cluster is at rest, which wakes us.
+            # Once due, a hand-over stays due until the cluster is at rest, which wakes the loop.
             yield (
                 due - now_monotonic_seconds
                 if due > now_monotonic_seconds
@@ -131,22 +127,22 @@ class LeaderState:
     _order_settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def order(self, plan: Plan, cause: Cause) -> None:
-        """Take `plan` as it is in the next round whose demand it answers, on somebody's behalf."""
+        """Follow `plan` from the next round whose demand it answers, on behalf of an operator."""
         self.ordered, self._ordered_cause = plan, cause
         self.answered_version = -1
         self._order_settled.clear()
 
     def settle_order(self) -> None:
-        """End the wait for an order, because it was followed, overtaken, or taken back."""
+        """End the wait for an order, because it was followed, superseded, or withdrawn."""
         self.ordered = None
         self._order_settled.set()
 
     async def order_settled(self) -> None:
-        """Wait until no order stands."""
+        """Wait until no order is pending."""
         await self._order_settled.wait()
 
     def remember(self, result: RoundResult) -> None:
-        """Take over what a round found out; its plan is apart (`take_up`)."""
+        """Store the result of a round; its plan is stored separately (`take_up`)."""
         if result.waiting_removed is None:
             self.waiting.clear()
         else:
@@ -157,7 +153,7 @@ class LeaderState:
         self.rests_until_monotonic_seconds = result.rests_until_monotonic_seconds
 
     def take_up(self, plan: Plan, *, version: int) -> bool:
-        """Take over the plan that answers a plan version. Return whether it is another one than before."""
+        """Store the plan that answers a plan version. Return whether it differs from the previous one."""
         is_new, self.stored, self.answered_version = plan is not self.plan, None, version
         is_ordered = self.ordered is not None and plan.desired == self.ordered.desired
         if is_new or is_ordered:
@@ -168,15 +164,8 @@ class LeaderState:
         return is_new
 
 
-# What the allocator derives from the key space: nothing until somebody leads or leaves, then change
-# by change.
-#
-# A leadership begins with a look at everything; what was derived before it is forgotten with the
-# one before. Only since when replicas have failed is remembered, for no look tells that.
-
-
 class Observation:
-    """Keeps a tracker of the key space while one is asked for."""
+    """Keeps the state that is derived from a key space, while a leading or exiting member needs it."""
 
     def __init__(
         self,
@@ -190,9 +179,9 @@ class Observation:
         """Follow a key space.
 
         Args:
-            key_space: Loaded before anything is asked.
+            key_space: Loaded before the first use.
             member_id: The local member.
-            consistency: Tells which replicas may be relied upon.
+            consistency: Tells which replicas are consistent.
             is_failed: Tells which replicas have failed.
             replace_failed_after_seconds: How long a standby may stay failed before it is placed elsewhere.
         """
@@ -209,37 +198,37 @@ class Observation:
 
     @property
     def tracker(self) -> DerivedState:
-        """What is derived; members that neither lead nor leave need not derive anything."""
+        """The derived state; members that neither lead nor leave need not derive it."""
         if self._tracker is None:
             self._tracker = self._new_tracker(look=True)
         return self._tracker
 
     async def prepare(self, clock: Clock) -> None:
-        """Derive what `tracker` is asked for, in parts between which others have their turn.
+        """Derive `tracker`'s state in parts, and yield to other tasks between them.
 
-        Of very many items it takes seconds, longer than a lease on a busy machine. Changes that come meanwhile are
-        taken in as well.
+        For very many items this takes seconds, longer than a lease on a busy machine. Changes that arrive meanwhile are
+        applied as well.
 
         Args:
-            clock: Tells since when replicas are seen to have failed.
+            clock: Time at which failed replicas are first seen.
         """
         while self._tracker is None:
             growing = self._growing = self._new_tracker(look=False)
             for part in parts_of(self._key_space):
                 growing.apply(part)
                 await asyncio.sleep(0)
-            # Only now: a replica that has failed for a while must not seem to be gone before its key is looked at.
+            # Only now, because a replica that has failed for a while must not appear removed before its key is read.
             while growing.observe_some_failures(clock.monotonic_seconds()):  # noqa: ASYNC110 - a turn for others
                 await asyncio.sleep(0)
             if self._growing is growing:
                 self._tracker, self._growing = growing, None
 
     def forget(self) -> None:
-        """Look at everything anew when next asked."""
+        """Discard the derived state, so that it is derived again when next needed."""
         self._tracker = self._growing = None
 
     def is_exiting(self) -> bool:
-        """Return whether the local member is leaving, as far as the key space shows."""
+        """Return whether the local member is exiting, as far as the key space shows."""
         member = self._key_space.members.get(self._member_id)
         return member is not None and member.value.is_exiting()
 
@@ -258,13 +247,13 @@ class Observation:
         return member.value.is_exiting() and not self.tracker.holds_items(self._member_id)
 
     def whole(self) -> Snapshot:
-        """Return everything, frozen."""
+        """Return a snapshot of everything."""
         return self.tracker.whole(
             revision=self._key_space.header.revision, unreadable_items=self._unreadable_items()
         )
 
     def partial(self, item_ids: frozenset[ItemId]) -> Snapshot:
-        """Return these items and all that is global, frozen."""
+        """Return a snapshot of these items and all global state."""
         return self.tracker.partial(
             item_ids,
             revision=self._key_space.header.revision,

@@ -1,11 +1,11 @@
-"""A plan in a form that a later leader can take up: what it answers, and where it differs from what is.
+"""A plan in a form that a later leader can continue: the demand it answers, and its differences from the cluster.
 
-Only items whose replicas are not where they should be are kept, with the planned primaries of those that will get
-another one. The rest of the placement is what the cluster shows. So what is stored shrinks with what is left to do, and
-is small where little changes.
+Only misplaced items are stored, with the planned primaries of those that will get another one. The rest of the
+placement is what the cluster shows. So the stored plan shrinks with the remaining work, and is small where little
+changes.
 
-A plan is taken up only if it answers the very demand that the later leader sees, and if what it yields passes the
-verifier. Otherwise a new one is made: nothing depends on a stored plan but steadiness.
+A plan is continued only if it answers exactly the demand that the later leader sees, and if the resulting placement
+passes the verifier. Otherwise a new plan is made: only stability depends on a stored plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAN_BYTES_MAX = 64 << 20
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one leader tells the next."""
+    """The part of a plan that one leader passes to the next."""
 
     demand: str
     """Digest of the demand that the plan answers."""
@@ -43,7 +43,7 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How far the plan is above what is proven unavoidable; see `Plan.gap`. Nothing is decided by it."""
 
     def desired(self, state: AllocState) -> Desired:
-        """Return the whole placement, with what the snapshot shows where nothing is pending."""
+        """Return the whole placement: the snapshot's where nothing is pending."""
         members = self._members()
         found: dict[ItemId, tuple[MemberId, ...]] = {}
         for item_id in state.items:
@@ -56,7 +56,7 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def planned_primaries(self, state: AllocState) -> Mapping[ItemId, MemberId]:
-        """Return the member that should serve each item, where one is known."""
+        """Return the planned primary of each item that has one."""
         members = self._members()
         found: dict[ItemId, MemberId] = {}
         for item_id in state.items:
@@ -78,7 +78,7 @@ def plan_to_store(
     *,
     gap: float = 0.0,
 ) -> StoredPlan:
-    """Return what is left to do of a plan."""
+    """Return the remaining work of a plan."""
     positions: dict[MemberId, int] = {}
 
     def position(member_id: MemberId) -> int:
@@ -110,7 +110,7 @@ def pack(stored: StoredPlan) -> bytes:
 
 
 def unpack_or_none(packed: bytes) -> StoredPlan | None:
-    """Return the plan, if the bytes can be read as one."""
+    """Return the plan; None if the bytes cannot be decoded."""
     try:
         stored = decode_msgpack(_decompressed(packed), StoredPlan)
     except (zlib.error, DocumentError):
@@ -120,7 +120,7 @@ def unpack_or_none(packed: bytes) -> StoredPlan | None:
 
 
 def _decompressed(packed: bytes) -> bytes:
-    """Return what was packed, or raise `zlib.error`: a kilobyte can stand for a megabyte, so its length is bounded."""
+    """Decompress a bounded number of bytes, or raise `zlib.error`: a kilobyte can expand to a megabyte."""
     stream = zlib.decompressobj()
     unpacked = stream.decompress(packed, PLAN_BYTES_MAX)
     if not stream.eof:
@@ -143,7 +143,7 @@ def primary_of(state: AllocState, item_id: ItemId) -> MemberId | None:
 
 
 def digest(demand: Demand) -> str:
-    """Return a short name for a demand; equal demands have the same in every process."""
+    """Return a short digest of a demand; equal demands have the same digest in every process."""
     hashed = blake2b(digest_size=_ID_BYTES)
     for each in fields(demand):
         value = getattr(demand, each.name)

@@ -103,8 +103,8 @@ class TaskGroup:
         """Wait for all tasks, and return how the wait was cancelled, if it was.
 
         asyncio's group cancels its owner when a task fails, and takes that back only if it happens before `__aexit__`
-        (until Python 3.13). So its `__aexit__` is left for last, and the owner's count of cancellations can be relied
-        upon: what remains of it comes from outside.
+        (until Python 3.13). So its `__aexit__` is called last, and the owner's count of cancellations is reliable:
+        those that remain come from outside.
         """
         try:
             while self._running:

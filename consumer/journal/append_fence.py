@@ -1,18 +1,19 @@
-"""Keeps late copies of an append out of a journal, by a register that every copy demands.
+"""Fence against late copies of an append: a register that every copy demands.
 
-An append whose answer was lost is sent again, and the first copy may still arrive at any later time. Of messages that
-does no harm, for readers know them by their UUIDs. But an acknowledgement that arrives late, behind messages of the
-same producer, rolls those back; and when they are committed, nobody sees them. So where a copy is in doubt, the next
-one shuts the door behind itself:
+An append whose answer was lost is sent again, and the first copy may still arrive at any later time. A late copy of
+messages is harmless, because readers recognise them by their UUIDs. But an acknowledgement that arrives late, after
+further messages of the same producer, rolls those back; when they are committed later, no reader sees them. So when the
+outcome of a copy is in doubt, the next copy fences it off:
 
     first copy      demands the register as it was last seen    ── answered: nothing has changed
     in doubt        the next demands the same, and changes it   ── answered: whatever is still on its way is refused
     refused         the register is what we change it to        ── a copy has landed, and no other will
                     it is something else, and nothing in doubt  ── seen now, and demanded from the next copy on
-                    it is something else, and a copy in doubt   ── nobody can tell whether ours has landed
+                    it is something else, and a copy in doubt   ── unknown whether ours has landed
 
-While answers arrive, registers are neither set nor replicated. Each writer has a register of its own; two at a time
-that share one, as two processes that both believe to be a shard's primary, fail each other's doubtful appends at worst.
+While answers arrive, registers are neither set nor replicated. Each writer has a separate register. If two writers
+share one, as two processes that both believe to be a shard's primary, at worst they make each other's doubtful appends
+fail.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from broadsheet.consumer.protocol.labels import label_set, selector, value_of
 PREFIX: Final = "broadsheet.dev/copies-"
 NAME_BYTES: Final = 6
 VALUE_BYTES: Final = 6
-"""Values are never used twice: a copy that demands an old one is refused for ever."""
+"""Length of a value. Values are never reused, so a copy that demands an old one is refused forever."""
 
 
 class RefusalMeaning(Enum):
-    """What it means that a copy was refused for the register."""
+    """Meaning of a copy's refusal because of the register."""
 
     LANDED = "landed"
     """Another copy of the same append is in the journal."""
     AGAIN = "again"
-    """Nothing of it is; the next copy demands what there is."""
+    """Nothing of the append is in the journal; the next copy demands the register as found."""
     UNKNOWN = "unknown"
-    """Somebody else changed the register while a copy was in doubt."""
+    """Another writer changed the register while a copy was in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,9 @@ class WriterEpochRegister:
 
 
 class DuplicateFence:
-    """A writer's register in one journal, as it knows it. One append at a time."""
+    """This process's view of a writer's register in one journal. One append at a time."""
 
     def __init__(self, register: WriterEpochRegister) -> None:
-        """Suppose that it was never set."""
         self._register = register
         self._seen = ""
         self._next = ""
@@ -75,27 +75,27 @@ class DuplicateFence:
 
     @property
     def demanded(self) -> LabelSelector:
-        """What each copy demands of the registers."""
+        """Registers that each copy demands."""
         label = label_set((self._register.name, self._seen))
-        # No value of its own stands for any.
+        # Before the register is first seen, demand that it does not exist.
         return selector(include=label) if self._seen else selector(exclude=label)
 
     @property
     def change(self) -> LabelSet | None:
-        """What each copy sets."""
+        """Registers that each copy sets; None while no copy is in doubt."""
         return label_set((self._register.name, self._next)) if self._next else None
 
     def on_doubt(self) -> None:
-        """The answer to a copy was lost."""
+        """Note that the answer to a copy was lost."""
         self._next = self._next or self._register.random_bytes(VALUE_BYTES).hex()
 
     def on_landed(self) -> None:
-        """A copy was answered; the next append begins without doubt."""
+        """Note that a copy was answered; the next append begins without doubt."""
         if self._next:
             self._seen, self._next = self._next, ""
 
     def on_refused(self, registers: LabelSet) -> RefusalMeaning:
-        """A copy was refused, for `registers` are not as it demanded."""
+        """Interpret the refusal of a copy whose demand `registers` do not meet."""
         found = value_of(registers, self._register.name)
         if self._next and found == self._next:
             self.on_landed()

@@ -1,18 +1,17 @@
-"""Appends in the background: in order, grouped, each after what it depends on.
+"""Background appends: in order, grouped, each after its dependencies.
 
 Promises:
 
-* Appends of one journal reach it in the order of the calls. An append that waits for its dependencies holds up those
-  after it, so whatever follows an acknowledgement stays behind it.
-* A dependency that fails, or a refusal that asking again would not cure, fails the append and every later one of that
-  journal, for the life of the service. A register mismatch is such a refusal at once: a fenced writer must learn it.
-* With `turns`, an append whose dependencies are on their way to the same broker is sent behind them at once, and the
-  broker keeps the order: chains of small appends take one round trip, not one each.
-* Everything else is repeated with back-off until it succeeds or the service closes. **An append whose answer was lost
-  is repeated too, so its bytes may stand in the journal twice**: delivery is at least once. Readers that sequence
-  messages by their UUIDs drop the second copy; that is what makes it exactly once. Nothing is ever reordered or left
-  out: a copy is followed by whatever was queued after it. With a `WriterEpochRegister` that holds for copies, too, that
-  the service gave up waiting for: none lands behind what was queued after it.
+* Appends of one journal reach it in the order of the calls. An append that waits for its dependencies holds up later
+ones, so whatever follows an acknowledgement stays behind it. * A dependency that fails, or a refusal that repetition
+would not cure, fails the append and every later one of that journal, for the life of the service. A register mismatch
+is such a refusal at once, because a fenced writer must learn of it. * With `turns`, an append whose dependencies are on
+their way to the same broker is sent right after them, and the broker keeps the order: chains of small appends take one
+round trip, not one each. * Everything else is repeated with back-off until it succeeds or the service closes. **An
+append whose answer was lost is repeated too, so its bytes may be in the journal twice**: delivery is at least once.
+Readers that sequence messages by their UUIDs drop the second copy, which makes it exactly once. Nothing is ever
+reordered or left out: a copy is followed by everything that was queued after it. With a `WriterEpochRegister` this also
+holds for copies that the service gave up waiting for: none lands after appends that were queued later.
 
 Source: gazette/core broker/client/append_service.go. Unlike the model, `check_registers` does not turn refusals into
 endless repetition, and memory is bounded by `wait_for_room` rather than by spilling to files.
@@ -61,37 +60,39 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 )
 
 ROOM_BYTES = 128 << 20
-"""Bytes queued above which `wait_for_room` waits, unless the caller sets another bound."""
+"""Queued bytes above which `wait_for_room` waits, unless the caller sets another bound."""
 BACKOFF_SECONDS_MAX = 5.0
 """Longest pause between attempts of one append."""
 REFUSALS_MAX = 4
-"""Answers of "no such journal" after which they are believed. A journal just applied may be unknown to another broker
-for a moment; and an acknowledgement dropped with its journal would never be written if the journal did exist."""
+"""Number of "no such journal" answers after which they are believed. Another broker may not yet know a journal that
+was just applied. If the journal does exist, an acknowledgement dropped because of such an answer would never be
+written.
+"""
 FAILURES_MAX = 10
-"""Attempts after which a broker that is reached, but fails the append with an unexpected gRPC status, is believed.
-A writer that stalls for a second is aborted in this way, so the first ones mean little."""
+"""Attempts after which failures with an unexpected gRPC status, from a reachable broker, are believed. A writer that
+stalls for a second is aborted in this way, so the first ones mean little.
+"""
 _log = structlog.get_logger()
 
-# The appends of one journal that wait their turn: first in, first out, merged where nobody can
-# tell.
+# Queue of one journal's waiting appends: first in, first out, merged where the result is the same.
 #
-# Pure bookkeeping. An append joins the newest waiting group if the group is not under way, demands
+# Pure bookkeeping. An append joins the newest waiting group if the group is not being sent, demands
 # and changes the same registers, already waits for everything the append waits for, and has room.
 #
 # Source: gazette/core broker/client/append_service.go (chaining of async appends).
 GROUP_BYTES_MAX = 64 << 20
-"""A group larger than this takes no more appends, bytes."""
+"""Group size above which no further append joins, bytes."""
 
-# `Any`: futures are invariant in their result, and what a dependency resolves to is nobody's business here.
+# `Any`, because futures are invariant in their result, and a dependency's result is not used here.
 AnyFuture: TypeAlias = "Future[Any]"
 
 
-# What an append waits for: until it has succeeded, or is on its way to a broker that keeps the
+# Dependencies of an append: each must have succeeded, or be on its way to a broker that keeps the
 # order.
 
 
 async def succeed(journal: str, futures: Collection[AnyFuture]) -> None:
-    """Wait until every future has succeeded; the first that is found to have failed fails us.
+    """Wait until every future has succeeded; the first failure found is raised.
 
     Raises:
         JournalError: one failed or was cancelled; the cause is chained.
@@ -103,13 +104,15 @@ async def succeed(journal: str, futures: Collection[AnyFuture]) -> None:
 async def await_committed_or_sent(
     journal: str, futures: Collection[AnyFuture]
 ) -> tuple[AppendToken, ...]:
-    """Wait until every future has succeeded, or its append is on its way in turn; return these turns, of one broker.
+    """Wait until every future has succeeded or its append was sent; return the tokens of the sent ones, of one
+    broker.
 
     Raises:
         JournalError: as `succeed`.
     """
     while unfinished := [one for one in futures if not _is_done(journal, one)]:
-        # Looked at once: other threads send appends, and whatever is sent between two looks would be in neither.
+        # All tokens are taken at one moment, because other threads send appends, and one sent
+        # between two passes would be missed by both.
         looks = [(one, _turn_of(one)) for one in unfinished]
         turns = tuple(turn for _, turn in looks if turn is not None)
         if len(turns) < len(looks):
@@ -137,7 +140,7 @@ def _is_done(journal: str, future: AnyFuture) -> bool:
 
 
 async def _any_done(futures: Sequence[AnyFuture]) -> None:
-    """Wait until one of at least one is done.
+    """Wait until at least one future is done. Requires at least one.
 
     Unlike `asyncio.wrap_future`, cancelling the wait leaves the futures alone.
     """
@@ -157,14 +160,14 @@ async def _any_done_or_sent(futures: Sequence[AnyFuture]) -> None:
 
 
 class _Change:
-    """Wakes one waiter on the event loop; called on any thread."""
+    """Wake-up of one waiter on the event loop; called on any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     def __call__(self, _: object) -> None:
-        # The loop may be gone when a store's thread finishes late; nobody waits any more then.
+        # The loop may be closed when a store's thread finishes late; then no task waits any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
@@ -173,7 +176,7 @@ class _Change:
 
 
 def new_future() -> TurnFuture[AppendResponse]:
-    """Return a future that nobody can cancel: it is shared by all appends of a group."""
+    """Return a future that cannot be cancelled, because all appends of a group share it."""
     future: TurnFuture[AppendResponse] = TurnFuture()
     future.set_running_or_notify_cancel()
     return future
@@ -181,25 +184,25 @@ def new_future() -> TurnFuture[AppendResponse]:
 
 @dataclass(slots=True)
 class AppendGroup:
-    """Appends that go out as one."""
+    """Appends that are sent as one."""
 
     request: AppendRequest
-    """Parameters, all but the content."""
+    """All parameters except the content."""
     after: set[AnyFuture] = field(default_factory=set)
-    """What must succeed first."""
+    """Futures that must succeed first."""
     content: list[bytes] = field(default_factory=list)
     size: int = 0
     """Bytes of `content`."""
     future: TurnFuture[AppendResponse] = field(default_factory=new_future)
     in_turn: Pipelined | None = None
-    """The place of its first copy among other appends."""
+    """Place of its first copy in the pipelined order."""
     under_way: bool = False
-    """Being sent, so closed to further appends."""
+    """True while it is being sent, and therefore closed to further appends."""
     landed: bool = False
-    """Known to be in the journal, though no answer told where."""
+    """True if it is known to be in the journal although no answer told its position."""
 
     def takes(self, request: AppendRequest, after: set[AnyFuture]) -> bool:
-        """Tell whether an append may join."""
+        """Tell whether an append may join the group."""
         return (
             not self.under_way
             and self.size <= GROUP_BYTES_MAX
@@ -208,22 +211,22 @@ class AppendGroup:
         )
 
     def add(self, content: Iterable[bytes], size: int) -> None:
-        """Take an append's content, `size` bytes of it."""
+        """Add an append's content of `size` bytes."""
         self.content.extend(content)
         self.size += size
 
 
 @dataclass(slots=True)
 class AppendQueue:
-    """One journal's groups, oldest first; the first one may be under way."""
+    """Groups of one journal, oldest first; the first one may be in progress."""
 
     groups: deque[AppendGroup] = field(default_factory=deque)
     poison: BaseException | None = None
-    """Why this journal takes no appends any more."""
+    """Failure because of which this journal takes no more appends."""
     draining: bool = False
-    """A task works on the groups."""
+    """True while a task works on the groups."""
     under_way_since: float | None = None
-    """When the first group was sent for the first time, seconds of the event loop; None while none is under way."""
+    """Time when the first group was first sent, seconds of the event loop; None while none is in progress."""
 
     def put(
         self,
@@ -240,7 +243,7 @@ class AppendQueue:
         return group.future
 
     def knows(self, request: AppendRequest) -> bool:
-        """Tell whether the newest group has these very parameters."""
+        """Tell whether the newest group has exactly these parameters."""
         return bool(self.groups) and self.groups[-1].request == request
 
     def newest(self) -> Future[AppendResponse] | None:
@@ -249,9 +252,9 @@ class AppendQueue:
 
 
 class AppendService:
-    """Queues appends and performs them on its own tasks; every method is called on the event loop.
+    """Queue of appends that runs them in background tasks; every method is called on the event loop.
 
-    Enter it, or `run` it in a task; it takes appends before that, too, and performs them once running.
+    Enter it, or `run` it in a task. It accepts appends before that, too, and performs them once running.
     """
 
     def __init__(
@@ -262,7 +265,7 @@ class AppendService:
         copies: WriterEpochRegister | None = None,
         turns: TokenSource | None = None,
     ) -> None:
-        """Take the client.
+        """Create the service; nothing is sent before it runs.
 
         Args:
             client: Performs the appends; it must outlive the service.
@@ -286,13 +289,13 @@ class AppendService:
 
     @property
     def queued_bytes(self) -> int:
-        """Content that was queued and is not known to be written, bytes."""
+        """Queued content that is not known to be written, bytes."""
         return self._queued_bytes
 
     def overdue(self, seconds: float) -> str:
-        """Return a journal of which an append has been tried for so long without an answer; empty if there is none.
+        """Return a journal with an append that has been tried for this long without an answer; empty if none.
 
-        A long one may take as much longer as the slowest sender that brokers bear with, for they may hold it back.
+        A large append may take as much longer as the slowest permitted sender needs, because one may hold it back.
         """
         now = asyncio.get_running_loop().time()
         for journal, queue in self._queues.items():
@@ -314,7 +317,7 @@ class AppendService:
     ) -> Future[AppendResponse]:
         """Queue an append; never blocks.
 
-        Appends that went out together share one future, whose `commit` covers them all. It cannot be cancelled.
+        Appends that are sent together share one future, whose `commit` covers them all. It cannot be cancelled.
 
         Args:
             journal: Its name; may carry `;meta`.
@@ -333,7 +336,7 @@ class AppendService:
             journal=journal, check_registers=check_registers, union_registers=union_registers
         )
         queue = self._queues.get(journal)
-        # Most appends repeat the parameters of the one before, which were checked then.
+        # Most appends repeat the previous one's parameters, which were checked then.
         if queue is None or size == 0 or not queue.knows(request):
             check_append(request, size)
         if queue is None:
@@ -341,7 +344,8 @@ class AppendService:
         poison = queue.poison or (self._closed_error(journal) if self._closing.is_set() else None)
         if poison is not None:
             return _failed(poison)
-        # One that has succeeded is no dependency any more; one that has failed must still poison.
+        # A dependency that has succeeded no longer matters; one that has failed must still poison
+        # the journal.
         waits = {future for future in after if not _succeeded(future)}
         future = queue.put(request, pieces, size, waits)
         self._count(size)
@@ -349,11 +353,11 @@ class AppendService:
         return future
 
     def pending(self) -> frozenset[Future[AppendResponse]]:
-        """Return, for each journal, the future that resolves last, or the failure that poisons it."""
+        """Return, for each journal, the future that resolves last, or the failure that poisons the journal."""
         return self.pending_except("")
 
     def pending_except(self, journal: str) -> frozenset[Future[AppendResponse]]:
-        """Return `pending` without one journal: a barrier behind everything else that was queued so far."""
+        """Return `pending` without one journal: a barrier after everything else that was queued so far."""
         found: set[Future[AppendResponse]] = set()
         for name, queue in self._queues.items():
             if name == journal:
@@ -366,11 +370,11 @@ class AppendService:
         return frozenset(found)
 
     async def wait_for_room(self) -> None:
-        """Wait until less than `room_bytes` are queued: call it between appends, so that memory stays bounded."""
+        """Wait until less than `room_bytes` are queued. Called between appends, it keeps memory bounded."""
         await self._room.wait()
 
     async def run(self) -> None:
-        """Perform appends until `close` is called; what is unfinished then fails."""
+        """Perform appends until `close` is called; unfinished ones then fail."""
         try:
             async with TaskGroup() as group:
                 self._group = group
@@ -379,7 +383,8 @@ class AppendService:
                 try:
                     await self._closing.wait()
                 finally:
-                    # Also when it is cancelled: the group takes no more tasks while its last ones end.
+                    # Also on cancellation, so that the group takes no more tasks while its last
+                    # ones end.
                     self._closing.set()
                 group.stop()
         finally:
@@ -388,7 +393,7 @@ class AppendService:
             self._finished.set()
 
     async def close(self) -> None:
-        """Stop, fail what is unfinished, and wait for `run` to return. Idempotent, and safe before `run`."""
+        """Stop, fail unfinished appends, and wait for `run` to return. Idempotent, and safe before `run`."""
         self._closing.set()
         if self._group is None:
             self._fail_unfinished()
@@ -440,7 +445,7 @@ class AppendService:
                 del self._queues[journal]
 
     async def _depend(self, group: AppendGroup) -> None:
-        """Wait until a group can be sent: what it depends on has succeeded, or is on its way to where it goes."""
+        """Wait until a group's dependencies have succeeded, or are on their way to the same broker."""
         if self._turns is None:
             await succeed(group.request.journal, group.after)
             return
@@ -448,7 +453,7 @@ class AppendService:
         group.in_turn = Pipelined(self._turns.next(), after, group.future.sent)
 
     async def _perform(self, group: AppendGroup) -> AppendResponse:
-        """Append a group, again and again until it succeeds or is refused for good."""
+        """Append a group repeatedly until it succeeds or is refused for good."""
         request = group.request
         fence = self._fence_or_none(group)
         backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
@@ -472,7 +477,8 @@ class AppendService:
                 group.future.turn = None
                 await succeed(request.journal, group.after)
                 continue
-            # Only its first copy goes in turn: others depend on nothing any more, and nothing comes behind them.
+            # Only the first copy is pipelined. From here on the group has no open dependencies, and
+            # nothing was sent after it.
             group.future.turn = None
             await succeed(request.journal, group.after)
             _log.warning(
@@ -509,7 +515,8 @@ class AppendService:
         return self._fences.setdefault(request.journal, DuplicateFence(self._copies))
 
     async def _land(self, group: AppendGroup, fence: DuplicateFence) -> AppendResponse:
-        """Send one more copy of a group, unless one has landed that no answer told of; return where they end, at most.
+        """Send one more copy of a group, unless one has landed without an answer; return an upper bound of the end
+        offset.
 
         Raises:
             RegisterMismatchError: nobody can tell whether a copy has landed, or may yet.

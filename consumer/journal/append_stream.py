@@ -1,10 +1,10 @@
-"""Appends to one broker over one call that stays open: a message there and a message back each, in place of a call.
+"""Appends to one broker over one call that stays open: one message each way instead of a call each.
 
     start ─► queue ─► writer ─► broker ─► reader ─► the append's future
-             what is queued in two turns of the loop, or while a message is sent, shares the next one
+             appends queued within two turns of the loop, or while a message is sent, share the next message
 
-A stream is opened by the first append, and anew by the first after it broke. Then every append under way fails, with
-UNAVAILABLE whatever the stream's own status is: nobody knows which of them were done.
+The first append opens a stream, and after a break the next append opens another. At a break every append in progress
+fails with UNAVAILABLE, regardless of the stream's status, because it is unknown which of them were done.
 
 Source: consumer/protocol/appends.proto.
 """
@@ -28,36 +28,37 @@ from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, Append
 from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
 
 MESSAGE_BYTES_MAX = 256 << 10
-"""Content of appends that share a message, unless one alone is larger."""
+"""Most content of appends that share a message, unless one alone is larger."""
 MESSAGE_APPENDS_MAX = 256
-"""Appends that share a message: brokers bound a message, and each append has parameters and a token, too."""
+"""Most appends that share a message: brokers bound a message, and each append has parameters and a token, too."""
 GATHERING_TURNS = 2
-"""Of the loop, before a message is made: a transaction's acknowledgement is queued right behind its commit, and another
-message costs both sides ten times what these turns do."""
+"""Turns of the loop before a message is made. A transaction's acknowledgement is queued right after its commit, and
+another message would cost both sides ten times as much as these turns.
+"""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-# Requests are encoded by hand. In quotes, for not every grpcio that we allow can give it parameters at run time.
+# Encoded by hand. In quotes, because not every supported grpcio has generic classes at run time.
 OpenStream: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, AppendStreamResponse]"
 
-# The messages of a stream of appends, coded by hand around their contents: protobuf copies those
-# twice each way.
+# Messages of an append stream, encoded by hand around their contents, because protobuf copies
+# contents twice each way.
 #
 # Source: consumer/protocol/appends.proto (field numbers); protobuf's wire format (tags, varints,
 # lengths).
 
 PLAIN_BYTES_MAX: Final = 16 << 10
-"""Of a message that protobuf decodes sooner, copies included."""
+"""Message size up to which protobuf decodes faster, copies included."""
 APPENDS_MAX: Final = 16_384
-"""Appends of one message; clients before this bound sent as many as were small."""
+"""Most appends of one message; earlier clients sent as many small ones as they had."""
 HEAD_BYTES_MAX: Final = 256 << 10
-"""Of one append, without its content."""
+"""Largest append, without its content."""
 FIELDS_MAX: Final = 1_024
-"""Of one append, each name that it comes after is one."""
+"""Most fields of one append; each predecessor's name is one."""
 _APPENDS_TAG: Final = 0x0A  # AppendStreamRequest field 1, length-delimited
 _CONTENT_TAG: Final = 0x12  # Append field 2, length-delimited
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_BYTES: Final = {1: 8, 5: 4}
-"""Length of a value by its kind on the wire; a later version may have such fields."""
+"""Length of a value by its wire type; a later version may have such fields."""
 _APPENDS_HEAD: Final = bytes([_APPENDS_TAG])
 _CONTENT_HEAD: Final = bytes([_CONTENT_TAG])
 
@@ -66,9 +67,9 @@ class WholeAppend(NamedTuple):
     """An append and its content."""
 
     append: AppendStreamRequest.Append
-    """All but the content."""
+    """All fields except the content."""
     content: Sequence[bytes | memoryview]
-    """In pieces."""
+    """Pieces of the content."""
 
     @property
     def size(self) -> int:
@@ -89,7 +90,7 @@ def encode_appends(appends: Sequence[WholeAppend]) -> bytes:
 
 
 def decode_appends(message: bytes, *, head_bytes_max: int = HEAD_BYTES_MAX) -> list[WholeAppend]:
-    """Return the appends of an AppendStreamRequest, contents uncopied where they are long.
+    """Return the appends of an AppendStreamRequest; long contents are not copied.
 
     Args:
         message: Its wire form.
@@ -120,7 +121,7 @@ class _Field(NamedTuple):
 
 
 def _whole(message: memoryview, head_bytes_max: int) -> WholeAppend:
-    """Take a content out of an append."""
+    """Separate an append's content from its other fields."""
     rest: list[memoryview] = []
     head_bytes = 0
     content: list[bytes | memoryview] = []
@@ -160,7 +161,7 @@ def _fields(message: memoryview) -> Iterator[_Field]:
 
 
 class StreamedAppend:
-    """One append under way. Await it for its answer, as a call."""
+    """One append in progress. Await it for its answer, as a call."""
 
     def __init__(
         self,
@@ -173,11 +174,11 @@ class StreamedAppend:
         self._on_overdue = on_overdue
 
     def cancel(self) -> bool:
-        """Take no interest in the answer; the append may be done all the same."""
+        """Give up the answer; the append may be done all the same."""
         return self._answer.cancel()
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have `callback` called once the append is answered, has failed or was cancelled."""
+        """Register a callback for when the append is answered, has failed or was cancelled."""
         self._answer.add_done_callback(callback)
 
     def __await__(self) -> Generator[Any, None, AppendResponse]:
@@ -198,7 +199,7 @@ class AppendStream:
     """Appends over one stream at a time. Lives on the event loop."""
 
     def __init__(self, open_stream: OpenStream) -> None:
-        """Open nothing yet.
+        """Create the sender; a stream is opened by the first append.
 
         Args:
             open_stream: The method.
@@ -219,7 +220,7 @@ class AppendStream:
         *,
         timeout_seconds: float,
     ) -> StreamedAppend:
-        """Send an append soon, behind those before it; never blocks.
+        """Send an append soon, after earlier ones; never blocks.
 
         Args:
             append: All of it but its number and its content.
@@ -233,7 +234,7 @@ class AppendStream:
         self._queue.append(WholeAppend(append, content))
         self._queued.set()
         if self._running is None:
-            # Of no group: it lives as long as the channel, whose owner closes it.
+            # A task outside any group: it lives as long as the channel, whose owner closes it.
             self._running = asyncio.create_task(self._run(), name="append stream")  # noqa: TID251
             self._running.add_done_callback(self._on_ended)
             self._heard = 0
@@ -245,11 +246,11 @@ class AppendStream:
             running.cancel()
 
     async def close(self) -> None:
-        """End the stream; what is under way fails. Idempotent."""
+        """End the stream; appends in progress fail. Idempotent."""
         running = self._running
         if running is not None:
             running.cancel()
-            # Not `await running`: that would take our own cancellation for the stream's.
+            # Not `await running`, which would confuse our own cancellation with the stream's.
             await asyncio.wait({running})
 
     async def _run(self) -> None:
@@ -263,7 +264,7 @@ class AppendStream:
             call.cancel()
 
     def _on_ended(self, ended: asyncio.Task[None]) -> None:
-        """Fail what is under way, even if the stream ended before it began."""
+        """Fail the appends in progress, even if the stream ended before it began."""
         self._running = None
         self._queue.clear()
         failure = None if ended.cancelled() else ended.exception()
@@ -271,7 +272,7 @@ class AppendStream:
         if code is grpc.StatusCode.UNIMPLEMENTED and not self._heard:
             error = _rpc_error(code, "the broker takes no streams of appends")
         else:
-            # Another code would tell of the stream, and be taken for what became of an append.
+            # Another code would describe the stream, but be taken for an append's outcome.
             problem = "it ended" if failure is None else str(failure)
             error = _rpc_error(
                 grpc.StatusCode.UNAVAILABLE, f"the stream of appends broke: {problem}"
@@ -291,7 +292,7 @@ class AppendStream:
                 try:
                     await call.write(encode_appends(self._take_queued()))
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.InternalError):
-                    return  # The reader learns why.
+                    return  # The reader raises the actual error.
 
     def _take_queued(self) -> list[WholeAppend]:
         taken, size = [self._queue.popleft()], 0

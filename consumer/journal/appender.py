@@ -1,12 +1,12 @@
-"""Appends bytes to a journal in one go: contiguous and atomic, or not at all.
+"""Append of bytes to a journal as one operation: contiguous and atomic, or not at all.
 
-The answer may come before everything was sent, and is then a refusal. Once the commit was sent, losing the answer
-leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownError`): repeating such an append may
-write its bytes twice. Every other error means that nothing was written.
+The answer may come before everything was sent, and is then a refusal. If the answer is lost after the commit was sent,
+the outcome is unknown, which has a separate error (`AppendOutcomeUnknownError`): repeating such an append may write its
+bytes twice. Every other error means that nothing was written.
 
-    connected, and not too long             one message of a call that stays open, if the broker takes that
-        depends on appends under way        and in turn, behind those (`broadsheet.consumer.journal.pipelining`)
-    else                                    a call of its own: parameters, chunks, commit
+    connected, and not too long               one message of a call that stays open, if the broker supports that
+        depends on appends in progress        also pipelined after those (`broadsheet.consumer.journal.pipelining`)
+    else                                      a separate call: parameters, chunks, commit
 
 Source: gazette/core broker/client/appender.go.
 """
@@ -53,21 +53,24 @@ from broadsheet.consumer.protocol.validation_journal import (
 )
 
 CHUNK_BYTES = 192 << 10
-"""Content sent in one message unless the client says otherwise, bytes: well below every broker's receive limit, large
-enough to cost little, and sent within the second that brokers wait for, even at 2 Mbit/s.
+"""Content sent in one message unless the client says otherwise, bytes. It is well below every broker's receive
+limit, large enough to cost little, and sent within the second that brokers wait, even at 2 Mbit/s.
 
-Larger ones cost more unless `keep_freed_buffers` was called: glibc returns buffers of 256 KiB to the kernel each time,
-and faults them in again."""
+Larger chunks cost more unless `keep_freed_buffers` was called, because glibc returns buffers of 256 KiB to the kernel
+each time, and faults them in again.
+"""
 BULK_CHUNK_BYTES = 512 << 10
-"""What costs least for those who called it, and are near their brokers. Larger ones gain nothing."""
+"""Cheapest chunk size for clients that called `keep_freed_buffers` and are near their brokers. Larger ones gain
+nothing.
+"""
 APPEND_TIMEOUT_SECONDS = 60.0
-"""Longest wait for one append, beside the time that its content takes at `APPEND_BYTES_PER_SECOND_MIN`."""
+"""Longest wait for one append, in addition to the time of its content at `APPEND_BYTES_PER_SECOND_MIN`."""
 APPEND_BYTES_PER_SECOND_MIN = 64 << 10
-"""Brokers abort slower senders, so nothing is gained by waiting longer."""
+"""Lowest rate that a wait allows for. Brokers abort slower senders, so a longer wait gains nothing."""
 
 CallT = TypeVar("CallT", bound="grpc.aio.Call | AppendUnderWay")
 
-# These end a request before a broker acts on it, even where the commit was already sent.
+# These end a request before a broker acts on it, even if the commit was already sent.
 _REFUSING_CODES = (
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -78,7 +81,7 @@ _REFUSING_CODES = (
 
 
 def check_append(request: AppendRequest, content_bytes: int) -> None:
-    """Check an append before anything of it is sent.
+    """Check an append before any of it is sent.
 
     Raises:
         ValidationError: the request is malformed, or changes registers without appending.
@@ -120,7 +123,7 @@ async def append_once(
 async def append_patiently(
     transport: JournalTransport, request: AppendRequest, content: Sequence[bytes | memoryview]
 ) -> AppendResponse:
-    """Append, and repeat for the transport's patience what failed without a trace; raises as `append_once`."""
+    """Append, and repeat failures that wrote nothing for the transport's patience; raises as `append_once`."""
     async for attempt in patiently(transport, is_safe_to_repeat):
         with attempt:
             return await append_once(transport, request, content)
@@ -128,12 +131,12 @@ async def append_patiently(
 
 
 def is_safe_to_repeat(error: BaseException) -> bool:
-    """Tell whether a failed append wrote nothing for a reason that passes by itself."""
+    """Tell whether a failed append wrote nothing, for a transient reason."""
     return isinstance(error, (JournalUnavailableError, EndpointError))
 
 
 class _Append:
-    """One append under way."""
+    """One append in progress."""
 
     def __init__(
         self,
@@ -164,7 +167,7 @@ class _Append:
         return self._checked(peer, response)
 
     async def _append_streamed(self, peer: Peer) -> AppendResponse | None:
-        """Return the answer to one message; None if the broker takes no such."""
+        """Return the answer to a single message; None if the broker does not support those."""
         response = await self._exchanged(peer, self._start(peer), self._exchange_whole)
         if response is None:
             peer.bulk.append_stream = None
@@ -176,7 +179,7 @@ class _Append:
             raise PredecessorNotCommittedError(self._journal, problem)
 
     def _goes_streamed(self, peer: Peer) -> bool:
-        # Of a connection that is yet to be made, only a call of its own tells whether anything was sent.
+        # Before a connection is made, only a separate call tells whether anything was sent.
         after = self._in_turn.after if self._in_turn is not None else ()
         return (
             self._size <= self._transport.whole_bytes_max
@@ -191,7 +194,7 @@ class _Append:
         call: CallT,
         exchange: Callable[[CallT], Awaitable[AppendResponse | None]],
     ) -> AppendResponse | None:
-        """Return the answer of a call, or raise what its failure means."""
+        """Return the answer of a call, or raise the exception for its failure."""
         try:
             return await exchange(call)
         except grpc.aio.AioRpcError as error:
@@ -236,7 +239,7 @@ class _Append:
         )
 
     async def _exchange_whole(self, call: AppendUnderWay) -> AppendResponse | None:
-        """Return the answer; None if the broker does not know such appends."""
+        """Return the answer; None if the broker does not support such appends."""
         self._commit_sent = True
         try:
             return await call
@@ -253,18 +256,20 @@ class _Append:
             await call.write(self._request)
             for chunk in chunks_of(self._content, self._transport.chunk_bytes):
                 await call.write(encode_append_chunk(chunk))
-            # From here on the broker may commit whatever becomes of us: a write that fails may have arrived.
+            # From here on the broker may commit, whatever happens here: a write that fails may have
+            # arrived.
             self._commit_sent = True
             await call.write(AppendRequest())
             await call.done_writing()
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.InternalError):
-            # A connection that breaks during a write shows as InternalError. A failed send only means that there is
-            # something to read: an early answer, or the error itself.
+            # A connection that breaks during a write raises InternalError. A failed write only
+            # means that there is something to read: an early answer, or the error itself.
             pass
         return await call
 
     def _translated(self, peer: Peer, error: grpc.aio.AioRpcError) -> ConsumerError:
-        # Of any other append it means whatever the broker, or what stands before it, means by it.
+        # Only for a pipelined append does this code have a defined meaning. Otherwise the broker,
+        # or a proxy in front of it, may mean anything.
         comes_after = self._in_turn is not None and self._in_turn.after
         if comes_after and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             return PredecessorNotCommittedError(self._journal, str(error.details()))
@@ -277,7 +282,7 @@ class _Append:
         return AppendOutcomeUnknownError(self._journal, f"the answer was lost: {detail}")
 
     def _checked(self, peer: Peer, response: AppendResponse) -> AppendResponse:
-        """Return a good answer; raise a refusal."""
+        """Return a good answer, or raise the exception for a refusal."""
         try:
             validate_append_response(response)
             require(
@@ -304,7 +309,7 @@ class _Append:
 def chunks_of(
     content: Sequence[bytes | memoryview], chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[bytes | memoryview]:
-    """Cut and join pieces into chunks of `chunk_bytes` at most; none is empty, for an empty one would be the commit."""
+    """Cut and join pieces into chunks of at most `chunk_bytes`; none is empty, because an empty one means commit."""
     small: list[bytes | memoryview] = []
     size = 0
     for piece in content:

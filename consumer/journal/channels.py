@@ -1,8 +1,8 @@
 """Channels by endpoint: opened once, kept while used, closed when idle.
 
-The default endpoint's channel stays for ever; those of members that routes name are swept once unused. An endpoint is
-`http://host:port` (clear text), `https://host:port` (TLS, to brokers that serve it, as Gazette's do), `unix:///path`
-or `host:port`.
+The default endpoint's channel stays open; those of members in routes are closed once unused. An endpoint is
+`http://host:port` (clear text), `https://host:port` (TLS, to brokers that serve it, as Gazette's do), `unix:///path` or
+`host:port`.
 
 Channels belong to the event loop that opened them and must not outlive a fork: open the cache inside the process that
 uses it.
@@ -38,18 +38,19 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
 
 if TYPE_CHECKING:
-    # The generated stubs know this class when types are checked only.
+    # The generated stubs define this class for type checkers only.
     from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 MESSAGE_BYTES_MAX = 16 << 20
-"""Largest message taken or sent, bytes; brokers send chunks of 1 MiB at most, listings carry 25 specs."""
+"""Largest message taken or sent, bytes; brokers send chunks of at most 1 MiB, listings carry 25 specs."""
 IDLE_SECONDS = 30.0
-"""A member's channel unused for so long is closed."""
+"""Idle time after which a member's channel is closed."""
 RECONNECT_SECONDS_MAX = 0.5
-"""Longest pause between attempts to connect, and longest attempt. Gazette's clients wait up to 5 s; a restarted broker
-is back sooner, and a member goes on within a second after a cut has healed."""
+"""Longest pause between attempts to connect, and longest attempt. Gazette's clients wait up to 5 s; a restarted
+broker is back sooner, and a member continues within a second after a network partition has healed.
+"""
 READY_LOOK_SECONDS = 0.1
-"""Between two looks whether a channel is connected again: that costs a microsecond."""
+"""Interval between checks of whether a channel is connected again; one costs a microsecond."""
 
 _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -57,28 +58,28 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", int(RECONNECT_SECONDS_MAX * 1000)),
-    # Each cache connects on its own: one client's failed attempts must not delay another's.
+    # Each cache connects separately, because one client's failed attempts must not delay another's.
     ("grpc.use_local_subchannel_pool", 1),
 )
 FAILING_STATES = (
     grpc.ChannelConnectivity.TRANSIENT_FAILURE,
     grpc.ChannelConnectivity.SHUTDOWN,
 )
-"""Of a channel whose endpoint cannot be reached at the moment."""
+"""States of a channel whose endpoint cannot be reached at the moment."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelTarget:
-    """Where and how to connect."""
+    """Address and security of a connection."""
 
     address: str
-    """What gRPC dials: `host:port` or `unix:/path`."""
+    """Address that gRPC dials: `host:port` or `unix:/path`."""
     tls: bool
 
 
 def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
-    """Return what to dial for an endpoint.
+    """Return the connection target of an endpoint.
 
     Args:
         endpoint: The address as it was written.
@@ -91,7 +92,7 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
     expected = "expected http://host:port, https://host:port or unix:///path"
     text = endpoint if ":/" in endpoint else f"http://{endpoint}"
     if any(character.isspace() or not character.isprintable() for character in endpoint):
-        # `urlsplit` drops line ends in silence, and whoever prints the endpoint would print two lines.
+        # `urlsplit` drops line ends silently, so a printed endpoint would span two lines.
         raise ValidationError("address", f"{expected} without spaces, got {shown(endpoint)}")
     try:
         url = urlsplit(text)
@@ -99,12 +100,13 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
     except ValueError as error:
         raise ValidationError("address", f"{expected}, got {shown(endpoint)}: {error}") from error
     if url.username is not None:
-        # Not shown: it ends with a password, and nobody would send it.
+        # Not shown, because it ends with a password, which would never be sent.
         raise ValidationError("address", f"{expected} without a user name; tokens are made of keys")
     if url.query or url.fragment or port == 0:
         raise ValidationError("address", f"{expected} and a port above 0, got {shown(endpoint)}")
     if url.scheme == "unix" and url.path:
-        # A host may stand there (Gazette writes the machine's name); the socket is local all the same.
+        # The URL may have a host (Gazette writes the machine's name); the socket is local all the
+        # same.
         return ChannelTarget(f"unix:{url.path}", tls=False)
     if url.scheme not in _DEFAULT_PORTS or not host or url.path not in ("", "/"):
         raise ValidationError("address", f"{expected}, got {shown(endpoint)}")
@@ -121,13 +123,13 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can connect to what listens there."""
+    """Tell whether only this machine can connect to a listener on this host."""
     if host == "localhost":
         return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return False  # A name: it may be of any interface.
+        return False  # a host name may belong to any interface.
 
 
 def parse_endpoints(addresses: str | Sequence[str], *, may_be_tls: bool = False) -> tuple[str, ...]:
@@ -148,11 +150,11 @@ def parse_endpoints(addresses: str | Sequence[str], *, may_be_tls: bool = False)
 
 
 class Tracked(Protocol):
-    """What is under way: a call, or an append of a stream."""
+    """An operation in progress: a call, or an append of a stream."""
 
-    # `Any`: a call hands itself over, whatever it is.
+    # `Any`, because a call passes itself, whatever its type.
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have `callback` called at its end."""
+        """Register a callback for its end."""
         ...
 
 
@@ -160,7 +162,7 @@ class AppendUnderWay(Tracked, Protocol):
     """An append whose answer can be awaited."""
 
     def cancel(self) -> bool:
-        """Take no interest in the answer."""
+        """Give up the answer."""
         ...
 
     def __await__(self) -> Generator[Any, None, AppendResponse]:
@@ -178,18 +180,20 @@ class StartsAppends(Protocol):
         *,
         timeout_seconds: float,
     ) -> AppendUnderWay:
-        """Send an append soon, behind those before it."""
+        """Send an append soon, after earlier ones."""
         ...
 
 
 @dataclass(slots=True)
 class BulkStub:
-    """The methods that carry content, with its messages coded by hand."""
+    """Methods that carry content, whose messages are encoded by hand."""
 
     append: grpc.aio.StreamUnaryMultiCallable[AppendRequest | bytes, AppendResponse]
     read: grpc.aio.UnaryStreamMultiCallable[ReadRequest, ReadChunk | ReadResponse]
     append_stream: StartsAppends | None = None
-    """Appends in one message each, beside and after others; None once the broker is known not to take them."""
+    """Sends appends as one message each, in parallel or pipelined; None once the broker is known not to support
+    them.
+    """
 
 
 def _append_stream(channel: grpc.aio.Channel) -> AppendStream:
@@ -229,17 +233,17 @@ class _Entry:
     """Calls under way."""
 
     async def close(self) -> None:
-        """End what goes through it."""
+        """Close the append stream."""
         await self.append_stream.close()
         await self.channel.close()
 
 
 class Channels(Protocol):
-    """What a client needs of its channels: `ChannelCache`, or another way to brokers."""
+    """Connections that a client needs: `ChannelCache`, or another implementation."""
 
     @property
     def default_endpoint(self) -> str:
-        """Where requests go for which no member is known."""
+        """Endpoint for requests without a known member."""
         ...
 
     closed: bool
@@ -257,7 +261,7 @@ class Channels(Protocol):
         ...
 
     def track(self, endpoint: str, call: Tracked) -> None:
-        """Keep what `call` goes through open as long as it is under way."""
+        """Keep the channel of `call` open as long as the call is in progress."""
         ...
 
     def state(self, endpoint: str) -> grpc.ChannelConnectivity | None:
@@ -265,15 +269,15 @@ class Channels(Protocol):
         ...
 
     async def reconnected(self, endpoint: str = "") -> None:
-        """Return once an endpoint's channel that is not connected is; never, if it is now."""
+        """Return once an endpoint's disconnected channel is connected; never returns if it is connected now."""
         ...
 
     async def renew(self, endpoint: str = "") -> None:
-        """Give an endpoint's connection up, and what is under way on it; the next call makes another."""
+        """Drop an endpoint's connection and the calls on it; the next call makes another."""
         ...
 
     async def sweep(self) -> None:
-        """Close what is idle."""
+        """Close idle channels."""
         ...
 
     async def close(self) -> None:
@@ -287,7 +291,7 @@ class ChannelCache:
     def __init__(
         self, default_endpoint: str, *, ca_file: Path | None = None, clock: Clock | None = None
     ) -> None:
-        """Take the default endpoint; nothing is opened yet.
+        """Parse the default endpoint; nothing is opened yet.
 
         Args:
             default_endpoint: Where requests go for which no member is known; several, separated by commas, of which the
@@ -308,7 +312,7 @@ class ChannelCache:
 
     @property
     def default_endpoint(self) -> str:
-        """Where requests go for which no member is known: the present one, unless it cannot be reached.
+        """Endpoint for requests without a known member: the present one, unless it cannot be reached.
 
         If none can, each call returns another, so that all are tried.
         """
@@ -333,7 +337,7 @@ class ChannelCache:
         return self._entry(endpoint).bulk
 
     def track(self, endpoint: str, call: Tracked) -> None:
-        """Keep an endpoint's channel open as long as `call` is under way."""
+        """Keep an endpoint's channel open as long as `call` is in progress."""
         entry = self._entry(endpoint)
         entry.calls += 1
 
@@ -349,17 +353,17 @@ class ChannelCache:
         return entry.channel.get_state() if entry else None
 
     async def reconnected(self, endpoint: str = "") -> None:
-        """Return once an endpoint's channel that is not connected is; never, if it is now."""
+        """Return once an endpoint's disconnected channel is connected; never returns if it is connected now."""
         if self._is_connected(endpoint):
             await asyncio.Event().wait()
         while not self._is_connected(endpoint):  # noqa: ASYNC110 - gRPC's own watches outlive a cancelled wait
             await asyncio.sleep(READY_LOOK_SECONDS)
 
     async def renew(self, endpoint: str = "") -> None:
-        """Give an endpoint's connection up, and what is under way on it; the next call makes another.
+        """Drop an endpoint's connection and the calls on it; the next call makes another.
 
-        For one that is silent though nobody closed it: TCP itself waits for minutes, and would send again only after
-        as long as the silence lasted.
+        Meant for a connection that is silent without having been closed: TCP waits for minutes, and retransmits only
+        after as long as the silence has lasted.
         """
         entry = self._entries.pop(endpoint or self.default_endpoint, None)
         if entry is not None:
@@ -380,12 +384,12 @@ class ChannelCache:
             and entry.used_monotonic_seconds < horizon
             and endpoint not in self._defaults
         ]
-        # Taken out before the first await, so that nobody is handed a channel that is being closed.
+        # Removed before the first await, so that no caller gets a channel that is being closed.
         for entry in [self._entries.pop(endpoint) for endpoint in idle]:
             await entry.close()
 
     async def close(self) -> None:
-        """Close every channel, cancel what runs on it, and open none any more. Idempotent."""
+        """Close every channel, cancel the calls on it, and open none any more. Idempotent."""
         self.closed = True
         entries = list(self._entries.values())
         self._entries.clear()

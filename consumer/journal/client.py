@@ -1,12 +1,12 @@
-r"""The client of the journal service: what applications, shards and tools call.
+r"""Client of the journal service, for applications, shards and tools.
 
     async with JournalClient("http://127.0.0.1:8081") as client:
         await client.append("flights/part-000", b'{"id":1}\n')
         async for span in client.reader("flights/part-000", block=False):
             print(span.offset, span.content)
 
-Every method belongs to the event loop that entered the client. Requests that only ask, and appends that left no trace,
-are repeated for `patience_seconds` while no broker can be reached; blocking reads and watches for ever.
+Every method belongs to the event loop that entered the client. While no broker can be reached, read-only requests, and
+appends that certainly wrote nothing, are repeated for `patience_seconds`; blocking reads and watches without limit.
 
 Source: gazette/core broker/client (roles).
 """
@@ -67,7 +67,7 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 from broadsheet.consumer.protocol.labels import NAME, label_set
 
 PATIENCE_SECONDS = 5.0
-"""How long requests that may be repeated are, unless the caller says otherwise: a broker's restart takes less."""
+"""Duration for which requests are repeated, unless the caller says otherwise: a broker's restart takes less."""
 
 
 class JournalClient:
@@ -88,7 +88,7 @@ class JournalClient:
         whole_bytes_max: int | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Take the address; nothing is opened before the client is entered.
+        """Parse the address; nothing is opened before the client is entered.
 
         Args:
             address: Any broker: `http://host:port`, `https://host:port`, `unix:///path` or `host:port`; several,
@@ -133,7 +133,7 @@ class JournalClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every channel; calls under way are cancelled. Idempotent."""
+        """Close every channel; calls in progress are cancelled. Idempotent."""
         await self._transport.channels.close()
 
     async def list(self, selector: LabelSelector | None = None) -> ListResult:
@@ -159,7 +159,7 @@ class JournalClient:
         return listing.journals[0]
 
     def watch_list(self, selector: LabelSelector | None = None) -> AsyncIterator[ListResult]:
-        """Yield the whole listing now and whenever a listed spec changes, for ever.
+        """Yield the whole listing now and whenever a listed spec changes, without end.
 
         Raises:
             ConsumerError: the first listing failed; later failures are retried.
@@ -171,7 +171,7 @@ class JournalClient:
     ) -> ApplyResponse:
         """Create, update and delete journals.
 
-        Reads and appends of this client that follow wait until their broker has seen the change.
+        Later reads and appends of this client wait until their broker has seen the change.
 
         Args:
             changes: All or none are applied.
@@ -246,9 +246,9 @@ class JournalClient:
     ) -> AppendResponse:
         """Append `content` as one contiguous, atomic span.
 
-        Never repeated here is an append whose commit was sent and whose answer was lost: a caller who repeats it gets
-        at-least-once. To get exactly-once, demand `offset` and repeat with the same: then WrongAppendOffsetError
-        means that something landed there, and reading it tells what.
+        An append whose commit was sent and whose answer was lost is never repeated here: a caller who repeats it gets
+        at-least-once. For exactly-once, demand `offset` and repeat with the same value. WrongAppendOffsetError then
+        means that some append landed there, and reading it tells which.
 
         Args:
             journal: Its name; may carry `;meta`.
@@ -290,7 +290,7 @@ class JournalClient:
         return await append_once(self._transport, request, pieces, in_turn)
 
     async def ask_once(self, *, timeout_seconds: float) -> None:
-        """Find out whether a broker answers: return if it does, a refusal included. Never repeated.
+        """Check that a broker answers, a refusal included. Never repeated.
 
         Args:
             timeout_seconds: Longest wait for the answer.
@@ -301,14 +301,14 @@ class JournalClient:
         await ask_once(self._transport, timeout_seconds=timeout_seconds)
 
     async def renew_connection(self) -> None:
-        """Give up the connection to `address`, which is silent, and all that is under way on it.
+        """Drop the connection to `address`, which is silent, and all calls on it.
 
-        What can be repeated is, on a new connection; an append whose answer is lost is told so.
+        Requests that can be repeated continue on a new connection; an append whose answer is lost raises an error.
         """
         await self._transport.channels.renew()
 
     async def pause(self, seconds: float) -> None:
-        """Wait before another attempt; no longer than until a broker is reached again that could not be."""
+        """Wait before another attempt; ends early when an unreachable broker can be reached again."""
         await self._transport.pause(seconds)
 
     async def write_head(self, journal: str) -> int:
@@ -321,7 +321,7 @@ class JournalClient:
         return (await self.present(journal)).write_head
 
     async def present(self, journal: str) -> Present:
-        """Return the journal's write head, and which incarnation of it that is.
+        """Return the journal's write head and identity.
 
         Raises:
             JournalError: the journal does not exist, is suspended, or may not be read.
@@ -370,10 +370,10 @@ class JournalClient:
     async def delete_fragments(
         self, journal: str, fragments: Sequence[Fragment]
     ) -> Sequence[Fragment]:
-        """Remove sealed fragments for ever; return the begin and end of those that are gone now, ascending.
+        """Remove sealed fragments permanently; return the begin and end of those that are gone now, ascending.
 
-        Not removed is what is not there as described, and the journal's newest fragment. Only brokers of this project
-        can do this; with Gazette's, whoever has the fragment store removes its files.
+        Fragments that differ from their description are not removed, nor is the journal's newest one. Only brokers of
+        this project support this; with Gazette's, the owner of the fragment store removes its files.
 
         Args:
             journal: Its name.
@@ -390,9 +390,9 @@ class JournalClient:
     def verify(
         self, journal: str, *, discard_damaged: bool = False
     ) -> AsyncIterator[VerifyJournalResponse]:
-        """Have the broker read and verify every sealed fragment of a journal.
+        """Make the broker read and verify every sealed fragment of a journal.
 
-        Yields the number of fragments first, then what each turned out to be. Only brokers of this project can do it.
+        Yields the number of fragments first, then the result of each. Only brokers of this project support this.
 
         Args:
             journal: Its name.
@@ -406,7 +406,7 @@ class JournalClient:
         return verify_journal(self._transport, journal, discard_damaged=discard_damaged)
 
     async def list_quarantine(self) -> Sequence[QuarantineEntry]:
-        """Return what the broker did not know and moved aside, oldest first; only brokers of this project have such.
+        """Return unknown data that the broker moved aside, oldest first; only brokers of this project support this.
 
         Raises:
             RpcFailedError: the broker has no quarantine.
@@ -415,7 +415,7 @@ class JournalClient:
         return await list_quarantine(self._transport)
 
     async def purge_quarantine(self, entry: str) -> None:
-        """Remove one entry of the broker's quarantine for ever.
+        """Remove one entry of the broker's quarantine permanently.
 
         Raises:
             RpcFailedError: there is no such entry, or the broker has no quarantine.

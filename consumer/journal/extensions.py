@@ -1,4 +1,4 @@
-"""Removes fragments of journals: what brokers of this project can, and Gazette's cannot."""
+"""Client calls that only brokers of this project support: deletion, quarantine and verification."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def _is_unreachable(error: BaseException) -> bool:
     return isinstance(error, EndpointError)
 
 
-# Client calls about a broker's quarantine: only brokers of this project have one.
+# Calls about a broker's quarantine.
 async def list_quarantine(transport: JournalTransport) -> Sequence[QuarantineEntry]:
-    """Return what the broker moved aside, oldest first.
+    """Return the data that the broker moved aside, oldest first.
 
     Raises:
         RpcFailedError: the broker has no quarantine (UNIMPLEMENTED).
@@ -106,7 +106,7 @@ async def list_quarantine(transport: JournalTransport) -> Sequence[QuarantineEnt
 
 
 async def purge_quarantine(transport: JournalTransport, entry: str) -> None:
-    """Remove one entry for ever.
+    """Remove one entry permanently.
 
     Raises:
         RpcFailedError: there is no such entry, or the broker has no quarantine.
@@ -124,13 +124,13 @@ async def purge_quarantine(transport: JournalTransport, entry: str) -> None:
     )
 
 
-# Client call that has a broker verify what it keeps: only brokers of this project can.
+# Verification of the content that a broker stores.
 
 
 async def verify_journal(
     transport: JournalTransport, journal: str, *, discard_damaged: bool
 ) -> AsyncIterator[VerifyJournalResponse]:
-    """Yield the number of fragments, then what each turned out to be.
+    """Yield the number of fragments, then the result of each.
 
     Raises:
         ValidationError: the journal's name is malformed.

@@ -1,4 +1,4 @@
-"""Guards a read that goes on from a remembered offset: against a journal that is another one now, or went back."""
+"""Guard of a read that continues from a remembered offset, against a replaced or truncated journal."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from broadsheet.consumer.errors import JournalReplacedError
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 
 HEAD_PATIENCE_SECONDS = 5.0
-"""How long a write head may be below what was read before it counts as gone back: replicas of Gazette's brokers lag by
-what one of them has not yet seen, a second or so."""
+"""Time for which a write head may be below what was read before the journal counts as truncated. Replicas of
+Gazette's brokers lag by a second or so.
+"""
 
-# Whether an offset that was remembered still means the same content: pure.
+# Validity of a remembered offset: pure.
 #
-#     epoch not known (Gazette's brokers, checkpoints of before)     only the write head can contradict the offset
-#     another incarnation                                            the journal was deleted, or lost, and made again
+#     epoch not known (Gazette's brokers, earlier checkpoints)       only the write head can contradict the offset
+#     another incarnation                                            the journal was deleted, or lost, and created again
 #     an earlier epoch of this incarnation, and the offset is beyond what later ones kept of it
 #                                                                    what was read is gone, and other bytes are
 #                                                                      there now
-#     an epoch that this incarnation never had                       the journal is an older copy, or went its own way
+#     an epoch that this incarnation never had                       the journal is an older copy, or has diverged
 #
 # Source: KIP-101, KIP-320 (truncation is detected by epoch and offset).
 
@@ -28,33 +29,33 @@ _SHOWN_DIGITS = 8
 
 
 class RememberedOffset(Enum):
-    """What an offset that was remembered is worth."""
+    """Validity of a remembered offset."""
 
     SAME = "same"
     """The content below it is what was read."""
     BEHIND = "behind"
-    """The write head is below it: a replica that lags, a journal that is being recovered, or one that lost its end."""
+    """The write head is below it: a lagging replica, a journal that is being recovered, or one that lost its end."""
     REPLACED = "replaced"
-    """Other content is there now than was read."""
+    """The content there now is not what was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What a broker says of a journal now."""
+    """Present state of a journal, as told by a broker."""
 
     write_head: int
-    """Bytes."""
+    """Write head, bytes."""
     identity: JournalIdentity | None
-    """None if the broker tells none."""
+    """None if the broker does not tell it."""
 
     @property
     def epoch(self) -> JournalEpoch | None:
-        """The present epoch, to be remembered beside offsets."""
+        """The present epoch, to be stored with offsets."""
         return None if self.identity is None else present_epoch(self.identity)
 
 
 def present_epoch(identity: JournalIdentity) -> JournalEpoch | None:
-    """Return the epoch that an identity ends in; None if it has none."""
+    """Return the last epoch of an identity; None if it has none."""
     if not identity.epochs:
         return None
     last = identity.epochs[-1]
@@ -79,13 +80,14 @@ def standing(offset: int, epoch: JournalEpoch | None, present: Present) -> Remem
 
 
 def shared_end(epoch: JournalEpoch, identity: JournalIdentity) -> int | None:
-    """Return up to where the content of an epoch is still there, bytes; None if it is the present one: to its end."""
+    """Return the offset up to which an epoch's content still exists, bytes; None if it is the present epoch."""
     if epoch.incarnation != identity.incarnation:
         return 0
     listed = {each.number: each.nonce for each in identity.epochs}
     oldest = min(listed)
     if epoch.number >= oldest and listed.get(epoch.number) != epoch.nonce:
-        # It was never one of this copy's: they share only what is older than both, which nobody can tell.
+        # This copy never had the epoch. They share only what is older than both, whose extent is
+        # unknown.
         return 0
     later = [each.begin for each in identity.epochs if each.number > epoch.number]
     return min(later, default=None)
@@ -99,7 +101,7 @@ def epoch_text(epoch: JournalEpoch | None) -> str:
 
 
 class OffsetGuard:
-    """What is known of the journal that a reader has read so far. Of one reader at a time."""
+    """Knowledge of the journal that one reader has read so far. Used by one reader at a time."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class OffsetGuard:
         patience_seconds: float = HEAD_PATIENCE_SECONDS,
         on_epoch: Callable[[JournalEpoch], None] = lambda _: None,
     ) -> None:
-        """Begin with what was remembered.
+        """Begin with the remembered epoch.
 
         Args:
             journal: Named in errors.
@@ -133,7 +135,8 @@ class OffsetGuard:
         """Whether the journal was found to be the same since the last read of it ended."""
 
     def look(self, present: Present, now: float, *, offset: int | None = None) -> bool:
-        """Judge an offset before a read begins there; False if the head is below it, so that it may be asked again.
+        """Judge an offset before a read begins there; False if the head is below it, in which case it may be asked
+        again.
 
         Args:
             present: What the broker says.
@@ -169,11 +172,11 @@ class OffsetGuard:
         self._note(present_epoch(identity))
 
     def _read_below(self, offset: int) -> int:
-        """Return up to where the journal was really read by a reader that is at an offset, bytes."""
+        """Return the offset up to which the journal was really read by a reader at this offset, bytes."""
         return offset if offset > self._starts_at else min(offset, self._read_through)
 
     def _note(self, epoch: JournalEpoch | None) -> None:
-        """Remember the present epoch: what was read before is content of it, too."""
+        """Remember the present epoch, because it includes the content read before."""
         if epoch is not None and epoch != self._epoch:
             self._epoch = epoch
             self._on_epoch(epoch)

@@ -1,4 +1,4 @@
-"""Lists, watches and changes journals, and lists their fragments.
+"""Listings, watches and changes of journals, and listings of their fragments.
 
 Source: gazette/core broker/client/list.go, apply.go; broker/list_apply_api.go (snapshots, resumption).
 """
@@ -60,9 +60,9 @@ from broadsheet.consumer.protocol.validation_journal import (
 BACKOFF_SECONDS_MAX = 2.0
 """Longest pause of a watch between attempts."""
 _ASKED_ABOUT = "broadsheet/reachable"
-"""Name of a journal that nobody need have: an empty listing is an answer."""
+"""Name of a journal that need not exist: an empty listing is an answer."""
 _INVALID = "INVALID_ANSWER"
-"""Stands for the gRPC status in the error about an answer that breaks a rule."""
+"""Replaces the gRPC status in the error about an answer that breaks a rule."""
 
 _log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class ListResult:
 
 
 async def list_journals(transport: JournalTransport, selector: LabelSelector) -> ListResult:
-    """List the journals that match; try again, for the transport's patience, while no broker can be reached.
+    """List the matching journals; retries for the transport's patience while no broker can be reached.
 
     Raises:
         ValidationError: the selector is malformed.
@@ -98,7 +98,7 @@ async def list_journals(transport: JournalTransport, selector: LabelSelector) ->
 
 
 async def ask_once(transport: JournalTransport, *, timeout_seconds: float) -> None:
-    """Find out whether a broker answers at all, by a listing of a journal that need not exist.
+    """Check that a broker answers at all, by listing a journal that need not exist.
 
     Args:
         transport: Finds the broker.
@@ -114,13 +114,13 @@ async def ask_once(transport: JournalTransport, *, timeout_seconds: float) -> No
     except EndpointError:
         raise
     except ConsumerError as error:
-        _log.debug("ask_once.refused", cause=str(error))  # An answer, too.
+        _log.debug("ask_once.refused", cause=str(error))  # a refusal is an answer, too.
 
 
 async def watch_journals(
     transport: JournalTransport, selector: LabelSelector
 ) -> AsyncIterator[ListResult]:
-    """Yield a whole listing now and at each change until the client closes; broken streams resume where they were.
+    """Yield a whole listing now and at each change until the client closes; broken streams resume.
 
     Raises:
         ConsumerError: the first listing failed; later failures are retried.
@@ -178,7 +178,7 @@ class _Listing:
                     raise EndpointError(self.address, "the broker ended the watch in a snapshot")
                 return ListResult(first.header, journals)
             if endless and first is None and not response.ByteSize():
-                continue  # closes an empty snapshot, of which the first message told already
+                continue  # closes an empty snapshot, which the first message already reported
             self._check(response, is_first=first is None, endless=endless)
             journals.extend(response.journals)
             # The first message of an empty snapshot is also its last.
@@ -191,7 +191,7 @@ class _Listing:
             response = await self._call.read()
         except grpc.aio.AioRpcError as error:
             if endless and error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-                return None  # the stream had its time
+                return None  # the stream reached its time limit
             raise error_of_rpc(self.address, error) from error
         except asyncio.CancelledError as error:
             if cancelled_by_peer():
@@ -237,8 +237,8 @@ async def apply_changes(
 
 async def _apply_batch(transport: JournalTransport, request: ApplyRequest) -> ApplyResponse:
     peer = transport.default_peer()
-    # Only a connection that was never made is tried again: an apply whose answer was lost may have been done, and
-    # would then conflict with itself.
+    # Only a connection that was never made is tried again. An apply whose answer was lost may have
+    # been done, and would then conflict with itself.
     async for attempt in patiently(transport, _was_refused):
         with attempt:
             metadata = transport.metadata(

@@ -1,11 +1,11 @@
-"""Appends that are sent before those are answered which they depend on: the broker keeps their order.
+"""Pipelined appends: sent before their predecessors are acknowledged; the broker preserves the order.
 
-    before     append A ─► answer ─► append B ─► answer         two ways there and back
-    in turn    append A ─┐
-               append B ─┴► A done, then B ─► answers            one
+    sequential   append A ─► answer ─► append B ─► answer       two round trips
+    pipelined    append A ─┐
+                 append B ─┴► A done, then B ─► answers          one
 
-Only what one broker appends can be in turn. It refuses what is out of turn, having written nothing; that is then sent
-once the others are answered, as if there had been no turns.
+Only appends to the same broker can be pipelined. The broker refuses an append whose predecessors did not succeed,
+having written nothing; the client then sends it again once they are answered, without naming them.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from broadsheet.consumer.op_future import AppendToken
 _PREFIX_BYTES = 12
 _COUNT_BYTES = 8
 AFTER_MAX = 16
-"""An append that depends on more than these waits for their answers."""
+"""Most predecessors of a pipelined append; one that depends on more waits for their answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """An append's place among others."""
+    """Place of an append in the pipelined order."""
 
     name: bytes
-    """Its own; never used again."""
+    """The append's name; never used again."""
     after: tuple[AppendToken, ...] = ()
-    """What must have succeeded first; a broker that is not theirs refuses."""
+    """Predecessors that must have succeeded; a broker other than theirs refuses the append."""
     on_sent: Callable[[AppendToken], None] = lambda _: None
-    """Called when it is on its way in turn; not called if it goes without."""
+    """Called when the append was sent pipelined; not called if it is sent without."""
 
 
 class TokenSource:
-    """Makes names that nobody else makes."""
+    """Generator of unique names."""
 
     def __init__(self, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
-        """Take a source of randomness, for all names together."""
+        """Draw a random prefix, shared by all names."""
         self._prefix = random_bytes(_PREFIX_BYTES)
         self._counts = itertools.count()
 
     def next(self) -> bytes:
-        """Return another name, 20 bytes."""
+        """Return a new name, 20 bytes."""
         return self._prefix + next(self._counts).to_bytes(_COUNT_BYTES)

@@ -1,6 +1,6 @@
-"""Reads a journal's bytes in order, once each, over broken connections and brokers that come and go.
+"""Reader of a journal's bytes: in order, once each, across broken connections and broker restarts.
 
-What ends a read: `end_offset`, the write head of a non-blocking read, or an error that asking again would not cure.
+A read ends at `end_offset`, at the write head if it does not block, or with an error that repetition would not cure.
 Everything else is retried at the first undelivered byte.
 
 Source: gazette/core broker/client/reader.go, retry_reader.go. Unlike the model, NOT_ALLOWED is surfaced, and an answer
@@ -53,16 +53,17 @@ from broadsheet.consumer.protocol.validation_journal import (
 from broadsheet.consumer.protocol.validation_journal_response import validate_read_chunk
 
 REFUSALS_MAX = 4
-"""Answers in a row of "no such journal", or against the protocol, after which they are believed. A journal just applied
-may be unknown to another broker for a moment."""
+"""Number of consecutive "no such journal" answers, or answers against the protocol, after which they are believed.
+Another broker may not yet know a journal that was just applied.
+"""
 BACKOFF_SECONDS_MAX = 2.0
 """Longest pause between attempts."""
 _DOOMED_CODES = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION")
 _log = structlog.get_logger()
 
 
-# Where a read stands: which bytes were delivered, and whether the broker's next message follows
-# from them.
+# Progress of a read: which bytes were delivered, and whether the broker's next message follows from
+# them.
 #
 # Pure: messages in, spans out. It outlives the RPCs of one reader, so a retry asks for the first
 # undelivered byte.
@@ -76,10 +77,10 @@ class ReadSpan:
     """Consecutive bytes of a journal."""
 
     offset: int
-    """Of the first byte."""
+    """Offset of the first byte."""
     content: bytes
     jumped: bool = False
-    """The bytes before `offset` that had not been delivered are gone from the journal (a hole)."""
+    """True if undelivered bytes before `offset` are gone from the journal (a hole)."""
 
     @property
     def end(self) -> int:
@@ -89,34 +90,34 @@ class ReadSpan:
 
 @dataclass(slots=True)
 class ReadProgress:
-    """What was delivered, and what the current RPC said about the fragment being read."""
+    """Delivered bytes, and the current RPC's description of the fragment being read."""
 
     offset: int
-    """First undelivered byte; -1 is the write head, until an answer names it."""
+    """First undelivered byte; -1 is the write head, until an answer tells it."""
     end_offset: int = 0
-    """Reading is complete here; 0 is nowhere."""
+    """Offset at which reading is complete; 0 is none."""
     write_head: int = 0
     """As of the newest answer."""
     fragment: Fragment | None = None
-    """The fragment that holds `offset`, as of the newest answer; without a sum where it has grown since."""
+    """The fragment that holds `offset`, as of the newest answer; without a sum if it has grown since."""
     jumped: bool = False
     """A hole was met, and the bytes after it were not delivered yet."""
     identity: JournalIdentity | None = None
-    """Of the journal, as of the newest answer that told it; None from brokers that tell none."""
+    """Identity of the journal in the newest answer that had one; None from brokers that do not tell it."""
     in_fragment: bool = False
-    """The current RPC has described the fragment that its next chunk belongs to."""
+    """True if the current RPC has described the fragment that its next chunk belongs to."""
 
     @property
     def complete(self) -> bool:
-        """Whether every byte below `end_offset` was delivered or is gone."""
+        """True if every byte below `end_offset` was delivered or is gone."""
         return 0 < self.end_offset <= self.offset
 
     def on_opened(self) -> None:
-        """Expect metadata before content: a new RPC was opened."""
+        """Expect metadata before content, because a new RPC was opened."""
         self.in_fragment = False
 
     def on_metadata(self, response: ReadResponse) -> None:
-        """Take a message without content.
+        """Process a message without content.
 
         Raises:
             ValidationError: it contradicts itself or goes back.
@@ -144,9 +145,9 @@ class ReadProgress:
         self.in_fragment = True
 
     def on_chunk(self, chunk: ReadChunk) -> ReadSpan:
-        """Take a chunk and return what it adds.
+        """Process a chunk and return the span that it adds.
 
-        One that begins where an open fragment ended goes on in it (`broadsheet.consumer.protocol.call_metadata`).
+        A chunk that begins where an open fragment ended continues it (`broadsheet.consumer.protocol.call_metadata`).
 
         Raises:
             ValidationError: it goes back, or leaves its fragment.
@@ -173,7 +174,7 @@ class ReadProgress:
         return span
 
     def _grow(self, fragment: Fragment, end: int) -> None:
-        """Take note that the open fragment has come to `end`, and with it the journal."""
+        """Extend the open fragment, and with it the journal, to `end`."""
         fragment.end = end
         fragment.ClearField("sum")
         self.write_head = max(self.write_head, end)
@@ -182,7 +183,7 @@ class ReadProgress:
 class Reader:
     """An asynchronous iterator of `ReadSpan`s. Iterate it from one task at a time; `aclose` it if you stop early.
 
-    A cancelled iteration loses nothing: the next one goes on at the first undelivered byte.
+    A cancelled iteration loses nothing: the next one continues at the first undelivered byte.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Reader:
         linger_seconds: float = 0.0,
         guard: OffsetGuard | None = None,
     ) -> None:
-        """Take the request; nothing is sent until the first iteration.
+        """Create the reader; nothing is sent until the first iteration.
 
         Args:
             transport: Reaches brokers.
@@ -223,7 +224,7 @@ class Reader:
 
     @property
     def journal(self) -> str:
-        """The journal, as asked for: with its `;meta` if it had one."""
+        """The journal as requested, with its `;meta` if it had one."""
         return self._request.journal
 
     @property
@@ -238,7 +239,7 @@ class Reader:
 
     @property
     def identity(self) -> JournalIdentity | None:
-        """Which incarnation of the journal was read, as of the newest answer; None if no broker has told."""
+        """Identity of the journal in the newest answer; None if no broker has told it."""
         return self._progress.identity
 
     @property
@@ -266,7 +267,7 @@ class Reader:
                 if not cancelled_by_peer():
                     raise
                 if self._is_finished():
-                    break  # another task closed us
+                    break  # another task closed the reader
                 await self._pause(EndpointError(self._endpoint, "the broker cancelled the read"))
             else:
                 if span is not None:
@@ -290,7 +291,7 @@ class Reader:
         await self.aclose()
 
     async def _step(self) -> ReadSpan | None:
-        """Read one message; return what it adds, if anything."""
+        """Read one message; return the span that it adds, if any."""
         if self._call is None:
             if self._progress.complete:
                 self._finished = True
@@ -330,7 +331,8 @@ class Reader:
 
     async def _open(self) -> None:
         if self._progress.offset < 0 and self._request.block:
-            # The broker would take the head of the moment anew at each retry, and bytes in between would be missed.
+            # At each retry the broker would use the head of that moment, and bytes in between would
+            # be missed.
             await self._find_head()
             return
         if self._guard is not None and not self._guard.looked:
@@ -352,7 +354,7 @@ class Reader:
         self._transport.channels.track(peer.endpoint, self._call)
         self._heard = False
         if self._guard is not None:
-            self._guard.looked = False  # Whatever ends this read may have replaced the journal.
+            self._guard.looked = False  # the cause of this end may also have replaced the journal.
         self._progress.on_opened()
 
     async def _find_head(self) -> None:
@@ -362,7 +364,7 @@ class Reader:
             self._progress.write_head = probe.write_head
 
     async def _look(self, guard: OffsetGuard) -> None:
-        """Have the guard judge where we are: a read that waits beyond the head would be told nothing."""
+        """Let the guard judge the offset, because a read that waits beyond the head would get no answer."""
         probe = await self._probe()
         if probe is None:
             return
@@ -374,8 +376,8 @@ class Reader:
             )
 
     def _read_before(self, offset: int) -> int:
-        """Return up to where the journal was read before this read came to an offset, bytes."""
-        # What is read again, up to an end, was all read before.
+        """Return the offset up to which the journal was read before this read reached an offset, bytes."""
+        # Everything that a bounded read covers was read before.
         return max(offset, self._request.end_offset)
 
     async def _probe(self) -> Reader | None:
@@ -397,7 +399,9 @@ class Reader:
         return probe
 
     async def _on_clean_end(self) -> None:
-        """The broker stopped, the journal moved, or a token expired: ask again, at once if it had anything to say."""
+        """Ask again after the broker stopped, the journal moved, or a token expired; at once if bytes were
+        delivered.
+        """
         self._drop_call()
         if not self._heard and not self._progress.complete:
             await self._pause(EndpointError(self._endpoint, "the broker ended the read"))
@@ -437,7 +441,7 @@ class Reader:
         await self._pause(error)
 
     async def _pause(self, error: ConsumerError) -> None:
-        """Wait before asking again; a read that does not block loses patience."""
+        """Pause before asking again; raise the error if the read does not block and patience is over."""
         now = self._clock.monotonic_seconds()
         if self._waiting_since is None:
             self._waiting_since = now
@@ -455,14 +459,15 @@ class Reader:
         await self._transport.pause(self._backoff.next_seconds(), self._endpoint)
 
     def _note_success(self) -> None:
-        """Forget past trouble. Only bytes are success: metadata that nothing good follows must not start us over."""
+        """Reset the failure counts. Only bytes count as success, because metadata alone must not reset them."""
         self._heard = True
         self._refusals = 0
         self._waiting_since = None
         self._backoff.reset()
 
     def _is_finished(self) -> bool:
-        # A method, because another task may close us while we wait, which type checkers do not expect of a field.
+        # A method, because another task may close the reader while it waits, which type checkers do
+        # not expect of a field.
         return self._finished
 
     def _drop_call(self) -> None:
@@ -472,5 +477,5 @@ class Reader:
 
 
 def _is_doomed(error: ConsumerError) -> bool:
-    """Tell whether a request that failed so would fail again."""
+    """Tell whether a request that failed with this error would fail again."""
     return isinstance(error, RpcFailedError) and error.code in _DOOMED_CODES

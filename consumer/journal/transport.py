@@ -1,4 +1,4 @@
-"""What every journal request shares: which broker to ask, as whom, and what its answer teaches about routes.
+"""Shared parts of all journal requests: choice of the broker, authorization, and routes learned from answers.
 
 Source: gazette/core broker/protocol/dispatcher.go (dispatch rules), broker/protocol/auth.go (default claims).
 """
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
     from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 STREAM_LIFE_SECONDS = 300.0
-"""A read or a watch is opened anew after this: so a peer that died without a word is noticed."""
+"""Duration after which a read or a watch is reopened, so that a peer that died silently is noticed."""
 UNARY_TIMEOUT_SECONDS = 30.0
-"""Longest wait for one answer to a request that does not block by itself."""
+"""Longest wait for the answer to a request that does not block by itself."""
 PAUSE_SECONDS_MIN = 0.05
-"""Between two attempts, at least."""
+"""Least pause between two attempts."""
 _RETRY_SECONDS_FIRST, _RETRY_SECONDS_MAX = 0.05, 1.0
 _SELECTORS_MAX = 4096
-"""Journals whose selector is remembered: a process asks about the same ones again and again."""
+"""Number of journals whose selector is cached, because a process asks about the same ones repeatedly."""
 RpcMetadata = tuple[tuple[str, str], ...]
 
-# Which brokers serve a journal, as far as we have heard, and which of them to ask.
+# Known routes of journals, and the choice of a broker to ask.
 #
 # Routes come free with every answer. They are kept for a while, the least recently used go first,
 # and a broker that turns out unavailable invalidates its route. A wrong route costs a hop, never a
@@ -82,7 +82,7 @@ UNASSIGNED = (
     Status.INSUFFICIENT_JOURNAL_BROKERS,
     Status.NOT_JOURNAL_BROKER,
 )
-"""Nobody serves the journal right now, or not this broker: nothing was done and a retry is safe."""
+"""Statuses of a journal without a broker, or with another one: nothing was done and a retry is safe."""
 _ERROR_BY_STATUS: dict[Status.ValueType, type[JournalError]] = {
     Status.JOURNAL_NOT_FOUND: JournalNotFoundError,
     Status.NOT_ALLOWED: JournalNotAllowedError,
@@ -92,7 +92,7 @@ _ERROR_BY_STATUS: dict[Status.ValueType, type[JournalError]] = {
     Status.FRAGMENT_STORE_UNHEALTHY: JournalStoreUnhealthyError,
 } | dict.fromkeys(UNASSIGNED, JournalUnavailableError)
 
-# What gRPC's transport says when nobody listens, or the name is unknown.
+# Texts of gRPC's transport when no server listens, or the name is unknown.
 _NEVER_CONNECTED = re.compile(
     r"failed to connect to all addresses|connection refused|(dns|name) resolution", re.IGNORECASE
 )
@@ -103,7 +103,7 @@ _UNKNOWN_NAME = re.compile(
 
 
 def error_of_status(journal: str, status: Status.ValueType, detail: str = "") -> JournalError:
-    """Return the exception of a status other than OK."""
+    """Return the exception for a status other than OK."""
     kind = _ERROR_BY_STATUS.get(status)
     name = Status.Name(status) if status in Status.values() else str(status)
     if kind is None:
@@ -114,7 +114,7 @@ def error_of_status(journal: str, status: Status.ValueType, detail: str = "") ->
 
 
 def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
-    """Return the exception of a request that gRPC failed.
+    """Return the exception for a request that gRPC failed.
 
     Args:
         address: The endpoint that was asked.
@@ -127,7 +127,7 @@ def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
                 address, _unavailable(detail), never_connected=never_connected(detail)
             )
         case grpc.StatusCode.CANCELLED:
-            # By the broker, which is stopping: our own cancellation is CancelledError.
+            # Cancelled by the broker, which is stopping: our own cancellation is CancelledError.
             return EndpointError(address, f"it ended the call: {detail}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return EndpointError(address, f"no answer in time: {detail}")
@@ -140,7 +140,7 @@ def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
 
 
 def never_connected(detail: str) -> bool:
-    """Tell by the detail of an UNAVAILABLE whether the server cannot have seen anything of the request."""
+    """Tell from the detail of an UNAVAILABLE whether the server certainly saw nothing of the request."""
     return _NEVER_CONNECTED.search(detail) is not None
 
 
@@ -162,7 +162,7 @@ class RouteCache:
     """Routes by journal: bounded in number and in age."""
 
     def __init__(self, size: int, ttl_seconds: float, *, clock: Clock | None = None) -> None:
-        """Set the bounds.
+        """Create an empty cache.
 
         Args:
             size: Most routes kept; 0 keeps none.
@@ -176,11 +176,11 @@ class RouteCache:
 
     @property
     def enabled(self) -> bool:
-        """Whether any route is ever kept."""
+        """True if routes are kept at all."""
         return self._size > 0
 
     def route_of(self, journal: str) -> Route | None:
-        """Return the journal's route if it is known and young enough."""
+        """Return the journal's route if it is known and recent enough."""
         known = self._known.get(journal)
         if known is None:
             return None
@@ -191,7 +191,7 @@ class RouteCache:
         return known.route
 
     def update(self, journal: str, route: Route | None) -> None:
-        """Learn a journal's route; one without members or endpoints forgets it."""
+        """Store a journal's route; one without members or endpoints removes it."""
         if route is None or not route.members or len(route.endpoints) != len(route.members):
             self.forget(journal)
             return
@@ -204,7 +204,7 @@ class RouteCache:
             self._known.popitem(last=False)
 
     def forget(self, journal: str) -> None:
-        """Drop a journal's route, e.g. because its broker is unavailable."""
+        """Remove a journal's route, e.g. because its broker is unavailable."""
         self._known.pop(journal, None)
 
 
@@ -242,12 +242,12 @@ def choose_endpoint(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One broker to ask."""
+    """A broker to ask."""
 
     endpoint: str
     stub: JournalAsyncStub
     bulk: BulkStub
-    """The stub's methods that carry content."""
+    """The methods that carry content."""
 
 
 class JournalTransport:
@@ -279,11 +279,11 @@ class JournalTransport:
         self._zone = zone
 
     def default_peer(self) -> Peer:
-        """Return the broker to ask about no journal in particular."""
+        """Return the broker for requests that concern no particular journal."""
         return self._peer(self.channels.default_endpoint)
 
     def peer_for(self, journal: str, *, primary: bool) -> Peer:
-        """Return the broker to ask: the journal's primary or any of its members, else the default one."""
+        """Return the broker for a journal's requests: its primary or any member, else the default one."""
         endpoint = choose_endpoint(
             self.routes.route_of(journal),
             zone=self._zone,
@@ -300,7 +300,7 @@ class JournalTransport:
     def metadata(
         self, capability: Capability, selector: LabelSelector, *, life_seconds: float
     ) -> RpcMetadata:
-        """Return the metadata of a request that needs no more than this."""
+        """Return the metadata of a request that needs only these claims."""
         return self._auth.metadata(expiring(capability, selector, life_seconds=life_seconds))
 
     def journal_metadata(
@@ -311,7 +311,7 @@ class JournalTransport:
         return self.metadata(capability, selector, life_seconds=life_seconds)
 
     def revision_floor(self, min_etcd_revision: int) -> int:
-        """Return the revision that a request waits for: what was asked, or our own last apply."""
+        """Return the revision that a request waits for: the requested one, or that of the client's last apply."""
         return max(min_etcd_revision, self.applied_revision)
 
     def learn(self, journal: str, header: Header) -> None:
@@ -319,12 +319,12 @@ class JournalTransport:
         self.routes.update(journal, header.route)
 
     def note_failure(self, journal: str, error: grpc.aio.AioRpcError) -> None:
-        """Forget the route that led to a broker which is not there."""
+        """Forget a route that led to an unavailable broker."""
         if error.code() == grpc.StatusCode.UNAVAILABLE:
             self.routes.forget(journal)
 
     async def pause(self, seconds: float, endpoint: str = "") -> None:
-        """Wait before another attempt; no longer than until a broker is reached again that could not be.
+        """Wait before another attempt; ends early when an unreachable broker can be reached again.
 
         Args:
             seconds: Longest wait. The least is `PAUSE_SECONDS_MIN`, however often the connection comes and goes.
@@ -339,7 +339,7 @@ class JournalTransport:
 
 @lru_cache(maxsize=_SELECTORS_MAX)
 def _selector_of(journal: str) -> LabelSelector:
-    """Return what picks a journal; nobody changes it."""
+    """Return the selector of one journal, which is shared and must not be changed."""
     name, _ = split_journal(journal)
     return LabelSelector(include=label_set((NAME, name)))
 
@@ -365,9 +365,9 @@ def patiently(
 
 
 def cancelled_by_peer() -> bool:
-    """Tell, inside `except CancelledError`, whether it is the peer that cancelled the call and nobody the task.
+    """Tell, inside `except CancelledError`, whether the peer cancelled the call, rather than this process the task.
 
-    grpc.aio raises CancelledError for a call with status CANCELLED, which a broker that goes away may send.
+    grpc.aio raises CancelledError for a call with status CANCELLED, which a stopping broker may send.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() == 0

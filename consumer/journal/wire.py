@@ -1,6 +1,6 @@
-"""The messages that carry bulk bytes, coded by hand; everything else is left to protobuf.
+"""Messages that carry bulk bytes, encoded by hand; protobuf encodes all others.
 
-Both sides of the journal service use it: protobuf copies content twice where once is enough.
+Both sides of the journal service use this module, because protobuf copies content twice where once is enough.
 
 Source: consumer/protocol/journal.proto (field numbers); protobuf's wire format (varints, lengths).
 """
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 
 APPEND_SERVICE = "broadsheet.v1.AppendService"
-"""The service of brokers that take appends in one message each; see consumer/protocol/appends.proto."""
+"""Service of brokers that take an append in one message; see consumer/protocol/appends.proto."""
 _READ_OFFSET_TAG = b"\x18"  # ReadResponse field 3, varint
 _READ_CONTENT_TAG = b"\x3a"  # ReadResponse field 7, length-delimited
 _APPEND_CONTENT_TAG = 0x22  # AppendRequest field 4, length-delimited
@@ -23,14 +23,14 @@ _APPEND_CONTENT_HEAD = bytes([_APPEND_CONTENT_TAG])
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """A ReadResponse that carries content and its offset, and nothing else."""
+    """A ReadResponse that has only content and its offset."""
 
     offset: int
     content: bytes
 
 
 def serialize(message: Message | bytes) -> bytes:
-    """Return the wire form of a message; bytes are one already."""
+    """Return the wire form of a message; bytes are already encoded."""
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
@@ -59,12 +59,12 @@ def decode_read(message: bytes) -> ReadChunk | ReadResponse:
 
 
 def encode_append_chunk(content: bytes | memoryview) -> bytes:
-    """Return the AppendRequest that carries nothing but content, which must not be empty."""
+    """Return an AppendRequest that has only content, which must not be empty."""
     return b"".join((_APPEND_CONTENT_HEAD, encode_varint(len(content)), content))
 
 
 def append_content(message: bytes) -> memoryview | None:
-    """Return the content of an AppendRequest that carries nothing else; None if it carries anything else.
+    """Return the content of an AppendRequest that has nothing else; None if it has other fields.
 
     Raises:
         ValueError: the message is malformed.
@@ -81,7 +81,7 @@ def append_content(message: bytes) -> memoryview | None:
 
 
 def parse_append(message: bytes) -> AppendRequest:
-    """Return the AppendRequest of a wire form.
+    """Parse an AppendRequest.
 
     Raises:
         ValueError: the message is malformed.
@@ -93,7 +93,7 @@ def parse_append(message: bytes) -> AppendRequest:
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the wire form of a number that is not negative."""
+    """Encode a number that is not negative."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

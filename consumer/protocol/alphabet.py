@@ -1,4 +1,4 @@
-"""Which texts may be names: the alphabets and lengths of every identifier on the wire.
+"""Alphabets and lengths of every identifier on the wire.
 
 Lengths are counted in UTF-8 bytes, letters and numbers are Unicode's (categories L* and N*).
 
@@ -16,22 +16,22 @@ from functools import lru_cache
 from broadsheet.allocator.errors import ValidationError
 
 TOKEN_SYMBOLS = "-_+/."  # noqa: S105 - an alphabet, not a secret
-"""What a token may hold beside letters and numbers."""
+"""Characters allowed in a token beside letters and numbers."""
 PATH_SYMBOLS = TOKEN_SYMBOLS + "=%"
-"""What a path component may hold beside letters and numbers."""
+"""Characters allowed in a path component beside letters and numbers."""
 JOURNAL_NAME_BYTES = (4, 512)
 """Shortest and longest journal name, bytes."""
 META_BYTES = (1, 512)
 """Shortest and longest `;meta` of a journal name, without the semicolon, bytes."""
 _MEASURED_MAX = 4096
-"""Texts whose measure is remembered: a process hears the same names again and again."""
+"""Number of texts whose measured length is cached, because a process gets the same names repeatedly."""
 _SHOWN_CHARACTERS = 80
-"""An offending text is cut to this in a message, characters."""
+"""Length at which an invalid text is cut in a message, characters."""
 
 
 @contextmanager
 def within(parent: str) -> Iterator[None]:
-    """Put `parent` before the path of a ValidationError raised inside the block."""
+    """Prefix `parent` to the path of a ValidationError raised inside the block."""
     try:
         yield
     except ValidationError as error:
@@ -74,14 +74,14 @@ def validate_alphabet(
         ValidationError: it is too short, too long or holds another character.
     """
     low, high = bytes_range
-    # Measured texts are remembered, so one that is far too long must not be measured.
+    # Measured texts are cached, so a text that is far too long must not be measured.
     if len(text) > high:
         length = len(text.encode(errors="surrogatepass"))
         raise ValidationError(
             field_path, f"expected {low} to {high} bytes, got {length} ({shown(text)})"
         )
     length, stranger = _measured(text, symbols)
-    # Names are checked with every request, so what to say of a bad one is not made up for good ones.
+    # The message is made only for a bad name, because names are checked with every request.
     if not low <= length <= high:
         raise ValidationError(
             field_path, f"expected {low} to {high} bytes, got {length} ({shown(text)})"
@@ -95,7 +95,7 @@ def validate_alphabet(
 
 @lru_cache(maxsize=_MEASURED_MAX)
 def _measured(text: str, symbols: str) -> tuple[int, str | None]:
-    """Return the length in bytes, and the first character that is no letter, number or symbol."""
+    """Return the length in bytes, and the first character that is not a letter, number or symbol."""
     strangers = (one for one in text if not (one.isalnum() or one in symbols))
     return len(text.encode(errors="surrogatepass")), next(strangers, None)
 
@@ -112,7 +112,7 @@ def validate_token(text: str, field_path: str, *, bytes_range: tuple[int, int]) 
 def validate_path_component(text: str, field_path: str, *, bytes_range: tuple[int, int]) -> None:
     """Check a clean relative path made of letters, numbers and `-_+/.=%`.
 
-    A leading `../` is clean and passes: whoever makes files of names must escape them.
+    A leading `../` is clean and passes, so code that makes files from names must escape them.
 
     Raises:
         ValidationError: it breaks the alphabet or the length, is absolute, or is not clean.
@@ -129,7 +129,7 @@ def validate_path_component(text: str, field_path: str, *, bytes_range: tuple[in
 
 @lru_cache(maxsize=_MEASURED_MAX)
 def cleaned_path(text: str) -> str:
-    """Return a path without what adds nothing to it."""
+    """Return a path without redundant parts."""
     return posixpath.normpath(text)
 
 

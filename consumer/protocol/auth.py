@@ -1,10 +1,10 @@
-"""Bearer tokens: who may do what to which journals and shards.
+"""Bearer tokens: capabilities of a caller on journals and shards.
 
-A token is a JWT whose `cap` is a bit mask of capabilities and whose `sel` is a selector over what it is good for.
-Servers verify (`TokenVerifier`), clients present (`ClientAuth`); both hold the same keys.
+A token is a JWT whose `cap` is a bit mask of capabilities and whose `sel` is a selector of the journals or shards that
+it covers. Servers verify (`TokenVerifier`), clients present (`ClientAuth`); both hold the same keys.
 
-Two failures are told apart: a token that is missing, malformed, expired or signed with an unknown key
-(`UnauthenticatedError`), and a sound one that lacks a capability (`NotAuthorizedError`).
+There are two kinds of failure: a token that is missing, malformed, expired or signed with an unknown key
+(`UnauthenticatedError`), and a valid one that lacks a capability (`NotAuthorizedError`).
 
 Source: gazette/core auth/auth.go, broker/protocol/auth.go (claims, capability bits, key text, the AA== flag).
 """
@@ -26,9 +26,9 @@ from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, Label
 AUTHORIZATION = "authorization"
 """Metadata key of the token."""
 ALGORITHM = "HS256"
-"""Signs; HS384 is accepted too."""
+"""Signing algorithm; HS384 is accepted too."""
 ALLOW_MISSING = "AA=="
-"""Among the keys, lets requests without a token through: for rolling authorization out."""
+"""Key text that lets requests without a token through, for a gradual introduction of authorization."""
 LEEWAY_SECONDS = 5
 """Tolerated difference between clocks."""
 TOKEN_LIFE_SECONDS = 3600.0
@@ -42,7 +42,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class Capability(IntFlag):
-    """What a token permits. Applications may use bits from 65,536 up."""
+    """Permissions in a token. Applications may use bits from 65,536 up."""
 
     LIST = 2
     APPLY = 4
@@ -54,41 +54,42 @@ class Capability(IntFlag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What a token says of its bearer."""
+    """Statements of a token about its bearer."""
 
     capability: Capability
     selector: LabelSelector = field(default_factory=LabelSelector)
-    """Journals (by labels and `name`) or shards (by labels and `id`) it is good for; empty is all."""
+    """Journals (by labels and `name`) or shards (by labels and `id`) that it covers; empty is all."""
     expires_at: datetime | None = None
     """None: `TOKEN_LIFE_SECONDS` after it is signed; in verified claims, never."""
 
     @classmethod
     def process(cls) -> Claims:
-        """Return the claims of the process itself: everything, for ever.
+        """Return the claims of the process itself: everything, without expiry.
 
-        For work that nobody asked for by a call: the member's own tasks, a console, a test. What serves a caller, also
-        after the call has ended, goes by the caller's claims.
+        They are for work outside any caller's request: the member's own tasks, a console, a test. Work on behalf of a
+        caller uses the caller's claims, also after the call has ended.
         """
         return cls(capability=Capability.ALL)
 
     def has_expired(self, now: datetime) -> bool:
-        """Tell whether they hold no longer; as much late as `TokenVerifier`s allow a token to be."""
+        """Tell whether the claims have expired, with the same leeway as `TokenVerifier`s."""
         if self.expires_at is None:
             return False
-        # Not added to the expiry, because a token that is to hold for ever may expire at the end of what a date can be.
+        # The leeway is not added to the expiry, because a token without real expiry may use the
+        # last possible date.
         return now - timedelta(seconds=LEEWAY_SECONDS) > self.expires_at
 
 
 class ClientAuth(Protocol):
-    """What a client attaches to its requests."""
+    """Client side of authorization: the metadata of requests."""
 
     def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of one request that needs no more than `claims`."""
+        """Return the metadata of a request that needs no more than `claims`."""
         ...
 
 
 class TokenVerifier(Protocol):
-    """What a server checks requests with."""
+    """Server side of authorization: the check of requests."""
 
     def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
         """Return the claims of a request.
@@ -105,7 +106,7 @@ class TokenVerifier(Protocol):
 
 
 class NoAuth:
-    """Attaches nothing, and lets everything through."""
+    """No authorization: attaches nothing, and accepts everything."""
 
     def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
         """Return no metadata."""
@@ -113,13 +114,13 @@ class NoAuth:
         return ()
 
     def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
-        """Return claims to `require`, on everything, for ever."""
+        """Return claims with `require`, on everything, without expiry."""
         del metadata
         return Claims(capability=require)
 
 
 class BearerAuth:
-    """Attaches one fixed token. For clients that hold no keys."""
+    """Attaches one fixed token, for clients without keys."""
 
     def __init__(self, token: str) -> None:
         self._metadata = ((AUTHORIZATION, f"Bearer {token}"),)
@@ -133,12 +134,12 @@ class BearerAuth:
 class KeyedAuth:
     """Signs and verifies with shared keys: the first signs, any verifies.
 
-    The JWT library is imported here alone: with its cryptography it takes a third of the time that a client takes to be
-    imported, and each Python process that Spark starts imports one.
+    The JWT library is imported only here: with its cryptography it takes a third of a client's import time, and each
+    Python process that Spark starts imports a client.
     """
 
     def __init__(self, keys_text: str) -> None:
-        """Take the keys.
+        """Parse the keys.
 
         Args:
             keys_text: Base64 keys separated by blanks or commas. `AA==` among them lets requests without a
@@ -198,7 +199,7 @@ class KeyedAuth:
 
         for key in self._keys:
             try:
-                # `Any`: the JSON of a token, checked by `_claims_of`.
+                # `Any`, because this is the JSON of a token, which `_claims_of` checks.
                 decoded: dict[str, Any] = jwt.decode(
                     token,
                     key,
@@ -232,12 +233,13 @@ def _decoded(text: str, index: int) -> bytes:
     try:
         key = b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        # The text is a secret: name its place only.
+        # The text is a secret, so only its position is named.
         raise ValidationError(f"auth_keys[{index}]", "expected base64") from error
     if not key:
         raise ValidationError(f"auth_keys[{index}]", "expected a key, got none")
-    # HMAC itself pads keys with zeros up to its hash's block. Done here, it changes no signature, and the JWT library
-    # does not warn of keys shorter than a digest, which running clusters may have.
+    # HMAC itself pads keys with zeros up to its hash's block. Padding here changes no signature,
+    # and stops the JWT library from warning of keys shorter than a digest, which running clusters
+    # may have.
     return key.ljust(_PADDED_KEY_BYTES, b"\0")
 
 

@@ -1,7 +1,7 @@
-"""What a call to an application's service carries beside its messages: who is asked, how fresh the answer must be.
+"""Metadata of calls to an application's service: the shard, and the offsets that an answer must reflect.
 
     client → member   `broadsheet-shard-bin`          id of the shard that the call is for
-                      `broadsheet-read-through-bin`   the token: the answer must hold what lies before these offsets
+                      `broadsheet-read-through-bin`   the token: the answer must reflect what is before these offsets
     member → client   `broadsheet-read-through`       "honoured": it does; initial metadata, those below are trailing
                       `broadsheet-shard-status`       name of a `consumer.Status` other than OK: nothing was answered
                       `broadsheet-shard-header-bin`   a `protocol.Header`, whose route tells where to go instead
@@ -36,13 +36,13 @@ TOKEN_BYTES_MAX = 4096
 """Longest token on the wire: gRPC takes 8 KiB of metadata in all."""
 _STATUS_BY_NAME = {name.encode(): number for name, number in Status.items()}
 Pairs = Iterable[tuple[str, str | bytes]]
-"""Metadata as gRPC hands it out."""
+"""Metadata as passed by gRPC."""
 Token = Mapping[str, int]
-"""Offsets that an answer must have read through, bytes by journal."""
+"""Offsets, bytes by journal, up to which an answer must have read."""
 
 
 def merge_tokens(*tokens: Token) -> dict[str, int]:
-    """Return the token that is honoured where each of `tokens` is: the greatest offset of every journal."""
+    """Return the token that includes all `tokens`: the greatest offset of every journal."""
     merged: dict[str, int] = {}
     for token in tokens:
         for journal, offset in token.items():
@@ -51,12 +51,12 @@ def merge_tokens(*tokens: Token) -> dict[str, int]:
 
 
 def check_token(token: Token) -> None:
-    """Check that a token is one.
+    """Check that a mapping is a valid token.
 
     Raises:
         ValidationError: a journal is no text, or an offset no number of bytes.
     """
-    entries: Iterable[tuple[object, object]] = token.items()  # nothing checks a notebook's types
+    entries: Iterable[tuple[object, object]] = token.items()  # a notebook's types are not checked
     for journal, offset in entries:
         if not isinstance(journal, str) or not journal:
             raise ValidationError("token", f"expected names of journals, got {journal!r}")
@@ -65,7 +65,7 @@ def check_token(token: Token) -> None:
 
 
 def request_metadata(shard_id: str, token: Token) -> tuple[tuple[str, bytes], ...]:
-    """Return what a client attaches to a call.
+    """Return the metadata that a client attaches to a call.
 
     Raises:
         BoundExceededError: the token names more journals than metadata can hold.
@@ -82,7 +82,7 @@ def request_metadata(shard_id: str, token: Token) -> tuple[tuple[str, bytes], ..
 
 
 def shard_in(metadata: Pairs | None) -> str:
-    """Return the shard that a call is for; empty if it does not say."""
+    """Return the shard that a call is for; empty if none is named."""
     found = _value(metadata, SHARD)
     return "" if found is None else found.decode(errors="replace")
 
@@ -108,7 +108,7 @@ def token_in(metadata: Pairs | None) -> dict[str, int]:
 def refusal_metadata(
     status: Status.ValueType, header: Header | None
 ) -> tuple[tuple[str, str | bytes], ...]:
-    """Return what a member attaches to a call that it cannot answer."""
+    """Return the metadata that a member attaches to a call that it cannot answer."""
     named = (STATUS, Status.Name(status))
     return (named,) if header is None else (named, (HEADER, header.SerializeToString()))
 
@@ -122,7 +122,7 @@ def refusal_in(metadata: Pairs | None) -> tuple[Status.ValueType, Header | None]
 
 
 def is_honoured(metadata: Pairs | None) -> bool:
-    """Return whether an answer has read through the call's token."""
+    """Tell whether an answer has read through the call's token."""
     return _value(metadata, HONOURED) == HONOURED_VALUE.encode()
 
 
@@ -132,7 +132,7 @@ def _header(value: bytes | None) -> Header | None:
     try:
         return Header.FromString(value)
     except DecodeError:
-        return None  # the status alone still says what to do: ask others who the primary is
+        return None  # the status alone suffices: the client asks other members who the primary is
 
 
 def _value(metadata: Pairs | None, wanted: str) -> bytes | None:
@@ -142,29 +142,29 @@ def _value(metadata: Pairs | None, wanted: str) -> bytes | None:
     return None
 
 
-# Who asks, as a client says of itself: noted where an operator's doing must be told from the
-# cluster's own.
+# Actor of a call, as a client names itself: logged where an operator's actions must be
+# distinguished from the cluster's own.
 #
 #     client → member   `broadsheet-actor`    e.g. maria@workstation; of a forwarded request, as it was first received
 #
-# It proves nothing: what a caller may do is a matter of its token. A client that says nothing is
-# known by its address.
+# It proves nothing, because a caller's permissions depend on its token. A client without this
+# metadata is identified by its address.
 ACTOR = "broadsheet-actor"
 """Key of the metadata. Only printable ASCII is passed."""
 ACTOR_CHARACTERS_MAX = 128
 
 
 def local_actor() -> str:
-    """Return how a client of this process names itself."""
+    """Return the name by which a client of this process identifies itself."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        user = "unknown"  # No such user here: a container with an arbitrary id.
+        user = "unknown"  # the user is unknown here: a container with an arbitrary id.
     return _printable(f"{user}@{socket.gethostname()}")
 
 
 def actor_of(metadata: Pairs, peer: str) -> str:
-    """Return who asks.
+    """Return the actor of a call.
 
     Args:
         metadata: Of the call.
@@ -180,29 +180,26 @@ def _printable(text: str) -> str:
     return "".join(each if " " <= each <= "~" else "?" for each in text)[:ACTOR_CHARACTERS_MAX]
 
 
-# What a Read carries beside its messages.
+# Metadata of a Read.
 #
-#     client → broker   `broadsheet-tail`     "brief": content that goes on in the open fragment, and reaches the
-#       write
+#     client → broker   `broadsheet-tail`     "brief": content that continues the open fragment, and reaches the write
 #                                             head, may come without a message that describes the fragment again
-#                       `broadsheet-linger`   "50": once something is appended, wait so many milliseconds for more
-#                         before
-#                                             it is sent, if the reader is at the write head; 0 to 250
+#                       `broadsheet-linger`   "50": once something is appended, wait this many milliseconds for more
+#                                             before it is sent, if the reader is at the write head; 0 to 250
 #
 # Brokers that do not know the first describe the fragment before each content; then a tailing
-# reader is woken twice for each append. Where content comes alone, the fragment ends, and the write
-# head is, where the content ends. Brokers that do not know the second send what was appended at
-# once.
+# reader is woken twice for each append. Content that comes alone ends at the end of the fragment
+# and at the write head. Brokers that do not know the second send appended content at once.
 #
-# Source: Kafka's `fetch.max.wait.ms` (a reader that is in no hurry is sent more at a time).
+# Source: Kafka's `fetch.max.wait.ms` (a reader that can wait is sent more at a time).
 
 TAIL: Final = "broadsheet-tail"
 BRIEF: Final = "brief"
 BRIEF_TAIL: Final = (TAIL, BRIEF)
-"""The metadata of a reader that takes it."""
+"""Metadata of a reader that accepts brief messages at the tail."""
 LINGER: Final = "broadsheet-linger"
 LINGER_SECONDS_MAX: Final = 0.25
-"""So long the end of a stream may have to wait."""
+"""Longest time for which the end of a stream may have to wait."""
 Metadata: TypeAlias = "Iterable[tuple[str, str | bytes]] | None"
 
 
@@ -212,7 +209,7 @@ def takes_brief_tail(metadata: Metadata) -> bool:
 
 
 def check_linger(seconds: float) -> float:
-    """Return how long a reader may linger, seconds.
+    """Return a valid linger time, seconds.
 
     Raises:
         ValidationError: it is not from 0 to `LINGER_SECONDS_MAX`.
@@ -225,13 +222,13 @@ def check_linger(seconds: float) -> float:
 
 
 def metadata_of_linger(seconds: float) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a reader that lingers so long, in whole milliseconds; none, if it does not."""
+    """Return the metadata of a reader that lingers this long, in whole milliseconds; none for zero."""
     milliseconds = round(check_linger(seconds) * 1000)
     return ((LINGER, str(milliseconds)),) if milliseconds else ()
 
 
 def linger_seconds_of(metadata: Metadata) -> float:
-    """Return how long a call lingers, seconds.
+    """Return the linger time of a call, seconds.
 
     Raises:
         ValidationError: the call says something else than whole milliseconds up to the maximum.

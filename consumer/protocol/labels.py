@@ -1,8 +1,8 @@
-"""Label sets and selectors: how they are built, combined, matched and written as text.
+"""Label sets and selectors: construction, algebra and matching.
 
 A label set is sorted by (name, value) and holds each pair once; a name may have several values. A selector picks the
-sets in which every included name has one of its listed values and no excluded name has any. An empty listed value
-stands for any value; a `prefix` label for every value that starts with it.
+sets in which every included name has one of its listed values and no excluded name has any. An empty listed value means
+any value; a `prefix` label means every value that starts with it.
 
 Source: gazette/core broker/protocol/label_extensions.go, label_selector_extensions.go, labels/labels.go.
 """
@@ -19,7 +19,7 @@ from broadsheet.consumer.protocol.selector_text import format_selector as format
 from broadsheet.consumer.protocol.selector_text import parse_selector as parse_selector
 
 CONTENT_TYPE = "content-type"
-"""How messages are framed in a journal."""
+"""Framing of messages in a journal."""
 MESSAGE_TYPE = "app.gazette.dev/message-type"
 """Name of the messages' type; needs a content type."""
 MESSAGE_SUBTYPE = "app.gazette.dev/message-subtype"
@@ -29,7 +29,7 @@ MANAGED_BY = "app.gazette.dev/managed-by"
 INSTANCE = "app.gazette.dev/instance"
 """The application instance that a journal or shard belongs to."""
 REGION = "app.gazette.dev/region"
-"""Where it is served."""
+"""Region where the journal or shard is served."""
 TAG = "app.gazette.dev/tag"
 """Free tags; may have many values."""
 NAME = "name"
@@ -39,9 +39,9 @@ PREFIX = "prefix"
 ID = "id"
 """Meta-label of a shard: its id. Not allowed in specs."""
 DEAD_LETTER_JOURNAL = "broadsheet.dev/dead-letter-journal"
-"""Of a shard: the journal that takes messages at which the application fails again and again. JSON lines."""
+"""Journal that takes messages at which a shard's application fails repeatedly, as JSON lines."""
 WEIGHT = "broadsheet.dev/weight"
-"""Of a shard: what one replica weighs beside those of other shards, a positive decimal; 1 if absent."""
+"""Weight of one replica of a shard relative to those of other shards, a positive decimal; 1 if absent."""
 SINGLE_VALUED = (
     CONTENT_TYPE,
     DEAD_LETTER_JOURNAL,
@@ -80,7 +80,7 @@ def label_set(*pairs: Pair | Mapping[str, str]) -> LabelSet:
 
 
 def selector(include: LabelSet | None = None, exclude: LabelSet | None = None) -> LabelSelector:
-    """Build a selector of its two halves."""
+    """Build a selector from its two halves."""
     return LabelSelector(include=include, exclude=exclude)
 
 
@@ -101,7 +101,7 @@ def union(labels: LabelSet, added: LabelSet) -> LabelSet:
 
 
 def subtract(labels: LabelSet, removed: LabelSet) -> LabelSet:
-    """Return `labels` without each name whose whole list of values is the one that `removed` gives it."""
+    """Return `labels` without each name whose list of values equals the one in `removed`."""
     removed_by_name = _by_name(removed.labels)
     kept = {
         name: values
@@ -188,12 +188,10 @@ def _pairs(labels: Iterable[Label]) -> list[Pair]:
     return [_key(label) for label in labels]
 
 
-# The label by which a shard says what it weighs.
-#
-# Counted in thousandths, so that weights add up exactly.
+# Weight label of a shard, counted in thousandths so that sums are exact.
 
 WEIGHT_THOUSANDTHS_MAX = 1_000_000_000
-"""A million: sums over a million shards are still exact wherever they are shown."""
+"""A million: sums over a million shards are still exact in every representation."""
 _DECIMAL = re.compile(r"([0-9]{1,7})(?:\.([0-9]{1,3}))?")
 
 

@@ -1,11 +1,11 @@
-"""Selectors as text, for terminals and configuration, both ways.
+"""Text form of selectors, for terminals and configuration: parser and formatter.
 
     term  =  name "=" value | name "==" value | name "!=" value
           |  name "in" "(" value, ... ")"  |  name "notin" "(" ... ")"  |  name "not in" "(" ... ")"
           |  name  |  "!" name
     text  =  terms separated by commas; a name may end in ":prefix", which makes its values prefixes
 
-Repeating an included name widens it: `a=x,a=y` means "a is x or y". Blanks between tokens mean nothing.
+A repeated included name widens the selector: `a=x,a=y` means "a is x or y". Blanks between tokens are ignored.
 
 Source: gazette/core broker/protocol/label_selector_extensions.go (ParseLabelSelector, String).
 """

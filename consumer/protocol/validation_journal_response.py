@@ -1,4 +1,4 @@
-"""Rules of the journal service's answers: what a client refuses to believe.
+"""Rules of the journal service's answers, which a client checks before it uses them.
 
 Source: gazette/core broker/protocol/rpc_extensions.go (Validate of each response).
 """
@@ -31,7 +31,7 @@ _WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
 
 
 def validate_status(status: int) -> None:
-    """Check that a status is one we know.
+    """Check that a status is known.
 
     Raises:
         ValidationError: it is not.
@@ -88,7 +88,7 @@ def validate_read_response(response: ReadResponse) -> None:
 
 
 def validate_read_chunk(response: ReadResponse) -> None:
-    """Check a message of a read that has content, without touching the content: each access copies it.
+    """Check a message of a read that has content. It does not access the content, because each access copies it.
 
     Raises:
         ValidationError: it has anything but content and an offset.

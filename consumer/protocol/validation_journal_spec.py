@@ -1,4 +1,4 @@
-"""Rules of a journal's declaration, in the order in which a broken one is reported.
+"""Rules of a journal's declaration, in the order in which violations are reported.
 
 Source: gazette/core broker/protocol/journal_spec_extensions.go, fragment_store.go.
 """
@@ -132,7 +132,7 @@ def _validate_fragment(fragment: JournalSpec.Fragment) -> None:
         "flush_interval",
         f"expected 0 or at least {FLUSH_SECONDS_MIN} s, got {flush / _NANOSECONDS:g} s",
     )
-    # The template language is Go's. What can be told without it: whether its actions are closed.
+    # The template language is Go's. Without an implementation, only unclosed actions can be found.
     template = fragment.path_postfix_template
     require(
         template.count("{{") == template.count("}}"),

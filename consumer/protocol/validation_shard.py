@@ -112,7 +112,7 @@ def _validate_recovery(spec: ShardSpec) -> None:
     if spec.recovery_log_prefix:
         validate_journal_name(f"{spec.recovery_log_prefix}/{spec.id}", "recovery_log_prefix")
         prefix = spec.hint_prefix
-        # "/" alone is refused too: keys of etcd that start with "//" are never what was meant.
+        # "/" alone is refused too, because an etcd key that starts with "//" is always a mistake.
         require(
             len(prefix) > 1 and prefix.startswith("/") and posixpath.normpath(prefix) == prefix,
             "hint_prefix",
@@ -154,14 +154,14 @@ def validate_consumer_spec(spec: ConsumerSpec) -> None:
 
 
 def validate_replica_status(status: ReplicaStatus) -> None:
-    """Check a replica's status: errors stand beside FAILED, and only there.
+    """Check a replica's status: FAILED has errors, and no other code does.
 
     Raises:
         ValidationError: the code is unknown, or errors and code contradict each other.
     """
     failed = status.code == ReplicaStatus.FAILED
     if status.code in _STATUS_CODES and failed == bool(status.errors):
-        # Every change of every replica passes here, and nearly all are fine.
+        # Every status of every replica is checked here, and nearly all are fine.
         return
     require(
         status.code in _STATUS_CODES,
@@ -301,7 +301,7 @@ def _validate_segment(segment: Segment, implied_log: str) -> None:
     validate_journal_name(segment.log or implied_log, "log")
 
 
-# Rules of the shard service's answers: what a client refuses to believe.
+# Rules of the shard service's answers, which a client checks before it uses them.
 #
 # Source: gazette/core consumer/protocol/rpc_extensions.go (Validate of each response).
 

@@ -1,4 +1,4 @@
-"""What both services speak of: labels, selectors, processes, routes, headers, fragments.
+"""Rules of the terms that both services share: labels, selectors, processes, routes, headers, fragments.
 
 Functions raise `ValidationError` for the first rule broken, with the field's path below `parent`.
 
@@ -188,7 +188,7 @@ def validate_header(header: Header, parent: str = "") -> None:
         ValidationError: a part is malformed or missing.
     """
     encoded = header.SerializeToString(deterministic=True)
-    # A broker's answers bear the same header again and again. A long one is nobody's, and is not kept.
+    # A broker's answers repeat the same header. A long one is unusual, and is not cached.
     if len(encoded) <= _HEADER_BYTES_KEPT_MAX:
         _validate_encoded_header(encoded, parent)
     else:

@@ -1,4 +1,4 @@
-"""Leases and checkpoints: records, the stores that keep them, managers in three styles, workers that share a stream.
+"""Leases and checkpoints: records, their stores, managers in three styles, and workers that share a stream.
 
 Records in DynamoDB need the extra `[aws]`. Records in Azure Blob Storage, and checkpoints for Azure's own event
 processor, need `[azure]`.

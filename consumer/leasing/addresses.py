@@ -1,4 +1,4 @@
-"""Stores of lease records by one text each, as commands and configurations name them.
+"""Store addresses: one text names a store of lease records in commands and configurations.
 
     etcd:/my-application?endpoints=etcd-1:2379,etcd-2:2379
     sql:postgresql://db.example/leases?table=my_application
@@ -6,7 +6,7 @@
     dynamodb:my-application?layout=kcl-java&region=eu-central-1
     azblob:my-container?layout=eph&group=$default
 
-Secrets are not part of it: they come from the environment, as the systems' own clients read them.
+An address holds no secrets: they come from the environment, where the systems' own clients read them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class _Kind:
 
     example: str
     options: frozenset[str]
-    """What may stand behind the question mark."""
+    """Options allowed after the question mark."""
     options_by_layout: Mapping[str, frozenset[str]]
-    """The layouts, and what may stand there besides for each."""
+    """The layouts, each with the further options that it allows."""
 
 
 _NO_MORE: Final = frozenset[str]()
@@ -70,7 +70,7 @@ _SECRET: Final = re.compile(r"(://[^/@:]*):[^/@]*@|((?:password|sslpassword)=)[^
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAddress:
-    """An address, taken apart."""
+    """A parsed store address."""
 
     kind: str
     """One of `KINDS`."""
@@ -79,7 +79,7 @@ class StoreAddress:
     layout: str
     options: Mapping[str, str]
     text: str
-    """As it was written, but for passwords: to be shown."""
+    """The address as written, without passwords, for display."""
 
 
 def is_store_address(text: str) -> bool:
@@ -88,7 +88,7 @@ def is_store_address(text: str) -> bool:
 
 
 def parse_store_address(text: str) -> StoreAddress:
-    """Take an address apart.
+    """Parse a store address.
 
     Raises:
         ValidationError: it is none; the message says what is wrong, and shows one that is right.
@@ -120,7 +120,7 @@ def parse_store_address(text: str) -> StoreAddress:
 
 
 def _taken_apart(kind_name: str, rest: str) -> tuple[str, dict[str, str]]:
-    """Return what an address names, and its options; a database URL's own options stay with it."""
+    """Split an address into its target and its options; a database URL keeps its own options."""
     place, _, query = rest.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     if kind_name != "sql":

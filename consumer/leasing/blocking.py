@@ -1,4 +1,4 @@
-"""A record store on a loop thread of its own, for what is built on it to be used without an event loop."""
+"""A record store on a dedicated event-loop thread, so that façades work in programs without an event loop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OpenStore = Callable[[], AbstractAsyncContextManager[RecordStore]]
-"""Opens a store; e.g. `lambda: nullcontext(SqlRecordStore(engine))`."""
+"""A function that opens a store; e.g. `lambda: nullcontext(SqlRecordStore(engine))`."""
 
 
 class StoreThread:
-    """Opens a store on its thread, and runs there what is asked of it. For any thread, but not for forked processes."""
+    """Runs a record store on its own thread. Any thread may call it, but a forked process may not."""
 
     def __init__(self, open_store: OpenStore, *, name: str) -> None:
         """Open the store.
@@ -46,7 +46,7 @@ class StoreThread:
             raise
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and return its result, or raise its error.
+        """Run a coroutine on the store's thread and return its result, or raise its error.
 
         Raises:
             RuntimeError: the thread is closed, or this process got it by a fork.
@@ -78,14 +78,14 @@ class StoreThread:
         self._released.set()
 
     def _on_ended(self, ended: Future[None]) -> None:
-        """Pass on why the store did not open."""
+        """Hand the caller the error with which opening the store failed."""
         if not self._opened.done():
             error = None if ended.cancelled() else ended.exception()
             self._opened.set_exception(error or RuntimeError("the store was closed as it opened"))
 
 
 class OnStoreThread(Generic[FacadeT]):
-    """What the façades without an event loop have in common: a store's thread, and what is built on the store there."""
+    """Base of the blocking façades: a store's thread, and the façade that was built on the store there."""
 
     def __init__(
         self, open_store: OpenStore, new_facade: Callable[[RecordStore], FacadeT], *, name: str

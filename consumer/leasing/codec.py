@@ -1,4 +1,4 @@
-"""Records as JSON: the layout of our own that etcd and SQL databases hold.
+"""The JSON codec of lease records, which etcd, SQL databases and our other native layouts hold.
 
     {"key":"shard-1","epoch":3,"counter":17,"owner":"w1","checkpoint":["4711",0],"parents":["shard-0"], …}
 
@@ -34,7 +34,7 @@ _DEFAULTS: Final[dict[str, object]] = {
     "parents": [],
     "children": [],
 }
-"""What is not written; of fields that are not here, None."""
+"""Values that are not written; None for fields not listed here."""
 _ESCAPED_SURROGATE = "\\ud"
 
 
@@ -65,7 +65,7 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
     """Return the record of a key.
 
     Raises:
-        UnreadableLeaseError: this is no record, or that of another key.
+        UnreadableLeaseError: this is no record, or the record of another key.
     """
     try:
         text = text.decode() if isinstance(text, bytes) else text
@@ -74,9 +74,9 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
             raise TypeError("expected an object")
         record = _record_from(fields)
         if _ESCAPED_SURROGATE in text.lower():
-            # JSON can hold half a character, and UTF-8 cannot: the record could be read, and never written again.
+            # JSON can hold a lone surrogate and UTF-8 cannot: such a record could be read, but never written again.
             encode(record).encode()
-    # Of any kind: brackets nested too deep, numbers that are too long, values of other types.
+    # Errors of any kind: brackets nested too deep, numbers that are too long, values of other types.
     except Exception as error:
         raise UnreadableLeaseError(
             key, f"lease {key}: its record cannot be read: {error}; restore or delete it"

@@ -1,4 +1,4 @@
-"""Change, swap, and judge what came of it: the one loop in which every operation on a record runs."""
+"""The compare-and-swap loop of every operation on a record: change, swap, judge the outcome."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError,
 from broadsheet.consumer.leasing.store import RecordStore
 
 ATTEMPTS_MAX = 4
-"""How often a change is tried: its rivals are few, and each may win a few times."""
+"""Attempts at one change: its rivals are few, and each may win a few times."""
 
 
-# What a writer that met another record than expected may do: the rules of trying again.
-#
-# A holder's write is applied again only if all that changed is what anybody may change: same fence,
-# same holder, same counter. Then its change is made on top of theirs. Anything else means that the
-# lease is lost, or was: even if the same worker took it again meanwhile, for what it did in between
-# may have been done by others too.
+# Retry rules: what a writer may do that found another record than it expected.
 
 
 class SwapOutcome(Enum):
-    """What became of a write."""
+    """Outcome of a write whose answer was lost, or that met another record."""
 
     LANDED = "landed"
     """It was applied, and its answer was lost."""
@@ -36,14 +31,14 @@ class SwapOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapAttempt:
-    """A write whose outcome is in question."""
+    """A write whose outcome is to be judged."""
 
     seen: Versioned
     """What its writer believed when it began."""
     written: LeaseRecord
     """What it wrote, or tried to."""
     write_id: str | None
-    """Its own, if it moved the counter."""
+    """The write id of this write, if it moved the counter."""
 
     def has_landed(self, current: Versioned) -> bool:
         """Tell whether the last write that moved the counter was this one."""
@@ -51,7 +46,12 @@ class SwapAttempt:
 
 
 def verdict_of_holder(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
-    """Judge a write that only the holder may make."""
+    """Judge a write that only the holder may make.
+
+    It is applied again only if just those fields changed that anybody may change: same fence, same holder, same
+    counter. Anything else means that the lease is lost, or was lost meanwhile. The latter counts even if the same
+    worker took it again, because other workers may have done the same work in between.
+    """
     if attempt.has_landed(current):
         return SwapOutcome.LANDED
     seen, record = attempt.seen, current.record
@@ -67,7 +67,7 @@ def verdict_of_holder(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
 
 
 def verdict_of_taker(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
-    """Judge an acquisition. It rests on all that was seen, so whatever changed, it must be decided anew."""
+    """Judge an acquisition. It rests on the whole record, so any change requires a new decision."""
     if attempt.has_landed(current):
         return SwapOutcome.LANDED
     seen = attempt.seen
@@ -76,7 +76,7 @@ def verdict_of_taker(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
 
 
 def verdict_of_overseer(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
-    """Judge a write about the owner by somebody else: however often the holder renews, it may be made."""
+    """Judge a change of owner by another worker: it may be made however often the holder renews."""
     if attempt.has_landed(current):
         return SwapOutcome.LANDED
     owners = _owners(current.record)
@@ -86,9 +86,9 @@ def verdict_of_overseer(attempt: SwapAttempt, current: Versioned) -> SwapOutcome
 
 
 def verdict_of_claimant(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
-    """Judge a claim: whatever the holder wrote meanwhile, it is made, as long as it is the same holder.
+    """Judge a claim: it may be made whatever the holder wrote meanwhile, as long as the holder is the same.
 
-    It moves no counter, so one that was applied is known by being there: to claim twice changes nothing.
+    A claim moves no counter, so an applied one is recognised by its presence: claiming twice changes nothing.
     """
     seen = attempt.seen.record
     is_same = (current.record.holder, current.record.epoch) == (seen.holder, seen.epoch)
@@ -96,7 +96,7 @@ def verdict_of_claimant(attempt: SwapAttempt, current: Versioned) -> SwapOutcome
 
 
 def verdict_of_anybody(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
-    """Judge a write of what anybody may change, and twice without harm: it may be made on any record."""
+    """Judge an idempotent write of fields that anybody may change: it may be made on any record."""
     del attempt, current
     return SwapOutcome.APPLY_AGAIN
 
@@ -106,7 +106,7 @@ def _owners(record: LeaseRecord) -> tuple[str | None, str | None, int]:
 
 
 def stamped(before: LeaseRecord, after: LeaseRecord) -> tuple[LeaseRecord, str | None]:
-    """Return a change with a name of its own if it moves the counter, and that name."""
+    """Return the changed record with a fresh write id, if the change moved the counter, and that id."""
     if after.counter == before.counter:
         return after, None
     write_id = uuid4().hex
@@ -119,9 +119,9 @@ async def compare_and_swap(
     change: Callable[[LeaseRecord], LeaseRecord],
     judge: Callable[[SwapAttempt, Versioned], SwapOutcome],
 ) -> Versioned | None:
-    """Make a change, on top of what others changed meanwhile if the judge allows it.
+    """Apply a change to a record, on top of concurrent changes if the judge allows it.
 
-    A write whose answer was lost is looked for before anything else is done, so that it is neither lost nor made twice.
+    A write whose answer was lost is looked for first, so that it is neither lost nor made twice.
 
     Args:
         store: Where the record is.

@@ -1,4 +1,4 @@
-"""When a lease ended, as far as one who looks can tell: an exchangeable part of what decides who may take it.
+"""Lease expiry, as an observer can tell it: an exchangeable part of the decision who may take a lease.
 
 Source: vmware/vmware-go-kcl-v2 clientlibrary/checkpoint (a claim outlives its lease by a while, then it is void).
 """
@@ -12,19 +12,19 @@ from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from broadsheet.consumer.leasing.store import RecordStore
 
-# Tells which leases may be taken, whatever kind of store they are in.
 LEASE_SECONDS = 10.0
-"""Default length of a lease; that of the Kinesis Client Library."""
+"""Default length of a lease; that of the Kinesis Client Library.
+"""
 
 
-# Who lives, told by one who watches: a holder whose lease does not move for its length is taken for
-# dead.
+# Expiry by observation: a holder whose lease does not move for its length counts as dead.
 #
 # No clock is compared with another machine's: an observer measures, on its own monotonic clock, how
-# long ago *it* saw a record move. So it never takes a lease too early because clocks differ, and
-# notices a death late by as long as it takes to look again. A look takes time: what it shows has
-# moved by its end at the latest, and had not moved again by its beginning. Judged so, a holder that
-# stops a lease's length after it *sent* its last renewal has always stopped before.
+# long ago *it* saw a record move. So clock skew never makes it take a lease too early; it notices a
+# death late, by at most the time until its next scan. A scan takes time: a move that it shows
+# happened before its end, and a move that it does not show happened after its beginning. So a
+# holder that stops a lease's length after it *sent* its last renewal has always stopped before an
+# observer takes its lease.
 #
 # Source: awslabs/amazon-kinesis-client leases.Lease.isExpired, leases.dynamodb.DynamoDBLeaseTaker
 # (first sights).
@@ -32,16 +32,16 @@ LEASE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSeen:
-    """What an observer knows of a lease."""
+    """An observer's last sighting of a lease."""
 
     epoch: int
     counter: int
     moved_monotonic_seconds: float | None
-    """When it was first seen as it is; None: it was free when first seen, and has not moved since."""
+    """When it was first seen in its present state; None: it was free when first seen, and has not moved since."""
 
 
 def sighted(before: LastSeen | None, record: LeaseRecord, *, now_seconds: float) -> LastSeen:
-    """Return what is known after a look at a lease.
+    """Update the last sighting of a lease after a scan.
 
     Args:
         before: What was known; None at the first look.
@@ -61,7 +61,7 @@ def sighted(before: LastSeen | None, record: LeaseRecord, *, now_seconds: float)
 def is_free(
     found: Versioned, sighting: LastSeen, *, now_seconds: float, lease_seconds: float
 ) -> bool:
-    """Return whether a lease may be taken: nobody holds it, or its holder has not moved for longer than its length.
+    """Return whether a lease may be taken: it has no holder, or has not moved for longer than its length.
 
     Args:
         found: What the look showed.
@@ -76,7 +76,7 @@ def is_free(
 
 
 class LeaseObserver:
-    """Remembers when it saw each lease move. Look at least twice in a lease's length; every worker has its own."""
+    """Observer of leases: remembers when each was seen to move. Scan at least twice in a lease's length."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class LeaseObserver:
         lease_seconds: float = LEASE_SECONDS,
         clock: Clock | None = None,
     ) -> None:
-        """Know nothing yet: what is held at the first look counts as alive then.
+        """Start without sightings: every holder in the first scan counts as alive then.
 
         Args:
             store: The records; stays the caller's.
@@ -99,7 +99,7 @@ class LeaseObserver:
         self._sighting_by_key: dict[str, LastSeen] = {}
 
     async def free_leases(self) -> tuple[Versioned, ...]:
-        """Look, and return the leases that may be taken, in the order of their keys; without finished ones."""
+        """Scan, and return the unfinished leases that may be taken, in the order of their keys."""
         asked_seconds = self._clock.monotonic_seconds()
         found = [each async for each in self._store.scan()]
         answered_seconds = self._clock.monotonic_seconds()
@@ -129,19 +129,19 @@ class LeaseObserver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseExpiry:
-    """How it stands with a lease."""
+    """Expiry of one lease."""
 
     is_free: bool
-    """Whether anybody may take it."""
+    """True if any worker may take it."""
     overdue_seconds: float
-    """For how long it has been over at least; 0 or less: it lasts, or nobody knows."""
+    """Minimum time since it ended; 0 or less: it lasts, or that is unknown."""
 
 
 class Expiry(Protocol):
-    """Judges leases. One for each process: it may remember what it saw."""
+    """Port that judges whether leases have ended. One for each process, because it may remember sightings."""
 
     def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> LeaseExpiry:
-        """Judge a lease.
+        """Return the expiry of a lease.
 
         Args:
             found: What the store answered just now.
@@ -151,10 +151,10 @@ class Expiry(Protocol):
 
 
 class ObservedExpiry:
-    """By watching: a holder that does not move for a lease's length is taken for dead. No clocks are compared."""
+    """Expiry by observation: a holder that does not move for a lease's length counts as dead."""
 
     def __init__(self, *, lease_seconds: float = LEASE_SECONDS, clock: Clock | None = None) -> None:
-        """Know nothing yet: what is held at the first look counts as alive then.
+        """Start without sightings: every holder in the first scan counts as alive then.
 
         Args:
             lease_seconds: How long a holder may not move; all workers must agree.
@@ -165,7 +165,7 @@ class ObservedExpiry:
         self._seen_by_key: dict[str, tuple[object, float]] = {}
 
     def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> LeaseExpiry:
-        """Judge a lease by when it was first seen as it is."""
+        """Judge a lease by when it was first seen in its present state."""
         record = found.record
         state = (record.epoch, record.counter, record.claim, found.fence)
         before = self._seen_by_key.get(record.key)

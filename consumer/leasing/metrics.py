@@ -1,6 +1,7 @@
-"""What leases and their workers count, for Prometheus. Labels: `worker` is its name, `shard` the key of a lease.
+"""Prometheus metrics of leases and their workers.
 
-docs/leases.md says which of the Kinesis Client Library's metrics each of these answers for.
+The label `worker` is a worker's name, `shard` the key of a lease. docs/leases.md lists the Kinesis Client Library's
+metric that each of these replaces.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Of durations: from a row in a database nearby to a lease's usual length."""
+"""Buckets of durations: from one row of a nearby database to a lease's usual length."""
 
 DONE = "done"
 DECLINED = "declined"
-"""An outcome: the lease is lost, changed or not there, or somebody was faster."""
+"""Outcome: the lease is lost, changed or absent, or a rival won the race."""
 THROTTLED = "throttled"
 FAILED = "failed"
 
 
 def outcome_of(error: LeasingError) -> str:
-    """Return what a call came to that raised."""
+    """Return the outcome of a call that raised."""
     if isinstance(error, ThrottlingError):
         return THROTTLED
     return DECLINED if isinstance(error, ShutdownError) else FAILED
@@ -123,11 +124,11 @@ class LeaseMetrics:
 
 
 class Metered(Protocol):
-    """Something whose operations may be counted."""
+    """An object whose operations may be counted."""
 
     @property
     def metrics(self) -> LeaseMetrics | None:
-        """Where; None: nowhere."""
+        """The counters; None: operations are not counted."""
         ...
 
     @property
@@ -142,7 +143,7 @@ MeteredT = TypeVar("MeteredT", bound=Metered)
 def metered(
     operation: Callable[Concatenate[MeteredT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[MeteredT, P], Coroutine[Any, Any, T]]:
-    """Count and time an operation under its name; one that answers None or False was declined."""
+    """Count and time an operation under its name; an answer of None or False counts as declined."""
 
     @wraps(operation)
     async def counted(self: MeteredT, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,7 @@
-"""Opens the store of an address. The clients of AWS, Azure and PostgreSQL are extras: imported when they are needed."""
+"""Open the store that an address names.
+
+The clients of AWS, Azure and PostgreSQL are extras, so they are imported only when needed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ from broadsheet.consumer.leasing.stores.sql.records import TABLE_NAME
 from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
 
 CONNECTION_STRING_VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
-"""Where Azure's own tools read it; an address may name another by `connection_env`."""
+"""Environment variable of the connection string that Azure's own tools read; an address may name another by
+`connection_env`.
+"""
 ETCD_VARIABLE: Final = "ETCD_ADDRESS"
 """Comma-separated endpoints, as with `shardctl serve`."""
 
@@ -34,7 +39,7 @@ ETCD_VARIABLE: Final = "ETCD_ADDRESS"
 def open_store(
     address: StoreAddress, *, environment: Mapping[str, str] | None = None
 ) -> AbstractAsyncContextManager[RecordStore]:
-    """Open a store; nothing is created, but for the empty file of a SQLite database.
+    """Open a store; only the empty file of a SQLite database is created.
 
     Args:
         address: Of the store.
@@ -53,7 +58,7 @@ def open_store(
 
 
 def missing_file(address: StoreAddress) -> Path | None:
-    """Return the file of a SQLite database that is not there: to look into it would make it."""
+    """Return the path of a SQLite database if its file is missing, because opening it would create it."""
     if address.kind != "sql":
         return None
     url = _database_url(address)
@@ -98,7 +103,7 @@ async def _sql_store(
 async def _dynamodb_store(
     address: StoreAddress, environment: Mapping[str, str]
 ) -> AsyncIterator[RecordStore]:
-    del environment  # boto3 looks there itself, and in more places.
+    del environment  # boto3 reads these variables itself, and looks in more places.
     with _needing("aws", "boto3"):
         from botocore.exceptions import BotoCoreError
 
@@ -160,7 +165,7 @@ async def _azure_store(
 
 
 def _database_url(address: StoreAddress) -> sa.URL:
-    """Return the URL of a database, with the driver that we test with.
+    """Return the database URL with the driver that our tests use.
 
     Raises:
         ValidationError: it is none, or of a database that holds no leases.
@@ -213,7 +218,7 @@ def _variable(environment: Mapping[str, str], name: str) -> str:
 
 @contextmanager
 def _needing(extra: str, packages: str) -> Iterator[None]:
-    """Turn the error of an import into one that says what to install."""
+    """Turn an ImportError into an error that names the extra to install."""
     try:
         yield
     except ImportError as error:

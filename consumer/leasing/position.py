@@ -1,11 +1,11 @@
-"""Where processing of a shard stands: a sequence number of any size, or one of four names, in one total order.
+"""A position in a shard: a sequence number of any size, or one of four names, in one total order.
 
     AT_TIMESTAMP  <  TRIM_HORIZON  <  LATEST  <  every number, by value  <  SHARD_END
 
-So a place to start can be a lower bound, and never counts as progress once a number was committed; the end of a shard
-is beyond every number. Records unpacked of one aggregate share its number and are ordered by `sub`.
+So a starting position can be a lower bound, and never counts as progress once a number was committed; the end of a
+shard is beyond every number. Records unpacked from one aggregate share its number and are ordered by `sub`.
 
-Positions are normal when made: numbers have no leading zeros and names no `sub`, so that what compares equal is equal.
+Positions are normalised when made: numbers have no leading zeros and names no `sub`, so equal positions compare equal.
 
 Source: awslabs/amazon-kinesis-client ExtendedSequenceNumber (names and order); the normal form is ours.
 """
@@ -32,9 +32,9 @@ SUB_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a shard; what is behind it is processed, and a successor goes on after it.
+    """A position in a shard: everything up to it is processed, and a successor continues after it.
 
-    Two that differ in nothing but the broker's offset are not equal, and neither comes before the other.
+    Two positions that differ only in the broker's offset are not equal, and neither comes before the other.
     """
 
     seq: str
@@ -42,7 +42,7 @@ class Position:
     sub: int = 0
     """Index of a record within its aggregate, from 0."""
     offset: str | None = None
-    """What a broker calls the same place, kept for it and never looked at."""
+    """The broker's offset of the same place; stored for the broker and never interpreted."""
 
     def __post_init__(self) -> None:
         if isinstance(self.sub, bool) or not 0 <= self.sub <= SUB_MAX:
@@ -60,12 +60,12 @@ class Position:
 
     @property
     def is_name(self) -> bool:
-        """Whether this is one of the four names instead of a number."""
+        """True for one of the four names, False for a number."""
         return self.seq in _RANKS
 
     @property
     def is_end(self) -> bool:
-        """Whether everything of the shard is processed."""
+        """True if the whole shard is processed."""
         return self.seq == SHARD_END
 
     def __lt__(self, other: object) -> bool:
@@ -89,7 +89,7 @@ class Position:
         return self._rank() >= other._rank()
 
     def _rank(self) -> tuple[int, int, str, int]:
-        """Return what positions are ordered by; of normal numbers the longer is the larger."""
+        """Return the sort key of a position; the longer of two normalised numbers is the larger."""
         rank = _RANKS.get(self.seq)
         if rank is not None:
             return (rank, 0, "", 0)
@@ -97,5 +97,5 @@ class Position:
 
 
 def _is_number(text: str) -> bool:
-    """Tell digits of ASCII from those of other scripts, which `str.isdigit` and `int` take as well."""
+    """Tell whether a text is ASCII digits only; `str.isdigit` and `int` accept other scripts too."""
     return 1 <= len(text) <= DIGITS_MAX and text.isascii() and text.isdigit()

@@ -1,11 +1,11 @@
-"""The one record behind every lease: who holds it, and how far its shard is processed.
+"""The record behind every lease: its holder, and how far its shard is processed.
 
-Everything is written by compare-and-swap of the whole record. Three numbers say what happened to it:
+Every write is a compare-and-swap of the whole record. Three numbers tell its history:
 
 * `epoch` counts acquisitions. It is the fencing token: sinks that remember the greatest epoch they saw refuse a paused
   owner whose write comes late. It also tells "lost and taken again" from "never lost".
-* `counter` counts the holder's writes and every change of owner. Where a store cannot tell who is alive, its movement
-  is the heartbeat.
+* `counter` counts the holder's writes and every change of owner. Where a store cannot tell which workers live, its
+  movement is the heartbeat.
 * `write_id` names the last write that moved `counter`, so that a writer whose answer was lost recognises its own.
 
 Source: awslabs/amazon-kinesis-client leases.Lease (fields, hand-off), vmware/vmware-go-kcl-v2 (claim),
@@ -23,9 +23,9 @@ from broadsheet.consumer.errors import LeasingError
 from broadsheet.consumer.leasing.position import Position
 
 KEY_CHARACTERS_MAX = 255
-"""Longest lease key or worker name: what an indexed SQL column holds everywhere."""
+"""Longest lease key or worker name; every supported SQL database can index a column of this length."""
 Version = NewType("Version", str)
-"""Which state of a record was read; only its store knows what it says, and versions have no order."""
+"""Version of a record, opaque to all but its store; versions have no order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +49,19 @@ class LeaseRecord:
     counter: int = 0
     """Writes of holders and changes of owner so far."""
     owner: str | None = None
-    """The worker entitled to the lease; during a hand-off, the one that gets it."""
+    """The worker entitled to the lease; during a hand-off, the next one."""
     handoff_from: str | None = None
     """During a hand-off: the worker that still processes, and may commit until it passes the lease on."""
     claim: str | None = None
     """The worker that asks the holder to let go."""
     checkpoint: Position | None = None
-    """Processed and durable. None: nothing was ever stored, the record only makes room for it."""
+    """The committed position. None: nothing was ever stored, the record only makes room for it."""
     pending: Position | None = None
-    """Announced and not yet committed: what lies between may have had its side effects."""
+    """The prepared position, not yet committed: records up to it may have had their side effects."""
     pending_state: bytes | None = None
     """The application's own note with `pending`."""
     owner_switches: int = 0
-    """Changes of owner since the last commit: how often the same records may have been processed."""
+    """Changes of owner since the last commit; the same records may have been processed as often."""
     write_id: str = ""
     """Names the last write that moved `counter`."""
     parents: frozenset[str] = frozenset()
@@ -69,7 +69,7 @@ class LeaseRecord:
     children: frozenset[str] = frozenset()
     """Keys of the shards that this one was split or merged into, once known."""
     hash_range: HashRange | None = None
-    """The part of the hash space it covers, where known."""
+    """The hash range that it covers, where known."""
     attrs: Mapping[str, str] = field(default_factory=dict)
     """Fields of the layout it was read from that we do not know, in that layout's notation; kept by every write."""
 
@@ -94,19 +94,19 @@ class LeaseRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything of the shard is processed."""
+        """True if the whole shard is processed."""
         return self.checkpoint is not None and self.checkpoint.is_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versioned:
-    """A record as its store had it at some moment."""
+    """A record with the version and the fence that its store had at some moment."""
 
     record: LeaseRecord
     version: Version
-    """What the next write compares."""
+    """The version that the next write compares."""
     fence: int
-    """The same while one acquisition lasts, and never again; 0 while nobody is known to hold the lease."""
+    """Fence of one acquisition, never used again; 0 while the lease has no known holder."""
 
 
 def _check_name(field_path: str, text: str) -> None:
@@ -117,11 +117,8 @@ def _check_name(field_path: str, text: str) -> None:
         )
 
 
-# The answer of a record store to a writer that came too late.
-
-
 class RecordConflictError(LeasingError):
-    """A compare-and-swap found another record than expected; `current` is the one that is there, None if it is gone."""
+    """A compare-and-swap found another record than expected; `current` is the one found, None if it is gone."""
 
     def __init__(self, key: str, current: Versioned | None) -> None:
         now = "is gone" if current is None else f"is at version {current.version}"

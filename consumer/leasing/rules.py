@@ -1,4 +1,4 @@
-"""What each operation does to a record: pure functions from record to record.
+"""Rules of leasing: pure functions from record to record, one for each operation.
 
     rule            epoch  counter  owner      besides
     take            +1     +1       new        claim and hand-off end; the pending position stays
@@ -11,8 +11,8 @@
     claim           .      .        .          claim is set
     note_children   .      .        .          children, hash range
 
-What does not move the counter may be done by anybody, at any time, without breaking the holder's next write: writers
-apply their change again if only such fields changed.
+Any worker may make a change that does not move the counter, at any time, without breaking the holder's next write:
+writers apply their change again if only such fields changed.
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseRefresher (conditions and effects); epochs, and the
 check that a checkpoint never goes back in the store itself, are ours.
@@ -34,7 +34,7 @@ from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
 
 
 def take(record: LeaseRecord, owner: str) -> LeaseRecord:
-    """Make `owner` the holder, whoever held it; also of what it holds already, which begins a new epoch."""
+    """Make `owner` the holder and begin a new epoch, even if it holds the lease already."""
     switched = record.holder is not None and record.holder != owner
     return replace(
         record,
@@ -48,12 +48,12 @@ def take(record: LeaseRecord, owner: str) -> LeaseRecord:
 
 
 def may_begin_hand_off(record: LeaseRecord, owner: str) -> bool:
-    """Tell whether somebody else holds the lease, and is not handing it off already."""
+    """Tell whether another worker holds the lease, and is not handing it off already."""
     return record.owner not in (None, owner) and record.handoff_from is None
 
 
 def begin_hand_off(record: LeaseRecord, owner: str) -> LeaseRecord:
-    """Name the next owner; the holder processes on until it passes the lease to it.
+    """Name the next owner; the holder keeps processing until it passes the lease on.
 
     Raises:
         InvalidStateError: `may_begin_hand_off` says no.
@@ -67,12 +67,12 @@ def begin_hand_off(record: LeaseRecord, owner: str) -> LeaseRecord:
 
 
 def renew(record: LeaseRecord) -> LeaseRecord:
-    """Show that the holder lives."""
+    """Move the counter, which shows that the holder lives."""
     return replace(record, counter=record.counter + 1)
 
 
 def commit(record: LeaseRecord, position: Position) -> LeaseRecord:
-    """Move the checkpoint. Whatever was pending is done with.
+    """Move the checkpoint; a pending one ends.
 
     Raises:
         InvalidPositionError: it would go back.
@@ -93,12 +93,12 @@ def commit(record: LeaseRecord, position: Position) -> LeaseRecord:
 
 
 def prepare(record: LeaseRecord, position: Position, state: bytes | None = None) -> LeaseRecord:
-    """Announce a checkpoint, in place of what was announced before; the committed one stays."""
+    """Announce a checkpoint, replacing an earlier announcement; the committed one stays."""
     return replace(record, pending=position, pending_state=state, counter=record.counter + 1)
 
 
 def evict(record: LeaseRecord) -> LeaseRecord:
-    """Take the lease from its holder. In a hand-off that ends it: the next owner holds it now, in a new epoch."""
+    """Take the lease from its holder. This ends a hand-off: the next owner then holds the lease, in a new epoch."""
     if record.handoff_from is not None and record.owner is not None:
         return take(record, record.owner)
     return replace(record, owner=None, counter=record.counter + 1)
@@ -109,7 +109,7 @@ def claim(record: LeaseRecord, worker: str) -> LeaseRecord:
 
     Raises:
         ShardClaimedError: another worker asked before.
-        LeaseNotAcquiredError: nobody else holds it, or nothing of the shard is left.
+        LeaseNotAcquiredError: no other worker holds it, or nothing of the shard is left.
     """
     if record.claim == worker:
         return record
@@ -125,7 +125,7 @@ def claim(record: LeaseRecord, worker: str) -> LeaseRecord:
 
 
 def update(record: LeaseRecord, change: Callable[[LeaseRecord], LeaseRecord]) -> LeaseRecord:
-    """Make a holder's change, which never touches who owns what, and always counts as a sign of life."""
+    """Apply a holder's change without its effects on ownership; it always counts as a heartbeat."""
     changed = change(record)
     return replace(
         changed,
@@ -144,7 +144,7 @@ def note_children(
     children: frozenset[str] = frozenset(),
     hash_range: HashRange | None = None,
 ) -> LeaseRecord:
-    """Add what was learned of the shard. Nothing is ever taken away.
+    """Add children and a hash range; neither is ever removed.
 
     Raises:
         InvalidStateError: it has another hash range, and that cannot change.

@@ -1,7 +1,7 @@
-"""What a lease manager asks of the place that holds the records: compare-and-swap, one record at a time.
+"""The record-store port: compare-and-swap, one record at a time.
 
-Implementations are in `broadsheet.consumer.leasing.stores`; `broadsheet.consumer.leasing.conformance` holds any
-implementation to it.
+Implementations are in `broadsheet.consumer.leasing.stores`; `broadsheet.consumer.leasing.conformance` tests any
+implementation.
 
 Every method may raise `ThrottlingError` (nothing was done, back off), `DependencyError` (the store did not answer; it
 says whether a write may have been applied) and, but for the first three, `InvalidStateError` (there is no store).
@@ -24,20 +24,20 @@ _log = structlog.get_logger()
 
 
 def log_unreadable(error: UnreadableLeaseError) -> None:
-    """Log a row that a scan leaves out."""
+    """Log an unreadable row that a scan leaves out."""
     _log.warning("leasing.record_skipped", key=error.key, cause=str(error))
 
 
 @contextmanager
 def reading_row(key: str) -> Iterator[None]:
-    """Turn a failure to read the row of a lease into `UnreadableLeaseError`. The block does nothing but that."""
+    """Turn every error of a block into `UnreadableLeaseError`; the block may only read the row of a lease."""
     try:
         yield
     except UnreadableLeaseError:
         raise
     except InvalidStateError as error:
         raise UnreadableLeaseError(key, str(error)) from error
-    # Of any kind: other programs write rows, too, by rules of their own, such as owners with longer names than ours.
+    # Errors of any kind, because other programs write rows by other rules, e.g. with longer owner names.
     except Exception as error:
         raise UnreadableLeaseError(
             key, f"lease {key}: its row cannot be read: {error}; restore or delete it"
@@ -49,7 +49,7 @@ class WritesLeaseLength(Protocol):
     """A record store that writes into its rows when leases end, so that other programs read it there."""
 
     def lease_lasts(self, seconds: float) -> None:
-        """Learn how long leases last for the worker that writes.
+        """Set the length of leases for the worker that writes.
 
         Raises:
             ValidationError: the store was told another length before.
@@ -62,7 +62,7 @@ class RecordStore(Protocol):
 
     @property
     def tells_who_lives(self) -> bool:
-        """Whether the store itself ends the fences of workers that died; if not, observers watch the counters."""
+        """True if the store itself ends the fences of dead workers; if not, observers watch the counters."""
         ...
 
     async def exists(self) -> bool:
@@ -70,15 +70,15 @@ class RecordStore(Protocol):
         ...
 
     async def create_store(self) -> bool:
-        """Make room for records. False if that was done before."""
+        """Create the store; return False if it exists."""
         ...
 
     async def delete_store(self) -> None:
-        """Remove everything. No error if there is nothing."""
+        """Delete the store with all records. No error if there is none."""
         ...
 
     async def get(self, key: str) -> Versioned | None:
-        """Return a record as it is now: whatever was written before the call is seen.
+        """Return the present record: every write made before the call is visible.
 
         Raises:
             UnreadableLeaseError: the row holds no record that can be read.
@@ -94,7 +94,7 @@ class RecordStore(Protocol):
 
         Args:
             owner: Only its records; None: all.
-            on_unreadable: Called for each row that is left out, whoever owns it.
+            on_unreadable: Called for each row that is left out, of any owner.
         """
         ...
 
@@ -119,7 +119,7 @@ class RecordStore(Protocol):
         ...
 
     async def delete(self, key: str, expected: Versioned | None = None) -> bool:
-        """Remove a record, and its holder's fence with it. False if it was not there.
+        """Delete a record with its holder's fence; return False if it was not there.
 
         Args:
             key: Of the record.
@@ -131,22 +131,22 @@ class RecordStore(Protocol):
         ...
 
     async def join(self, worker: str) -> None:
-        """Vouch for a worker: as long as this process lives, so do the leases that it acquires."""
+        """Vouch for a worker: its leases live as long as this process."""
         ...
 
 
-# A leader of another program that assigns the same leases: ours does not lead beside it.
+# Leaders of other programs that assign the same leases; ours does not lead while one lives.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignLeader:
-    """What its row says."""
+    """The leader's row of another program."""
 
     name: str
     version: str
-    """Changes with each of its signs of life."""
+    """Changes with each heartbeat."""
     lease_seconds: float
-    """How long it may not change."""
+    """Time without a change after which it counts as dead."""
 
 
 @runtime_checkable

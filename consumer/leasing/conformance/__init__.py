@@ -1,1 +1,1 @@
-"""The promises of a record store and of a lease manager over it, as tests that any backend can be put to."""
+"""Conformance tests of record stores, and of the lease manager on top of them."""

@@ -1,4 +1,4 @@
-"""The promises of every record store: one writer wins, the loser learns what is there, and an old fence opens nothing.
+"""Conformance suite for record stores: one writer wins, the loser gets the winner's record, old fences stay void.
 
     class TestMyRecordStore(RecordStoreConformance):
         @pytest.fixture
@@ -37,11 +37,11 @@ MANY_RECORDS = 1_050
 """More than any backend reads at a time."""
 
 
-# What the suite needs of a backend beside its port.
+# What the suite needs of a backend, in addition to the `RecordStore` port.
 
 
 class RecordStoreSubject(Protocol):
-    """A store of one test's own, as two processes see it; it is not created yet."""
+    """A store that only one test uses, as two processes see it; it is not created yet."""
 
     @property
     def store(self) -> RecordStore:
@@ -54,12 +54,12 @@ class RecordStoreSubject(Protocol):
         ...
 
     async def spoil(self, key: str) -> None:
-        """Write under a record's key what is no record."""
+        """Write something unreadable under a record's key."""
         ...
 
 
 def full_record(key: str = "shard-1", *, owner: str | None = None) -> LeaseRecord:
-    """Return a record in which no field has its default, save those of ownership."""
+    """Return a record in which no field has its default, except those of ownership."""
     return LeaseRecord(
         key=key,
         epoch=3,
@@ -112,7 +112,7 @@ class RecordStoreConformance:
     async def test_store_is_created_once_and_deleted_whole(
         self, subject: RecordStoreSubject
     ) -> None:
-        """Of all workers that start together one creates it; deleting takes the records along."""
+        """One of all workers that start together creates it; deleting removes the records too."""
         created = await asyncio.gather(
             *(process.create_store() for process in (subject.store, subject.rival) * 2)
         )
@@ -141,7 +141,7 @@ class RecordStoreConformance:
         assert await subject.store.get("shard") is None
 
     async def test_keys_that_begin_alike_are_apart(self, subject: RecordStoreSubject) -> None:
-        """Keys hold stream names, colons, slashes, anything; deleting one must not end another's lease."""
+        """Keys hold stream names, colons, slashes, anything; deleting one record must not end another's lease."""
         store = subject.store
         await store.create_store()
         keys = ["a", "a#b", "a#0000000000000001", "a/b", "a%23b", "stream:shard ✓", "A"]
@@ -157,7 +157,7 @@ class RecordStoreConformance:
     async def test_create_of_existing_record_returns_the_winner(
         self, subject: RecordStoreSubject
     ) -> None:
-        """Who comes second gets what is there, and changes nothing."""
+        """The second creator gets the existing record, and changes nothing."""
         await subject.store.create_store()
         first = await subject.store.create(full_record())
 
@@ -184,7 +184,7 @@ class RecordStoreConformance:
     async def test_replace_of_deleted_record_does_not_bring_it_back(
         self, subject: RecordStoreSubject
     ) -> None:
-        """A finished shard that was cleaned up stays so; nor may its successor of that name be taken for it."""
+        """A cleaned-up shard stays deleted, and a later record of the same name is not mistaken for it."""
         store = subject.store
         await store.create_store()
         seen = await store.create(LeaseRecord(key="a"))
@@ -201,7 +201,7 @@ class RecordStoreConformance:
         assert await store.get("a") == created
 
     async def test_delete_may_be_conditional(self, subject: RecordStoreSubject) -> None:
-        """Cleaning up removes what it judged; a user's command removes whatever is there, and may be repeated."""
+        """Cleaning up removes only what it judged; a user's command removes any record, and may be repeated."""
         store = subject.store
         await store.create_store()
         stale = await store.create(LeaseRecord(key="a"))
@@ -237,7 +237,7 @@ class RecordStoreConformance:
     async def test_unreadable_record_is_left_out_of_scans(
         self, subject: RecordStoreSubject
     ) -> None:
-        """One bad record must not stop an application; who asks for it is told."""
+        """One bad record must not stop an application; reading it by key raises an error."""
         store = subject.store
         await store.create_store()
         for key in ("a", "b", "c"):
@@ -272,7 +272,7 @@ class RecordStoreConformance:
         assert all(loser.current == winners[0] for loser in losers)
 
     async def test_of_racing_takers_one_wins(self, subject: RecordStoreSubject) -> None:
-        """The same, of a lease that all of them saw free; its epoch counts one acquisition."""
+        """Of workers that all saw a lease free, one gets it; its epoch counts one acquisition."""
         await subject.store.create_store()
         seen = await subject.store.create(LeaseRecord(key="a"))
         await subject.store.join("w0")
@@ -305,7 +305,7 @@ class RecordStoreConformance:
                         lambda record: rules.note_children(record, children=frozenset({child})),
                         verdict_of_anybody,
                     )
-                except LeasingError:  # The others were faster every time.
+                except LeasingError:  # The rivals won every attempt.
                     continue
                 return
             raise AssertionError(f"{child} lost {self.racers * ATTEMPTS_MAX} races")
@@ -335,7 +335,7 @@ class RecordStoreConformance:
         assert await subject.rival.get("a") == last
 
     async def test_old_fence_opens_nothing(self, subject: RecordStoreSubject) -> None:
-        """A worker that lost its lease may read the record anew and still cannot write under its old fence."""
+        """A worker that lost its lease may read the record again and still cannot write under its old fence."""
         store = subject.store
         await store.create_store()
         old = await _taken(store, "a", "w1")
@@ -352,7 +352,7 @@ class RecordStoreConformance:
     async def test_fence_stays_with_the_holder_in_a_hand_off(
         self, subject: RecordStoreSubject
     ) -> None:
-        """It finishes what it has begun, and passes the lease on itself; from then on it can write nothing."""
+        """The holder finishes its work and passes the lease on itself; from then on it can write nothing."""
         store = subject.store
         await store.create_store()
         await subject.rival.join("w2")

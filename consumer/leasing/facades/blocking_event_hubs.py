@@ -1,4 +1,4 @@
-"""The checkpoint store of Azure's event processors for programs without an event loop."""
+"""Blocking checkpoint store of Azure's event processors, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from broadsheet.consumer.leasing.facades.event_hubs import Ownership, RecordChec
 
 
 class SyncRecordCheckpointStore(OnStoreThread[RecordCheckpointStore], CheckpointStore):
-    """A `RecordCheckpointStore` on a loop thread of its own, for `azure.eventhub.EventHubConsumerClient`."""
+    """A blocking `RecordCheckpointStore`, run on a dedicated event-loop thread, for
+    `azure.eventhub.EventHubConsumerClient`.
+    """
 
     def __init__(self, open_store: OpenStore, *, may_go_back: bool = False) -> None:
         """Open the store on the thread.

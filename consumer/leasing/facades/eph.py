@@ -1,10 +1,10 @@
-"""Checkpoints as Azure's Event Processor Host manages them, over any record store.
+"""Checkpoint manager in the style of Azure's Event Processor Host, over any record store.
 
-A *holder* is the record that makes room for a partition's checkpoint; that it is there does not mean that a checkpoint
-is. Lease and checkpoint are in the same record, so a checkpoint is written under the lease that its writer shows.
+A *holder* is the record that makes room for a partition's checkpoint; it may exist without a checkpoint. Lease and
+checkpoint are in the same record, so a checkpoint is written under the lease that its writer shows.
 
-Source: Azure/azure-event-hubs-node processor/lib/checkpointManager.ts (operations). What its implementation only tells
-an error handler is raised here: an update that failed, or came after the lease was lost.
+Source: Azure/azure-event-hubs-node processor/lib/checkpointManager.ts (operations). Errors that their implementation
+only reports to an error handler are raised here: an update that failed, or came after the lease was lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from broadsheet.consumer.leasing.store import RecordStore
 
 START_ATTEMPTS = 5
-"""How often a host tries each step of its start."""
+"""Attempts of a host at each step of its start."""
 
 
 class CheckpointManager:
@@ -54,14 +54,14 @@ class CheckpointManager:
         await self._store.delete_store()
 
     async def create_all_checkpoints_if_not_exists(self, partition_ids: Iterable[str]) -> None:
-        """Make a holder for each partition that has none; no checkpoint is made, and no holder is touched."""
+        """Make a holder for each partition that has none; existing holders and checkpoints stay as they are."""
         for partition_id in partition_ids:
             await self._manager.create_lease(LeaseRecord(key=partition_id))
 
     async def make_ready(
         self, partition_ids: Iterable[str], *, attempts: int = START_ATTEMPTS
     ) -> None:
-        """Make the store and the holders, as a host does when it starts, and try again at once what failed.
+        """Create the store and the holders, as a host does when it starts; retry failures at once.
 
         Args:
             partition_ids: Of the hub.
@@ -75,7 +75,7 @@ class CheckpointManager:
         await _tried(lambda: self.create_all_checkpoints_if_not_exists(partitions), attempts)
 
     async def get_checkpoint(self, partition_id: str) -> Position | None:
-        """Return a partition's checkpoint; None if none was ever stored, with a holder or without."""
+        """Return a partition's checkpoint; None if none was ever stored."""
         found = await self._store.get(partition_id)
         return None if found is None else found.record.checkpoint
 
@@ -90,7 +90,7 @@ class CheckpointManager:
             The lease, for the next update.
 
         Raises:
-            ShutdownError: the lease is lost, or nobody holds it.
+            ShutdownError: the lease is lost, or has no holder.
             InvalidPositionError: the checkpoint would go back; or it is stored already, and that is refused.
         """
 
@@ -132,7 +132,7 @@ async def _tried(step: Callable[[], Awaitable[None]], attempts: int) -> None:
 
 
 class SyncCheckpointManager(OnStoreThread[CheckpointManager]):
-    """A `CheckpointManager` on a loop thread of its own; each method blocks until its answer, and raises the same."""
+    """A blocking `CheckpointManager` on a dedicated event-loop thread; its methods raise the same errors."""
 
     def __init__(self, open_store: OpenStore, *, refuse_repeated: bool = False) -> None:
         """Open the store on the thread.

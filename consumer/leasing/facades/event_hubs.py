@@ -1,10 +1,10 @@
-"""Azure's own event processors on any record store.
+"""Checkpoint store for Azure's own event processors, over any record store.
 
     EventHubConsumerClient.from_connection_string(…, checkpoint_store=RecordCheckpointStore(store))
 
-The store must be there: processors do not create it. A processor judges a rival by when it last renewed;
-here that is when *this process saw* it renew, so that no clocks are compared. Where the store itself knows who lives, a
-dead one's partitions are free as soon as the store says so.
+The store must exist, because processors do not create it. A processor judges a rival by when it last renewed; here that
+is when *this process saw* it renew, so that no clocks are compared. Where the store itself knows which workers live, a
+dead processor's partitions are free as soon as the store says so.
 
 Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub, `CheckpointStore` (operations and shapes of answers).
 """
@@ -34,10 +34,10 @@ from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError,
 from broadsheet.consumer.leasing.store import RecordStore
 
 CLAIMS_AT_ONCE: Final = 16
-"""Partitions that are claimed at a time; a hub has up to some thousand."""
+"""Partitions claimed concurrently; a hub has up to a few thousand."""
 _log = structlog.get_logger()
 
-# What Azure's event processors say and hear of partitions, and what it does to records: pure.
+# Translation between the dictionaries of Azure's event processors and records (pure).
 #
 #     key     namespace/hub/group/partition, the first three in lower case
 #     etag    the acquisition and the renewals of the lease; checkpoints do not change it, as processors expect
@@ -45,12 +45,12 @@ _log = structlog.get_logger()
 # Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub, `CheckpointStore` (shapes).
 
 Ownership = dict[str, Any]
-"""What processors say of a partition; Any is theirs."""
+"""A processor's dictionary of one partition; Any is in their type."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubGroup:
-    """Whose partitions they are, as a processor named them."""
+    """A consumer group of one hub, as a processor names it."""
 
     fully_qualified_namespace: str
     eventhub_name: str
@@ -58,12 +58,12 @@ class HubGroup:
 
     @property
     def prefix(self) -> str:
-        """What keys begin with."""
+        """Common prefix of the group's keys."""
         names = (self.fully_qualified_namespace, self.eventhub_name, self.consumer_group)
         return "".join(f"{name}/" for name in names).lower()
 
     def shape(self, key: str) -> Ownership:
-        """Return what every answer about a partition holds."""
+        """Return the fields that every answer about a partition holds."""
         return {
             "fully_qualified_namespace": self.fully_qualified_namespace,
             "eventhub_name": self.eventhub_name,
@@ -73,7 +73,7 @@ class HubGroup:
 
 
 def claimed(record: LeaseRecord, owner_id: str, *, is_held: bool) -> LeaseRecord:
-    """Return a record as its claimant wants it."""
+    """Apply a processor's claim to a record."""
     if not owner_id:
         return rules.renew(record) if record.holder is None else rules.evict(record)
     if record.holder == owner_id and is_held:
@@ -82,7 +82,7 @@ def claimed(record: LeaseRecord, owner_id: str, *, is_held: bool) -> LeaseRecord
 
 
 def verdict_of_claim(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
-    """Judge a claim: a checkpoint that came in between does not disturb it."""
+    """Judge a claim: a checkpoint written in between does not invalidate it."""
     if attempt.has_landed(current):
         return SwapOutcome.LANDED
     seen = attempt.seen
@@ -91,7 +91,7 @@ def verdict_of_claim(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
 
 
 def verdict_of_claimant(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
-    """Judge a checkpoint: renewals that came in between do not disturb it."""
+    """Judge a checkpoint: renewals written in between do not invalidate it."""
     seen = attempt.seen
     is_held = (
         current.fence == seen.fence != 0
@@ -102,7 +102,7 @@ def verdict_of_claimant(attempt: SwapAttempt, current: Versioned) -> SwapOutcome
 
 
 def etag_of(record: LeaseRecord) -> str:
-    """Return what changes with each claim and renewal, and with nothing else."""
+    """Return the ETag of an ownership, which changes with each claim and renewal, and with nothing else."""
     return f"{record.epoch}-{record.counter}-{record.write_id}"
 
 
@@ -113,12 +113,12 @@ def key_of(said: Ownership) -> str:
 
 
 def is_nowhere(checkpoint: Ownership) -> bool:
-    """Tell whether a checkpoint is that of an event which was never in a partition."""
+    """Tell whether a checkpoint names no event of the partition: it has neither offset nor sequence number."""
     return checkpoint.get("sequence_number") is None and checkpoint.get("offset") in (None, "")
 
 
 def position_of(checkpoint: Ownership) -> Position:
-    """Return the position of a checkpoint that a processor writes.
+    """Parse the position of a checkpoint that a processor writes.
 
     Raises:
         InvalidPositionError: it is none; the error names the field.
@@ -149,8 +149,9 @@ def shown(key: str, position: Position | None) -> Ownership:
 class RecordCheckpointStore(CheckpointStore):
     """Ownership and checkpoints of the processors of one process.
 
-    A checkpoint is written under the claim that this object made last for its partition: who lost the partition cannot
-    move it. So each processor needs an object of its own; those that share one are not fenced from each other.
+    A checkpoint is written under the claim that this object made last for its partition, so a processor that lost the
+    partition cannot move it. Each processor needs its own object; processors that share one are not fenced from each
+    other.
     """
 
     def __init__(
@@ -160,12 +161,12 @@ class RecordCheckpointStore(CheckpointStore):
         may_go_back: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        """Know nothing yet: a partition that is owned at the first look counts as renewed then.
+        """Start without sightings: a partition that is owned at the first look counts as renewed then.
 
         Args:
             store: The records; stays the caller's.
             may_go_back: Take checkpoints before the stored one too, as Azure's own stores do; e.g. of a hub that was
-                created anew.
+                deleted and created again.
             clock: Measures how long ago renewals were seen, and says what time it is for processors.
         """
         self._store = store
@@ -180,7 +181,7 @@ class RecordCheckpointStore(CheckpointStore):
     async def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **_: Any
     ) -> Iterable[Ownership]:
-        """Return who owns which partition, also of those that were given back; not of those that nobody ever owned."""
+        """Return the ownership of every partition that was ever owned, including those given back."""
         group = HubGroup(fully_qualified_namespace, eventhub_name, consumer_group)
         found = [each async for each in self._records_of(group) if each.record.epoch]
         return [
@@ -212,7 +213,7 @@ class RecordCheckpointStore(CheckpointStore):
         return succeeded
 
     async def update_checkpoint(self, checkpoint: Ownership, **_: Any) -> None:
-        """Store a checkpoint. One of an event without sequence number and offset stores nothing.
+        """Store a checkpoint; the checkpoint of an event without sequence number and offset stores nothing.
 
         Raises:
             ShutdownError: the partition was claimed here, and is lost.
@@ -220,7 +221,7 @@ class RecordCheckpointStore(CheckpointStore):
         """
         key = key_of(checkpoint)
         if is_nowhere(checkpoint):
-            # Azure's stores take it, and a successor then begins at its default position. Here it changes nothing.
+            # Azure's stores accept it, and a successor then begins at its default position. Here it changes nothing.
             _log.warning("leasing.checkpoint_without_position", key=key)
             return
         commit = self._commit_of(position_of(checkpoint))
@@ -251,7 +252,7 @@ class RecordCheckpointStore(CheckpointStore):
                 yield found
 
     async def _claim(self, ownership: Ownership) -> Ownership | None:
-        """Claim one partition. None: another was faster."""
+        """Claim one partition; return None if another processor won the race."""
         key, owner_id = key_of(ownership), str(ownership.get("owner_id") or "")
         if owner_id:
             await self._store.join(owner_id)
@@ -271,7 +272,7 @@ class RecordCheckpointStore(CheckpointStore):
         return ownership
 
     async def _seen(self, key: str, etag: object) -> Versioned | None:
-        """Return the record that a claimant saw; None if it is another by now."""
+        """Return the record that a claimant saw; None if it has changed since."""
         if etag is not None:
             found = await self._store.get(key)
             return found if found is not None and etag_of(found.record) == etag else None
@@ -279,11 +280,11 @@ class RecordCheckpointStore(CheckpointStore):
             return await self._store.create(LeaseRecord(key=key))
         except RecordConflictError as conflict:
             current = conflict.current
-            # Nobody owned it yet: a checkpoint came first, or a claimant died after it had made the record.
+            # The record exists without an owner: a checkpoint came first, or a claimant died after creating it.
             return current if current is not None and not current.record.epoch else None
 
     async def _update_unowned(self, key: str, commit: Callable[[LeaseRecord], LeaseRecord]) -> None:
-        """Store a checkpoint of who receives from a partition without claiming it."""
+        """Store the checkpoint of a receiver that did not claim its partition."""
         seen = await self._store.get(key)
         if seen is None:
             try:
@@ -297,7 +298,7 @@ class RecordCheckpointStore(CheckpointStore):
             raise InvalidStateError(f"partition {key}: its record was deleted meanwhile")
 
     def _commit_of(self, position: Position) -> Callable[[LeaseRecord], LeaseRecord]:
-        """Return a change that leaves the counter, and so the ETag of the ownership, as it is."""
+        """Return a commit that leaves the counter, and so the ownership's ETag, unchanged."""
 
         def commit(record: LeaseRecord) -> LeaseRecord:
             base = replace(record, checkpoint=None) if self._may_go_back else record
@@ -306,7 +307,7 @@ class RecordCheckpointStore(CheckpointStore):
         return commit
 
     def _state_of(self, found: Versioned) -> Ownership:
-        """Return which state of an ownership this is, and when it was seen to be renewed."""
+        """Return the ETag of an ownership, and when its renewal was seen."""
         key, now_seconds = found.record.key, self._clock.monotonic_seconds()
         sighting = sighted(self._sighting_by_key.get(key), found.record, now_seconds=now_seconds)
         self._sighting_by_key[key] = sighting
@@ -315,7 +316,7 @@ class RecordCheckpointStore(CheckpointStore):
         etag = etag_of(found.record)
         modified = self._modified_by_key.get(key)
         if modified is None or modified[0] != etag:
-            # Told once for each state: a processor that compares two answers must see the same moment.
+            # One moment for each state, because a processor that compares two answers must see the same one.
             modified = self._modified_by_key[key] = (etag, self._clock.wall_seconds() - age_seconds)
         is_dead = found.record.holder is not None and not found.fence
         return {"etag": etag, "last_modified_time": 0.0 if is_dead else modified[1]}

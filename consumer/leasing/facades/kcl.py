@@ -1,7 +1,6 @@
-"""Leases as the Kinesis Client Library manages them, over any record store.
+"""Lease manager in the style of the Kinesis Client Library, over any record store.
 
-A lost race is an answer, not an error: None, or False. What is written comes back as a new value; arguments are never
-changed.
+A lost race is an answer, not an error: None, or False. Each write returns the new record; arguments never change.
 
 Source: awslabs/amazon-kinesis-client leases.LeaseRefresher (operations and conditions). Differences: docs/leases.md.
 """
@@ -35,17 +34,17 @@ from broadsheet.consumer.leasing.store import RecordStore, log_unreadable
 
 POLL_SECONDS = 10.0
 TIMEOUT_SECONDS = 600.0
-"""How often, and for how long, the Kinesis Client Library looks whether its table is there."""
+"""Interval and deadline with which the Kinesis Client Library checks whether its table exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseListing:
-    """All rows of a store, as one look showed them."""
+    """All rows of a store, as one scan showed them."""
 
     leases: tuple[Versioned, ...]
-    """Those that can be read, in the order of their keys."""
+    """The readable records, in the order of their keys."""
     unreadable: frozenset[str]
-    """Keys of the others: each waits for an operator."""
+    """Keys of the unreadable rows: each needs an operator."""
 
 
 class LeaseManager:
@@ -74,7 +73,7 @@ class LeaseManager:
         self._created_store = False
 
     async def create_store_if_not_exists(self) -> bool:
-        """Create the store. True if this manager did, now or before."""
+        """Create the store; return True if this manager did, now or before."""
         if not self._created_store:
             self._created_store = await self._store.create_store()
         return self._created_store
@@ -86,7 +85,7 @@ class LeaseManager:
     async def wait_until_store_exists(
         self, *, poll_seconds: float = POLL_SECONDS, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> bool:
-        """Wait for somebody to create the store. False if nobody did in time."""
+        """Wait until any process has created the store; return False if none did in time."""
         deadline = self.clock.monotonic_seconds() + timeout_seconds
         while not await self._store.exists():
             left_seconds = deadline - self.clock.monotonic_seconds()
@@ -102,7 +101,7 @@ class LeaseManager:
 
     @metered
     async def list_rows(self) -> LeaseListing:
-        """Return all leases, and the keys of the rows that hold none that can be read."""
+        """Return all leases, and the keys of unreadable rows."""
         unreadable: set[str] = set()
 
         def leave_out(error: UnreadableLeaseError) -> None:
@@ -114,12 +113,12 @@ class LeaseManager:
 
     @metered
     async def list_leases_of(self, worker: str) -> tuple[Versioned, ...]:
-        """Return the leases that a worker owns, in the order of their keys; in a hand-off, those that it will get."""
+        """Return the leases that a worker owns, in key order; a lease in hand-off counts for its next owner."""
         return tuple([found async for found in self._store.scan(worker)])
 
     @metered
     async def create_lease(self, record: LeaseRecord) -> bool:
-        """Write a new lease. False if there is one with its key.
+        """Write a new lease; return False if its key exists.
 
         Raises:
             UnreadableLeaseError: there is one with its key, and it cannot be read.
@@ -128,7 +127,7 @@ class LeaseManager:
         try:
             await self._store.create(written)
         except RecordConflictError as conflict:
-            # A client below may have sent it twice.
+            # The database's client may have sent the write twice, so the record that is there may be ours.
             return conflict.current is not None and _is_write(conflict.current, written)
         except DependencyError as error:
             if not error.outcome_unknown:
@@ -146,9 +145,9 @@ class LeaseManager:
 
     @metered
     async def renew(self, held: Versioned) -> Versioned | None:
-        """Show that the holder lives, and learn what others asked of it meanwhile: a claim, a hand-off.
+        """Renew a lease, and learn of requests made meanwhile: a claim, a hand-off.
 
-        Where the store itself knows who lives, nothing is written.
+        Nothing is written where the store itself knows which workers live.
 
         Returns:
             The lease now; None if it is lost, or was never held.
@@ -164,7 +163,7 @@ class LeaseManager:
 
     @metered
     async def take(self, seen: Versioned, owner: str) -> Versioned | None:
-        """Acquire a lease for a worker of this process, whoever holds it: whether it may is the caller's policy.
+        """Acquire a lease for a worker of this process, held or not: the caller decides whether it may.
 
         Returns:
             The lease; None if it changed since it was seen.
@@ -178,7 +177,7 @@ class LeaseManager:
     async def assign(
         self, seen: Versioned, owner: str, *, graceful: bool = False
     ) -> Versioned | None:
-        """Give a lease to a worker of any process, however often its holder renewed it meanwhile.
+        """Assign a lease to a worker of any process, however often its holder renewed it meanwhile.
 
         Args:
             seen: The lease; its owner, and hand-off, must still be those.
@@ -203,7 +202,7 @@ class LeaseManager:
 
     @metered
     async def evict(self, seen: Versioned) -> Versioned | None:
-        """Take a lease from its holder, however often it renewed it; in a hand-off the next owner holds it then.
+        """Take a lease from its holder, however often it was renewed; in a hand-off, the next owner then holds it.
 
         Returns:
             The lease; None if its owner is another by now, or it is gone.
@@ -214,7 +213,7 @@ class LeaseManager:
     async def update(
         self, held: Versioned, change: Callable[[LeaseRecord], LeaseRecord]
     ) -> Versioned | None:
-        """Write what the holder has to say: a checkpoint, a pending one.
+        """Write a change by the holder: a checkpoint, or a pending one.
 
         Args:
             held: The lease, as last written or renewed.
@@ -239,7 +238,7 @@ class LeaseManager:
         children: frozenset[str] = frozenset(),
         hash_range: HashRange | None = None,
     ) -> Versioned | None:
-        """Add what was learned of a shard, without disturbing its holder.
+        """Note a shard's children and hash range, without invalidating its holder's next write.
 
         Returns:
             The lease; None if there is none, and none is made.
@@ -256,16 +255,16 @@ class LeaseManager:
 
     @metered
     async def delete(self, key: str) -> bool:
-        """Remove a lease, whoever holds it. False if there is none."""
+        """Delete a lease, held or not; return False if there is none."""
         return await self._store.delete(key)
 
     async def delete_all(self) -> None:
-        """Remove the leases that are there, one by one; those created meanwhile may stay."""
+        """Delete all leases, one by one; those created meanwhile may stay."""
         for found in await self.list_leases():
             await self._store.delete(found.record.key)
 
     async def is_empty(self) -> bool:
-        """Return whether there is no lease that can be read."""
+        """Return whether the store has no readable lease."""
         async for _ in self._store.scan():
             return False
         return True
@@ -276,9 +275,9 @@ def _is_write(current: Versioned, written: LeaseRecord) -> bool:
 
 
 class SyncLeaseManager(OnStoreThread[LeaseManager]):
-    """A `LeaseManager` on a loop thread of its own; each method blocks until its answer, and raises the same errors.
+    """A blocking `LeaseManager` on a dedicated event-loop thread; its methods raise the same errors.
 
-    Threads may share it, forked processes may not. Functions that are handed to it are called on its thread.
+    Threads may share it, forked processes may not. Functions that are passed to it are called on its thread.
     """
 
     def __init__(self, open_store: OpenStore, *, metrics: LeaseMetrics | None = None) -> None:

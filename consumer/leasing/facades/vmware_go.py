@@ -1,4 +1,4 @@
-"""Leases and checkpoints as vmware-go-kcl manages them, over any record store: one lease at a time, stolen by asking.
+"""Checkpointer in the style of vmware-go-kcl, over any record store; leases are stolen one at a time, by claims.
 
     holder                                thief
     get_lease: renews                     list_active_workers: the holder has too many
@@ -36,7 +36,7 @@ from broadsheet.consumer.leasing.store import RecordStore
 
 CLAIM_TIMEOUT_SECONDS = 120.0
 LISTING_SECONDS = 60.0
-"""Both as vmware-go-kcl has them, unless it is told otherwise."""
+"""Both are vmware-go-kcl's defaults."""
 
 
 class ShardCheckpointer:
@@ -82,7 +82,7 @@ class ShardCheckpointer:
     async def get_lease(
         self, shard: str, worker: str, *, parents: frozenset[str] = frozenset()
     ) -> Versioned:
-        """Acquire a shard's lease, or renew it if this object acquired it for the worker.
+        """Acquire a shard's lease, or renew it if this object acquired it for that worker.
 
         Args:
             shard: The key; a lease that is not there is made.
@@ -110,13 +110,13 @@ class ShardCheckpointer:
         return held
 
     async def checkpoint_sequence(self, held: Versioned, position: Position) -> Versioned:
-        """Commit how far a shard is processed; claims stay, and the lease lasts no longer for it.
+        """Commit a shard's checkpoint; a claim stays, and the lease is not extended.
 
         Raises:
             ShutdownError: the lease is not held: stop processing.
             InvalidPositionError: the checkpoint would go back.
         """
-        # Nobody holds a lease that was let go: what its last holder still writes, the next one would not expect.
+        # A released lease has no holder: the next one would not expect what its last holder still writes.
         if held.record.holder is None or not held.fence:
             raise _not_held(held)
         committed = await self._manager.update(held, lambda record: rules.commit(record, position))
@@ -125,7 +125,7 @@ class ShardCheckpointer:
         return committed
 
     async def fetch_checkpoint(self, shard: str) -> Position:
-        """Return how far a shard is processed.
+        """Return a shard's checkpoint.
 
         Raises:
             SequenceIdNotFoundError: no checkpoint is stored.
@@ -136,11 +136,11 @@ class ShardCheckpointer:
         return found.record.checkpoint
 
     async def remove_lease_info(self, shard: str) -> None:
-        """Delete the record of a shard that is no more, whoever holds it. No error if there is none."""
+        """Delete the record of a vanished shard, held or not. No error if there is none."""
         await self._store.delete(shard)
 
     async def remove_lease_owner(self, held: Versioned) -> Versioned:
-        """Let a lease go; everything but the owner stays.
+        """Release a lease; everything but the owner stays.
 
         Raises:
             ShutdownError: it is not held.
@@ -162,7 +162,7 @@ class ShardCheckpointer:
         return found.record.owner
 
     async def list_active_workers(self, shards: Iterable[str]) -> dict[str, list[str]]:
-        """Return which of these shards each worker has; finished ones are left out.
+        """Return the shards of each worker among those given, without finished ones.
 
         Raises:
             ShardNotAssignedError: one has no owner, so it is no time to balance.
@@ -179,11 +179,11 @@ class ShardCheckpointer:
         return shards_by_worker
 
     async def claim_shard(self, seen: Versioned, claimant: str) -> Versioned:
-        """Ask the holder of a shard to let go, however often it wrote since.
+        """Claim a shard: ask its holder to let go, however often it wrote since.
 
         Raises:
             ShardClaimedError: another worker asked before.
-            LeaseNotAcquiredError: nobody else holds it, it changed hands, or nothing of the shard is left.
+            LeaseNotAcquiredError: no other worker holds it, it changed hands, or nothing of the shard is left.
         """
         claimed = await compare_and_swap(
             self._store, seen, lambda record: rules.claim(record, claimant), verdict_of_claimant
@@ -235,7 +235,7 @@ def _not_held(held: Versioned) -> ShutdownError:
 
 
 class SyncShardCheckpointer(OnStoreThread[ShardCheckpointer]):
-    """A `ShardCheckpointer` on a loop thread of its own; each method blocks until its answer, and raises the same."""
+    """A blocking `ShardCheckpointer` on a dedicated event-loop thread; its methods raise the same errors."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Lease records in a file: JSON lines, for people, for tools, and for imports.
+"""Export files of lease records: JSON lines, for people, tools and imports.
 
     {"broadsheet_leases":1,"from":"dynamodb:orders?layout=kcl-java","count":2}
     {"record":{"key":"shardId-000000000000","checkpoint":["4711",0]},"attrs":{"zone":"eu"}}
     …
 
-`record` is as `broadsheet.consumer.leasing.codec` has it; attributes of other systems stand apart, for their names may
-be those of our fields. The count tells a file that was cut off from a whole one.
+`record` is encoded by `broadsheet.consumer.leasing.codec`. Attributes of other systems are separate because their names
+may equal those of our fields. The count reveals a truncated file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def export_lines(records: Iterable[LeaseRecord], *, origin: str) -> Iterator[str
     """Yield the lines of a file, each with its end.
 
     Args:
-        records: In the order in which they are to stand there.
+        records: In the order of the file.
         origin: Where they come from, without secrets.
     """
     listed = list(records)
@@ -50,7 +50,7 @@ def read_export(text: str, source: str) -> tuple[LeaseRecord, ...]:
     Raises:
         ValidationError: it is no such file, or not whole; the message names the line.
     """
-    # Not `splitlines`: keys may hold what that takes for an end.
+    # Not `splitlines`, because keys may hold characters that it takes for line ends.
     lines = text.rstrip("\n").split("\n")
     header = _object(lines[0], source, 1)
     if header.get(_MARK) != VERSION:

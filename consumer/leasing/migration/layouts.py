@@ -1,7 +1,7 @@
-"""What the records of each kind of store can hold, and what of it the programs of other systems see there: pure.
+"""Record layouts: the fields that each kind of store can hold, and those that other systems' programs see (pure).
 
-We keep everything in every layout, beside what is theirs. What they do not know they do not see; and what they write
-over whole, they drop.
+Ours keeps every field in every layout, beside theirs. Their programs do not see fields that they do not know, and drop
+them when they write a whole row.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
 from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 
 _FIELDS: Final = frozenset(each.name for each in fields(LeaseRecord)) - {"attrs"}
-"""Names that an attribute of another system must not have where records are our own JSON."""
+"""Names of our own fields, which attributes of other systems must not have in our JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLayout:
-    """One layout, as an import asks about it."""
+    """One layout, with what an import needs to know about it."""
 
     name: str
     readers: str
-    """Whose programs read it, besides ours; empty: nobody's."""
+    """The system whose programs read it, besides ours; empty: none."""
     refusal: Callable[[LeaseRecord], str | None]
-    """Why a record cannot be held at all; None: it can."""
+    """Returns the reason why a record cannot be held; None: it can."""
     unseen: Callable[[LeaseRecord], tuple[str, ...]]
-    """What of a record those programs do not see."""
+    """Returns the parts of a record that those programs do not see."""
 
 
 def _taken_names(record: LeaseRecord) -> str | None:
@@ -140,4 +140,4 @@ LAYOUTS: Final[Mapping[str, RecordLayout]] = {
         ),
     )
 }
-"""By the name that an address has it by."""
+"""Layouts by their names in addresses."""

@@ -1,7 +1,7 @@
-"""What one record becomes when another store's record of the same key is moved into its place: pure.
+"""Merge of two stores' records of one key during an import (pure).
 
-The checkpoint that is further along wins, together with what was announced beyond it; what is known of the shard's
-place among others is joined; the epoch never falls, so that sinks which remember it go on refusing paused owners.
+The later checkpoint wins, together with the pending one beyond it; parents, children and hash range are joined; the
+epoch never falls, so that sinks which remember it go on refusing paused owners.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord
 
 PASSING_ATTRS: Final = frozenset({"LeaseTimeout", "checkpointOwnerTimeoutTimestampMillis"})
-"""Attributes of other layouts that end with an acquisition, and would mean something else in another store."""
+"""Attributes of other layouts that are valid for one acquisition, and would mean something else in another store."""
 
 Pending = tuple[Position | None, bytes | None]
-"""An announced position, and the note with it."""
+"""A pending position, and its note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What a record becomes."""
+    """A merged record."""
 
     record: LeaseRecord
-    """With nothing counted yet: neither counter nor epoch say that it was written."""
+    """The record before the write is counted in its counter and epoch."""
     conflicts: tuple[str, ...] = ()
-    """Why it must not become that, unless somebody insists."""
+    """Reasons against the merge, which only `force` overrides."""
 
 
 def carried(record: LeaseRecord, *, owners: bool) -> LeaseRecord:
-    """Return what of a record is worth moving: not what only its acquisition knows.
+    """Return the parts of a record that can move: not those valid only for its acquisition.
 
     Args:
         record: As it was read.
-        owners: Move owner and hand-off too; without, whoever takes the lease next has it anew.
+        owners: Move owner and hand-off too; without, the next worker that takes the lease starts a new acquisition.
     """
     kept = record if owners else replace(record, owner=None, handoff_from=None)
     attrs = {name: text for name, text in record.attrs.items() if name not in PASSING_ATTRS}
@@ -44,7 +44,7 @@ def carried(record: LeaseRecord, *, owners: bool) -> LeaseRecord:
 
 
 def below(prefix: str, record: LeaseRecord) -> LeaseRecord:
-    """Return a record whose shards are named in a larger space, such as that of a hub among others."""
+    """Prefix the shard names of a record, e.g. with the hub that they belong to."""
     return replace(
         record,
         key=f"{prefix}{record.key}",
@@ -54,7 +54,7 @@ def below(prefix: str, record: LeaseRecord) -> LeaseRecord:
 
 
 def merged(wanted: LeaseRecord, there: LeaseRecord) -> Merged:
-    """Return what the record that is there becomes.
+    """Merge a wanted record into the existing one.
 
     Args:
         wanted: As `carried` returns it.
@@ -82,7 +82,7 @@ def merged(wanted: LeaseRecord, there: LeaseRecord) -> Merged:
 
 
 def said(position: Position | None) -> str:
-    """Return a position as people read it: `4711`, `4711.2`, `TRIM_HORIZON`, `4711@4096`; `-` if there is none."""
+    """Format a position for people: `4711`, `4711.2`, `TRIM_HORIZON`, `4711@4096`; `-` if there is none."""
     if position is None:
         return "-"
     sub = f".{position.sub}" if position.sub else ""
@@ -106,7 +106,7 @@ def _pending(
     checkpoint: Position | None,
     conflicts: list[str],
 ) -> Pending:
-    """Return what is announced: losing one would hide side effects from a successor."""
+    """Return the pending checkpoint to keep: losing one would hide side effects from a successor."""
     new: Pending = (wanted.pending, wanted.pending_state)
     old: Pending = (there.pending, there.pending_state)
     if old[0] is None or old == new:
@@ -120,7 +120,7 @@ def _pending(
 
 
 def _joined(new: Mapping[str, str], old: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes of both. Those that say the same in another notation stay as they are."""
+    """Join the attributes of both records; one that differs only in notation stays as it is."""
     changed = {
         name: text
         for name, text in new.items()

@@ -1,4 +1,4 @@
-"""What an import does to each record: pure. Records that are there, records that are wanted, and what follows."""
+"""Import plan: the step for each record, decided from the wanted and the existing records (pure)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from broadsheet.consumer.leasing.store import RecordStore
 
 _NOT_COMPARED: Final = frozenset({"counter", "owner_switches", "write_id", "claim"})
-"""What says nothing of how far a shard is processed: a record is the same without."""
+"""Fields that do not tell how far a shard is processed: records that differ only in them count as equal."""
 
 
 class MigrationStep(Enum):
-    """What is done with a record."""
+    """Step of an import for a record."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -29,21 +29,21 @@ class MigrationStep(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What is done with one record, and why."""
+    """The planned step for one record, and its reason."""
 
     key: str
     step: MigrationStep
     wanted: LeaseRecord
-    """What is to be moved."""
+    """The record to be imported."""
     before: Versioned | None
-    """What is there."""
+    """The existing record."""
     after: LeaseRecord | None = None
-    """What will be there, if it is created or updated."""
+    """The record after the step, if it is created or updated."""
     changed: tuple[str, ...] = ()
     """The fields that an update changes."""
     conflicts: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
-    """What of it the programs that the layout is of cannot see, though we keep it there."""
+    """Its parts that the layout's own programs cannot see, though we keep them there."""
 
 
 def plan_import(
@@ -54,13 +54,13 @@ def plan_import(
     owners: bool = False,
     force: bool = False,
 ) -> tuple[Action, ...]:
-    """Return what to do, in the order of keys. Once it is done, the same plan has nothing to do.
+    """Plan an import, in the order of keys. It is idempotent: once carried out, the next plan changes nothing.
 
     Args:
         wanted: The records to be moved; of each key one.
         there: The records of the target by key.
         layout: What the target can hold.
-        owners: Move owners too; without, workers take the leases anew.
+        owners: Move owners too; without, workers acquire the leases again.
         force: Let wanted records win where those that are there are further, or say something else.
     """
     return tuple(
@@ -107,7 +107,7 @@ def _onto(
     owners: bool,
     force: bool,
 ) -> Action:
-    """Return what to do with a record that is there."""
+    """Plan the step for a record that exists."""
     there = before.record
     found = merged(wanted, there)
     target = found.record
@@ -152,34 +152,34 @@ def _changed(there: LeaseRecord, target: LeaseRecord) -> tuple[str, ...]:
 def _written(
     wanted: LeaseRecord, there: LeaseRecord, target: LeaseRecord, *, acquires: bool
 ) -> LeaseRecord:
-    """Return a record as it is written over the one that is there, which nobody is known to hold."""
+    """Return a record ready to replace an existing one that has no known holder."""
     moved = target.checkpoint != there.checkpoint
     written = replace(
         target,
         claim=None,
-        # It must move: that is how a store tells that somebody wrote.
+        # The counter must move, because observers recognise a write by it.
         counter=max(there.counter, wanted.counter) + 1,
         owner_switches=wanted.owner_switches if moved else there.owner_switches,
     )
     if acquires:
         return replace(written, epoch=max(wanted.epoch, there.epoch + 1))
-    # A dead one's: nobody shall be taken for having acquired what we write.
+    # Drop a dead worker's ownership, so that it does not count as having acquired what we write.
     return replace(written, owner=None, handoff_from=None)
 
 
-# Does what an import's plan says, one record after the other; each is compared with what the plan
-# saw.
+# Execution of a plan, one record at a time; each write compares the record with the one that the
+# plan saw.
 
 CHANGED_MEANWHILE = "another program wrote it meanwhile: import it again"
 
 
 async def records_of(store: RecordStore) -> tuple[Versioned, ...]:
-    """Return all records of a store, in the order of their keys; those that cannot be read are logged."""
+    """Return all readable records of a store, in the order of their keys; unreadable ones are logged."""
     return tuple([found async for found in store.scan()])
 
 
 async def carry_out(store: RecordStore, actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Create and update records; the store must be there.
+    """Carry out a plan: create and update records. The store must exist.
 
     Returns:
         The actions as they were done: one that came too late is a conflict now.

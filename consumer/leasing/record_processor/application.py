@@ -1,4 +1,4 @@
-"""Runs record processors as shards: members, the allocator and the exactly-once store in place of workers and leases.
+"""An application that runs record processors as shards of members, exactly once, in place of lease workers.
 
     def new_processor(context): return MyProcessor(context.store)
 
@@ -7,7 +7,7 @@
 Each source journal of a shard has a processor and a lease record. `checkpoint()` writes the record in the shard's
 transaction: with the tables that the processor changed, and with how far the journal was read. All of it is committed
 together, or nothing. So a processor that checkpoints in the call in which it writes counts every record once, over any
-fail-over; one that checkpoints later is given the records since then again.
+fail-over; a processor that checkpoints later receives the records since its checkpoint again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RecordProcessorApplication:
         return ProcessorStore(shard, self._new_engine(shard))
 
     def message_type(self, journal_spec: JournalSpec) -> MessageType:
-        """Return the type of all journals."""
+        """Return the message type of every journal."""
         del journal_spec
         return self._message_type
 
@@ -80,6 +80,6 @@ class RecordProcessorApplication:
         store.assignment(batch.journal, self._new_processor, publisher).process(batch)
 
     def finalize_txn(self, shard: Shard, store: ProcessorStore, publisher: Publisher) -> None:
-        """Keep what was not checkpointed."""
+        """Retain the records that processors have not checkpointed."""
         del shard, publisher
         store.settle()

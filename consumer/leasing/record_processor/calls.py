@@ -1,4 +1,4 @@
-"""Calls a record processor, whether it blocks or not, from one event loop."""
+"""Calls to a record processor from an event loop, whether the processor blocks or not."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ InputT = TypeVar("InputT")
 
 
 class ProcessorCalls(Protocol):
-    """The five calls, each of which returns once the processor did, and raises what it raises."""
+    """The five calls. Each returns when the processor returns, and raises its errors."""
 
     async def initialize(self, initialize_input: InitializeInput) -> None:
-        """Begin with a shard."""
+        """Begin a shard."""
         ...
 
     async def process_records(
         self, records: tuple[ProcessorRecord, ...], millis_behind_latest: int | None
     ) -> None:
-        """Process some records."""
+        """Process a batch of records."""
         ...
 
     async def lease_lost(self) -> None:
-        """Stop."""
+        """Stop: another worker may process the shard."""
         ...
 
     async def shard_ended(self) -> None:
@@ -62,7 +62,7 @@ def calls_of(
     write: Callable[[Change], Coroutine[object, object, LeaseRecord]],
     threads: Executor,
 ) -> ProcessorCalls:
-    """Return how to call a processor in an assignment.
+    """Wrap a processor in the calls of one assignment.
 
     Args:
         processor: Its methods are coroutines, or block.
@@ -71,7 +71,7 @@ def calls_of(
         threads: Where blocking methods run; not the event loop's own, which their checkpoints may need.
     """
     if inspect.iscoroutinefunction(processor.process_records):
-        # The two protocols differ in nothing else, which types cannot tell.
+        # The protocols differ only in whether methods are coroutines, which types cannot tell at run time.
         not_blocking = cast("AsyncRecordProcessor", processor)
         return _AsyncCalls(not_blocking, LeaseCheckpointer(progress, write))
     blocking = cast("RecordProcessor", processor)

@@ -1,4 +1,4 @@
-"""Checkpoints of a record processor on an event loop."""
+"""Checkpointers of record processors, for coroutines and for blocking code."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from broadsheet.consumer.leasing.record_processor.shard_progress import ShardPro
 Change = Callable[[LeaseRecord], LeaseRecord]
 """A rule of `broadsheet.consumer.leasing.rules`, applied to its other arguments."""
 
-# What a sequence number of Kinesis says of itself: the shard that it was given in.
+# Kinesis sequence numbers name the shard that assigned them.
 #
-# A checkpoint of a Kinesis shard at a number of another shard is refused (`check_number`), because
-# the next holder would begin at an arbitrary record. A number that does not say is as good as any
-# other; other systems' numbers do not say.
+# A checkpoint of a Kinesis shard at another shard's number is refused (`check_number`), because the
+# next holder would begin at an arbitrary record. Numbers that name no shard, such as other
+# systems', are accepted.
 #
 # Source: awslabs/amazon-kinesis-client checkpoint.SequenceNumberValidator (which bits mean what).
 _BITS: Final = 186
@@ -32,12 +32,12 @@ _VERSION_FROM_BIT: Final = 184
 _SHARD_FROM_BIT: Final = 4
 _SHARD_BITS: Final = 32
 _SHARD_KEY: Final = re.compile(r"(?:.*:)?(shardId-\d{12})", re.IGNORECASE)
-"""Key of a lease on a Kinesis shard; before the id of the shard may be that of its stream."""
+"""Pattern of the key of a lease on a Kinesis shard; the stream's name may precede the shard's id."""
 
 
-# Reads what a processor gives as a place to checkpoint.
+# Parsing of the position that a processor passes to `checkpoint`.
 def position_at(at: Place | None, sub_sequence_number: int | None) -> Position | None:
-    """Return the position that was meant; None: all that was delivered.
+    """Return the position that the arguments mean; None: everything delivered.
 
     Raises:
         InvalidPositionError: it is none, or has an index where none belongs.
@@ -60,7 +60,7 @@ def position_at(at: Place | None, sub_sequence_number: int | None) -> Position |
 
 
 def shard_of_number(number: str) -> str | None:
-    """Return the id of the shard that a sequence number was given in; None: it does not say.
+    """Return the id of the shard that assigned a sequence number; None: it names none.
 
     Args:
         number: The digits.
@@ -79,7 +79,7 @@ def shard_of_number(number: str) -> str | None:
 
 
 def is_number_of_shard(number: str, shard_id: str) -> bool | None:
-    """Tell whether a sequence number was given in a shard, whose id is in any case of letters; None: it does not say.
+    """Tell whether a shard assigned a sequence number, ignoring the case of its id; None: it names none.
 
     Raises:
         InvalidPositionError: as `shard_of_number`.
@@ -89,10 +89,10 @@ def is_number_of_shard(number: str, shard_id: str) -> bool | None:
 
 
 def check_number(key: str, position: Position) -> None:
-    """Refuse a sequence number that was given in another shard than that of a lease.
+    """Refuse a sequence number that another shard than the lease's assigned.
 
-    Not for the number of a record that the shard itself delivered: emulators of Kinesis give numbers whose bits mean
-    nothing.
+    Do not check numbers of records that the shard itself delivered, because Kinesis emulators assign numbers whose bits
+    mean nothing.
 
     Args:
         key: Of the lease. One that names no Kinesis shard takes every number.
@@ -115,7 +115,7 @@ class LeaseCheckpointer:
     def __init__(
         self, progress: ShardProgress, write: Callable[[Change], Awaitable[object]]
     ) -> None:
-        """Checkpoint what is delivered.
+        """Create the checkpointer of one assignment.
 
         Args:
             progress: The worker delivers to it.
@@ -144,7 +144,7 @@ class LeaseCheckpointer:
         *,
         application_state: bytes | None = None,
     ) -> LeasePreparedCheckpointer:
-        """Announce a checkpoint; one that is committed already is not written and does nothing."""
+        """Announce a checkpoint; does nothing if it is committed already."""
         asked = position_at(at, sub_sequence_number)
         async with self._lock:
             target = to_write(self._progress.bounds, asked)
@@ -158,7 +158,7 @@ class LeaseCheckpointer:
             return LeasePreparedCheckpointer(self, target)
 
     def _checked(self, target: Position, change: Change) -> Change:
-        """Return a change that refuses the sequence number of another shard, unless the shard delivered it."""
+        """Wrap a change so that it refuses another shard's sequence number, unless the shard delivered it."""
 
         def checked(record: LeaseRecord) -> LeaseRecord:
             if not self._progress.was_delivered(target):
@@ -169,10 +169,10 @@ class LeaseCheckpointer:
 
 
 class LeasePreparedCheckpointer:
-    """Implements `AsyncPreparedCheckpointer`; it ends with its process, and no other can make it again."""
+    """Implements `AsyncPreparedCheckpointer`. It lives in memory only, so it is lost with its process."""
 
     def __init__(self, checkpointer: LeaseCheckpointer | None, pending: Position) -> None:
-        """Remember what was announced.
+        """Hold an announced checkpoint.
 
         Args:
             checkpointer: Commits it; None if there is nothing to commit.
@@ -183,7 +183,7 @@ class LeasePreparedCheckpointer:
 
     @property
     def pending(self) -> Position:
-        """What it commits."""
+        """The position that it commits."""
         return self._pending
 
     async def checkpoint(self) -> None:
@@ -193,7 +193,7 @@ class LeasePreparedCheckpointer:
 
 
 def committed_of(progress: ShardProgress, asked: Position | None) -> Position:
-    """Return what a prepared checkpoint stands for that has nothing to commit.
+    """Return the position of a prepared checkpoint that has nothing to commit.
 
     Raises:
         InvalidPositionError: nothing was ever committed, nor delivered.
@@ -204,14 +204,14 @@ def committed_of(progress: ShardProgress, asked: Position | None) -> Position:
     return position
 
 
-# Checkpoints of a record processor without an event loop: it runs on threads, and each call blocks.
+# Blocking checkpointers, for processors that run on threads.
 
 
 class SyncLeaseCheckpointer:
     """Implements `RecordProcessorCheckpointer` for one assignment of a shard. Threads may share it."""
 
     def __init__(self, progress: ShardProgress, write: Callable[[Change], object]) -> None:
-        """Checkpoint what is delivered.
+        """Create the checkpointer of one assignment.
 
         Args:
             progress: The worker delivers to it.
@@ -238,7 +238,7 @@ class SyncLeaseCheckpointer:
         *,
         application_state: bytes | None = None,
     ) -> SyncPreparedCheckpointer:
-        """Announce a checkpoint; one that is committed already is not written and does nothing."""
+        """Announce a checkpoint; does nothing if it is committed already."""
         asked = position_at(at, sub_sequence_number)
         with self._lock:
             target = to_write(self._progress.bounds, asked)
@@ -252,7 +252,7 @@ class SyncPreparedCheckpointer:
     """Implements `PreparedCheckpointer`."""
 
     def __init__(self, checkpointer: SyncLeaseCheckpointer | None, pending: Position) -> None:
-        """Remember what was announced.
+        """Hold an announced checkpoint.
 
         Args:
             checkpointer: Commits it; None if there is nothing to commit.
@@ -263,7 +263,7 @@ class SyncPreparedCheckpointer:
 
     @property
     def pending(self) -> Position:
-        """What it commits."""
+        """The position that it commits."""
         return self._pending
 
     def checkpoint(self) -> None:

@@ -1,11 +1,12 @@
-"""One acquisition of a lease, as its holder keeps it: until when it may act, and its writes one after another.
+"""One acquisition of a lease, on the holder's side: its deadline, and its serialised writes.
 
-The holder stops by its own clock, a lease's length after it *sent* the last write that was answered: whoever else
-may take the lease has seen that write later. Whether anybody did does not matter. A write that finds another holder, or
-another acquisition, ends it at once. Ended is for good; the same worker's next acquisition is another `HeldLease`.
+The holder stops by its own clock, a lease's length after it *sent* the last write that was answered, because every
+rival has seen that write later. It stops whether a rival took the lease or not. A write that finds another holder, or
+another acquisition, ends it at once. An ended `HeldLease` stays ended; the same worker's next acquisition is another
+one.
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseRenewer (order of the checks). Theirs counts from the
-answer, and drops a lease whose write it cannot recognise after its answer was lost.
+answer, and drops a lease if the answer to a write was lost and the write cannot be recognised.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 
 @runtime_checkable
 class TellsDeadline(Protocol):
-    """A store that ends leases itself, and knows when it cannot have done so yet."""
+    """A store that ends leases itself, and knows until when it cannot have done so."""
 
     @property
     def deadline_monotonic_seconds(self) -> float | None:
-        """Until when nobody can have taken this process's leases; None: while it vouches for none."""
+        """Time until which no rival can have taken this process's leases; None while it vouches for none."""
         ...
 
 
 class HeldLease:
-    """A lease in the hands of this process. To be used on one event loop."""
+    """A lease that this process holds. To be used on one event loop."""
 
     def __init__(
         self,
@@ -43,12 +44,12 @@ class HeldLease:
         clock: Clock,
         authority: TellsDeadline | None = None,
     ) -> None:
-        """Hold what was taken.
+        """Wrap a lease that was just taken.
 
         Args:
             manager: Writes it.
             held: What `manager.take` returned.
-            lease_seconds: How long nobody takes it from a holder that does not move.
+            lease_seconds: How long no other worker takes it from a holder that does not move.
             acquired_monotonic_seconds: When taking it was *sent*, by `clock`.
             clock: The holder's own.
             authority: The store, if it ends leases itself: then they do not last longer than it says either.
@@ -72,17 +73,17 @@ class HeldLease:
 
     @property
     def ended(self) -> bool:
-        """Whether the holder has ended it, or was told that it lost it."""
+        """True once the holder ended it, or learned that it is lost."""
         return self._ended
 
     @property
     def given_up(self) -> bool:
-        """Whether its holder passed it on, or is about to: nobody took it."""
+        """True if its holder passed it on, or is about to, so that it was not lost to a rival."""
         return self._given_up
 
     @property
     def deadline_monotonic_seconds(self) -> float:
-        """Until when the holder may act, if nothing more is heard of the store."""
+        """Time until which the holder may act without another answer from the store."""
         own = self._moved_seconds + self._lease_seconds
         if self._authority is None:
             return own
@@ -91,15 +92,15 @@ class HeldLease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the holder may act now."""
+        """True while the holder may act."""
         return not self._ended and self._clock.monotonic_seconds() < self.deadline_monotonic_seconds
 
     def end(self) -> None:
-        """Let nothing be written any more. Idempotent."""
+        """End the lease for this holder: nothing is written any more. Idempotent."""
         self._ended = True
 
     async def renew(self) -> bool:
-        """Show that the holder lives, and learn what others ask of it. False: it does not hold the lease any more.
+        """Renew the lease, and learn of requests for it; return False if it is not held any more.
 
         Raises:
             LeasingError: the store failed; the lease is held until its deadline.
@@ -111,7 +112,7 @@ class HeldLease:
             return await self._write(lambda: self._manager.renew(self._held)) is not None
 
     def learn(self, current: Versioned | None, *, asked_monotonic_seconds: float) -> bool:
-        """Take what a look at all leases showed for a renewal, where renewing writes nothing.
+        """Count a scan of all leases as a renewal, in stores where renewing writes nothing.
 
         Args:
             current: The lease; None if it was not there.
@@ -121,7 +122,8 @@ class HeldLease:
             False if the holder does not hold the lease any more.
         """
         if self._lock.locked() or self._answered_seconds >= asked_monotonic_seconds:
-            return not self._ended  # What we write, or wrote since, is newer.
+            # A write under way, or finished since the scan began, is newer than the scan.
+            return not self._ended
         if not self.is_held or current is None or not self._is_mine(current):
             self._ended = True
             return False
@@ -129,7 +131,7 @@ class HeldLease:
         return True
 
     async def update(self, change: Callable[[LeaseRecord], LeaseRecord]) -> LeaseRecord:
-        """Write what the holder has to say.
+        """Write a change by the holder.
 
         Args:
             change: E.g. `lambda record: commit(record, position)`. May be called more than once.
@@ -153,7 +155,7 @@ class HeldLease:
             )
 
     async def give_up(self) -> None:
-        """Pass it on: in a hand-off to the worker that it is for, else to whoever takes it. Nothing is written after.
+        """Release the lease: in a hand-off to its next owner, else to any worker. Nothing is written afterwards.
 
         Raises:
             LeasingError: the store failed; the lease ends by itself.
@@ -175,7 +177,8 @@ class HeldLease:
             try:
                 written = await send()
             except LeasingError:
-                self._in_doubt = True  # Also a read may have failed that should have settled it.
+                # The read that should have settled the write may have failed too.
+                self._in_doubt = True
                 raise
         if written is None:
             self._ended = True
@@ -186,7 +189,7 @@ class HeldLease:
         return written
 
     async def _settle(self) -> bool:
-        """Learn what became of a write whose answer was lost."""
+        """Read the record to learn the outcome of a write whose answer was lost."""
         current = await self._manager.get_lease(self.record.key)
         if current is None or not self._is_mine(current):
             return False
@@ -195,7 +198,7 @@ class HeldLease:
         return True
 
     def _is_mine(self, current: Versioned) -> bool:
-        """Tell whether this is the same acquisition still: in one, only its holder moves the counter."""
+        """Tell whether a record belongs to this acquisition, during which only its holder moves the counter."""
         mine, theirs = self.record, current.record
         return (self._held.fence, mine.epoch, mine.holder) == (
             current.fence,

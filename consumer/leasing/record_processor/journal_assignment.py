@@ -1,7 +1,7 @@
-"""A record processor on one journal of a shard: its lease, its progress, and what it has not checkpointed yet.
+"""Assignment of a record processor to one journal of a shard: its lease, progress and retained records.
 
-Records are numbered as they are delivered, from 1: committed messages may come in another order than that of their
-offsets, and numbers must grow. A record's offset is in its position beside the number.
+Records are numbered as they are delivered, from 1, because numbers must grow and committed messages may arrive in
+another order than their offsets'. A record's offset is in its position beside the number.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.uuid import Flags, unix_seconds_of
 
 RETAINED_RECORDS_MAX: Final = 100_000
-"""Records that a processor may lag behind. Each is in the database, and comes again after a fail-over."""
+"""Most records that a processor may leave without a checkpoint. Each is in the database, and is delivered again after a
+fail-over.
+"""
 
-# Records that a processor was given and has not checkpointed, kept until it does.
+# Retained records: delivered to a processor, not checkpointed by it yet.
 #
-# A shard's own checkpoint says what was *read*: with it the records are gone from the journal's
-# point of view. A processor may lag behind, so what lies between is kept in the same transaction,
-# and given to its successor first.
+# A shard's own checkpoint covers everything *read*, so the journal does not deliver those records
+# again. A processor may lag behind, so the records in between are retained in the same transaction,
+# and delivered to its successor first.
 #
 #     CREATE TABLE broadsheet_retained_records (
 #         lease_key VARCHAR(255), seq BIGINT, journal_offset BIGINT, arrived DOUBLE PRECISION, data BYTEA,
@@ -53,10 +55,9 @@ RETAINED_TABLE = "broadsheet_retained_records"
 
 
 class RetainedRecords:
-    """Reads and writes them in transactions of the caller's."""
+    """Table of retained records, read and written in the caller's transactions."""
 
     def __init__(self, table_name: str = RETAINED_TABLE) -> None:
-        """Describe the table."""
         self.table = sa.Table(
             table_name,
             sa.MetaData(),
@@ -89,13 +90,13 @@ class RetainedRecords:
     def add(
         self, connection: Connection, lease_key: str, records: Sequence[ProcessorRecord]
     ) -> None:
-        """Keep records."""
+        """Retain records."""
         if records:
             rows = [_row_of(lease_key, record) for record in records]
             connection.execute(sa.insert(self.table), rows)
 
     def drop_through(self, connection: Connection, lease_key: str, seq: int) -> None:
-        """Drop a lease's records up to a number, itself included."""
+        """Drop a lease's records up to a number, inclusive."""
         columns = self.table.c
         connection.execute(
             sa.delete(self.table).where(columns.lease_key == lease_key, columns.seq <= seq)
@@ -115,13 +116,13 @@ def _row_of(lease_key: str, record: ProcessorRecord) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTables:
-    """Where leases and retained records are."""
+    """Tables of leases and retained records."""
 
     leases: SqlRecords
     retained: RetainedRecords
 
     def take(self, connection: Connection, key: str, owner: str) -> Versioned:
-        """Begin a new assignment of a lease, whoever had it: that the caller is entitled to it is not asked here."""
+        """Begin a new assignment of a lease without checking the caller's right to it; a former holder loses it."""
         seen = self.leases.get(connection, key)
         if seen is None:
             seen = self.leases.create(
@@ -131,7 +132,7 @@ class LeaseTables:
 
 
 class JournalAssignment:
-    """A processor from its first record to the end of its primary's life. Used on the shard's worker thread alone."""
+    """A processor from its first record to the end of its primary's life. Only for the shard's worker thread."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class JournalAssignment:
         processor: RecordProcessor,
         connection_of: Callable[[], Connection],
     ) -> None:
-        """Initialize the processor, and give it what its predecessor was given and did not checkpoint.
+        """Initialize the processor, and deliver the records that its predecessor did not checkpoint.
 
         Args:
             held: The lease, just taken.
@@ -171,7 +172,7 @@ class JournalAssignment:
         self._give(retained)
 
     def process(self, batch: MessageBatch) -> None:
-        """Give committed messages to the processor."""
+        """Deliver committed messages to the processor."""
         records = tuple(
             self._numbered(batch, index)
             for index in range(len(batch))
@@ -181,7 +182,7 @@ class JournalAssignment:
         self._give(records)
 
     def settle(self) -> None:
-        """Keep what the processor was given and has not checkpointed, for the transaction that is about to commit.
+        """Retain the records that the processor has not checkpointed, in the transaction about to commit.
 
         Raises:
             InvalidStateError: that is too much.
@@ -202,7 +203,7 @@ class JournalAssignment:
         self._stored = len(self._open)
 
     def lose(self) -> None:
-        """Tell the processor that another may have begun."""
+        """Tell the processor that its lease is lost: a successor may have begun."""
         self._processor.lease_lost(LeaseLostInput())
 
     def _give(self, records: tuple[ProcessorRecord, ...]) -> None:
@@ -224,7 +225,7 @@ class JournalAssignment:
         )
 
     def _write(self, change: Change) -> None:
-        """Write the lease in the transaction that is open."""
+        """Write the lease in the open transaction."""
         try:
             self._held = self._tables.leases.swap(
                 self._connection_of(), self._held, lambda record: rules.update(record, change)
@@ -239,5 +240,5 @@ class JournalAssignment:
         return 0 if committed is None or committed.is_name else int(committed.seq)
 
     def _last_number(self) -> int:
-        """Return the number of the last record ever delivered: all that are not checkpointed are retained."""
+        """Return the number of the last record ever delivered; every record without a checkpoint is retained."""
         return int(self._open[-1].position.seq) if self._open else self._committed_number()

@@ -1,9 +1,9 @@
-"""Lets processors written for the Kinesis Client Library for Python run as they are.
+"""Adapter that runs processors written for the Kinesis Client Library for Python unchanged.
 
     worker = LeaseWorker(..., new_processor=lambda: KclpyProcessor(MyProcessor()))
 
-Both generations are taken: those with `lease_lost` and `shard_ended`, and those before them with `shutdown`. Their
-checkpointer raises `CheckpointError`, whose `value` is the name of the Java exception that they look for.
+Both generations work: those with `lease_lost` and `shard_ended`, and the older ones with `shutdown`. Their checkpointer
+raises `CheckpointError`, whose `value` is the name of the Java exception that they check for.
 
 Source: awslabs/amazon-kinesis-client-python kcl.CheckpointError, v3.processor.V2toV3RecordProcessor (behaviour).
 """
@@ -37,7 +37,7 @@ _VALUES: Final = (
 
 
 class CheckpointError(ConsumerError):
-    """A checkpoint failed; `value` says how, as a Java exception's name."""
+    """A checkpoint failed; `value` is the name of the Java exception for the cause."""
 
     def __init__(self, value: str, detail: str) -> None:
         super().__init__(f"{value}: {detail}")
@@ -45,7 +45,7 @@ class CheckpointError(ConsumerError):
 
 
 class KclpyCheckpointer:
-    """The checkpointer of that library."""
+    """The checkpointer as processors of that library see it."""
 
     def __init__(self, checkpointer: RecordProcessorCheckpointer | None) -> None:
         """Wrap a checkpointer.
@@ -58,7 +58,7 @@ class KclpyCheckpointer:
     def checkpoint(
         self, sequence_number: str | int | None = None, sub_sequence_number: int | None = None
     ) -> None:
-        """Commit all that was delivered, or up to a sequence number.
+        """Commit everything delivered, or up to a sequence number.
 
         Raises:
             CheckpointError: it was not committed.
@@ -74,16 +74,16 @@ class KclpyCheckpointer:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownInput:
-    """What the older generation's `shutdown` is given."""
+    """Argument of the older generation's `shutdown`."""
 
     reason: str
     """`TERMINATE`: the shard has ended, checkpoint. `ZOMBIE`: the lease is lost."""
     checkpointer: KclpyCheckpointer
-    """Refuses everything if the lease is lost."""
+    """The checkpointer; it refuses every call if the lease is lost."""
 
 
 class KclpyProcessor:
-    """Implements `RecordProcessor` by a processor of that library."""
+    """Implements `RecordProcessor` around a processor of that library."""
 
     def __init__(self, processor: Any) -> None:
         """Wrap a processor.

@@ -17,10 +17,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from broadsheet.consumer.leasing.position import Position
 
-# What a record processor is given: records, and with each call what it may need.
-#
-# Attributes have the names of the Kinesis Client Library's Python processors, so that those need no
-# change.
+# Arguments of the calls. Attributes are named as in the Kinesis Client Library for Python, so that
+# its processors need no change.
 #
 # Source: awslabs/amazon-kinesis-client-python kcl and messages (names), amazon-kinesis-client
 # lifecycle.events (pending checkpoints).
@@ -30,22 +28,22 @@ CheckpointerT_co = TypeVar("CheckpointerT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorRecord:
-    """One record of a shard; of an aggregate, one of those in it."""
+    """One record of a shard; an aggregate is delivered as its single records."""
 
     position: Position
-    """Its number, and its index within its aggregate."""
+    """Its sequence number, and its index within its aggregate."""
     binary_data: bytes
-    """What was put into the stream."""
+    """The content that its producer put into the stream."""
     partition_key: str = ""
-    """What its shard was chosen by."""
+    """The key by which its shard was chosen."""
     explicit_hash_key: str | None = None
-    """What its shard was chosen by instead, decimal digits."""
+    """The hash key that overrides the partition key, decimal digits."""
     approximate_arrival_timestamp: datetime | None = None
-    """When the stream took it, aware; None: it does not say."""
+    """When the stream received it, aware; None: unknown."""
 
     @property
     def sequence_number(self) -> str:
-        """The number."""
+        """The sequence number."""
         return self.position.seq
 
     @property
@@ -56,21 +54,23 @@ class ProcessorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializeInput:
-    """The first call's: a shard, and what its processors before this one left."""
+    """Argument of `initialize`: the shard, and the state that its former processors left."""
 
     shard_id: str
     position: Position | None
     """The committed checkpoint: records after it follow."""
     pending_checkpoint: Position | None = None
-    """What was announced and not committed; of what lies up to it the side effects may be there already."""
+    """The prepared position, not committed; records up to it may have had their side effects already."""
     pending_checkpoint_state: bytes | None = None
-    """The note that was left with it."""
+    """The note that was stored with it."""
     epoch: int = 0
-    """Grows with each assignment of the shard: have sinks refuse a smaller one than they have seen."""
+    """Fencing token that grows with each assignment of the shard: sinks should refuse a smaller one than they have
+    seen.
+    """
 
     @property
     def sequence_number(self) -> str | None:
-        """The committed checkpoint's number, or the name of the place to start."""
+        """The committed checkpoint's number, or the name of the starting position."""
         return None if self.position is None else self.position.seq
 
     @property
@@ -81,52 +81,56 @@ class InitializeInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecordsInput(Generic[CheckpointerT_co]):
-    """Some records, in the order of their positions."""
+    """A batch of records, in the order of their positions."""
 
     records: tuple[ProcessorRecord, ...]
     checkpointer: CheckpointerT_co
     millis_behind_latest: int | None = None
-    """How old the end of the batch is, compared with the end of the shard; None: unknown."""
+    """Time by which the end of the batch is behind the end of the shard; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLostInput:
-    """Another worker may process the shard by now, so there is nothing to checkpoint with."""
+    """Argument of `lease_lost`. It has no checkpointer, because another worker may process the shard by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEndedInput(Generic[CheckpointerT_co]):
-    """All records were processed. The processor must checkpoint; it is called again until it does."""
+    """Argument of `shard_ended`: all records were delivered. The processor must checkpoint; the call is repeated until
+    it does.
+    """
 
     checkpointer: CheckpointerT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequestedInput(Generic[CheckpointerT_co]):
-    """The worker stops, or gives the shard away. The last chance to checkpoint; `lease_lost` follows."""
+    """Argument of `shutdown_requested`: the last chance to checkpoint before the worker releases the shard;
+    `lease_lost` follows.
+    """
 
     checkpointer: CheckpointerT_co
 
 
 Place: TypeAlias = Position | ProcessorRecord | str
-"""Where to checkpoint: a position, a record (that and all before it), or a sequence number."""
+"""Position to checkpoint at: a position, a record (it and all before it), or a sequence number."""
 
 
 class PreparedCheckpointer(Protocol):
-    """A checkpoint that was announced, and is to be committed when its side effects are done."""
+    """An announced checkpoint, to be committed once its side effects are done."""
 
     @property
     def pending(self) -> Position:
-        """What it commits; `SHARD_END` if that is the last record of an ended shard."""
+        """The position that it commits; `SHARD_END` if that is the last record of an ended shard."""
         ...
 
     def checkpoint(self) -> None:
-        """Commit it, within the same bounds and with the same errors as a checkpoint that was not announced."""
+        """Commit it; the bounds and errors are those of `RecordProcessorCheckpointer.checkpoint`."""
         ...
 
 
 class RecordProcessorCheckpointer(Protocol):
-    """How a record processor says how far it has come.
+    """Commits the progress of a record processor.
 
     Every method raises `ShutdownError` once the lease is lost: stop, another processor may run. `InvalidPositionError`:
     nothing was changed. `ThrottlingError` and `DependencyError`: nothing is known to have changed; the same call may
@@ -134,7 +138,7 @@ class RecordProcessorCheckpointer(Protocol):
     """
 
     def checkpoint(self, at: Place | None = None, sub_sequence_number: int | None = None) -> None:
-        """Commit: a successor goes on after it. Nothing is written if that is committed already.
+        """Commit a position: a successor continues after it. Nothing is written if it is committed already.
 
         Args:
             at: Not behind the last commit, and not ahead of what was delivered; None: all that was delivered.
@@ -149,7 +153,7 @@ class RecordProcessorCheckpointer(Protocol):
         *,
         application_state: bytes | None = None,
     ) -> PreparedCheckpointer:
-        """Announce a checkpoint, in place of any announced before; a successor sees it, and the note with it.
+        """Announce a checkpoint, replacing an earlier announcement; a successor sees it together with the note.
 
         Args:
             at: As with `checkpoint`.
@@ -193,32 +197,34 @@ class AsyncRecordProcessorCheckpointer(Protocol):
 
 
 class RecordProcessor(Protocol):
-    """What a user writes; its calls may block. What a call raises ends the assignment: its records come again."""
+    """A user's processor, whose calls may block. An error in a call ends the assignment, and its records are delivered
+    again.
+    """
 
     def initialize(self, initialize_input: InitializeInput, /) -> None:
-        """Begin with a shard."""
+        """Begin a shard."""
         ...
 
     def process_records(
         self, process_records_input: ProcessRecordsInput[RecordProcessorCheckpointer], /
     ) -> None:
-        """Process some records; none comes twice in an assignment."""
+        """Process a batch of records; no record comes twice in an assignment."""
         ...
 
     def lease_lost(self, lease_lost_input: LeaseLostInput, /) -> None:
-        """Stop, and let go of what belongs to the shard."""
+        """Stop, and free the resources of the shard."""
         ...
 
     def shard_ended(
         self, shard_ended_input: ShardEndedInput[RecordProcessorCheckpointer], /
     ) -> None:
-        """Finish the shard, and checkpoint: that lets its children begin."""
+        """Finish the shard, and checkpoint; its children can begin then."""
         ...
 
     def shutdown_requested(
         self, shutdown_requested_input: ShutdownRequestedInput[RecordProcessorCheckpointer], /
     ) -> None:
-        """Checkpoint what is done, if it is worth it."""
+        """Checkpoint the finished records, if that is worthwhile."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The store of a shard that runs record processors: their tables, leases and checkpoints, in one transaction."""
+"""Store of a shard that runs record processors: their tables, leases and checkpoints in one transaction."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sql_dialect import dialect_of
 
 LEASES_TABLE = "broadsheet_processor_leases"
-"""Not that of `SqlRecordStore`: nobody else is to take these leases, which the allocator assigns."""
+"""Not `SqlRecordStore`'s table, because the allocator assigns these leases and no worker may take them."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorContext:
-    """What a record processor may use beside its records."""
+    """Services for a record processor, besides its records."""
 
     shard: Shard
     store: SqlStore
-    """Write to `store.connection` in `process_records`: it commits with what the processor checkpoints there."""
+    """Write to `store.connection` in `process_records`: the writes commit together with the processor's checkpoint."""
     publisher: Publisher
-    """What is published is seen by others once the same transaction has committed."""
+    """Its messages become visible once the same transaction has committed."""
 
 
 NewProcessor = Callable[[ProcessorContext], RecordProcessor]
@@ -48,7 +48,7 @@ class ProcessorStore:
     """Implements `Store` around an `SqlStore`."""
 
     def __init__(self, shard: Shard, engine: Engine, *, lock_wait_seconds: float = 30.0) -> None:
-        """Create a store; nothing is done before `restore_checkpoint`.
+        """Create a store; nothing happens before `restore_checkpoint`.
 
         Args:
             shard: The shard.
@@ -67,7 +67,7 @@ class ProcessorStore:
 
     @property
     def keeps_segments(self) -> bool:
-        """Whether the SQL store does: commits are its own."""
+        """The SQL store's value, because commits are made there."""
         return self.sql.keeps_segments
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
@@ -96,14 +96,14 @@ class ProcessorStore:
         return self._assignments[journal]
 
     def settle(self) -> None:
-        """Keep what processors have not checkpointed, for the transaction that is about to commit."""
+        """Retain the records that processors have not checkpointed, in the transaction about to commit."""
         for assignment in self._assignments.values():
             assignment.settle()
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Commit what processors wrote, what they checkpointed, and what was read."""
+        """Commit the processors' writes, their checkpoints, and the read offsets."""
         return self.sql.start_commit(shard, checkpoint, wait_for)
 
     def destroy(self) -> None:
@@ -121,7 +121,7 @@ class ProcessorStore:
         self._tables.retained.table.create(connection, checkfirst=True)
 
     def _lose_all(self) -> None:
-        """Tell every processor; what it raises changes nothing."""
+        """Tell every processor that its lease is lost, and ignore its errors."""
         assignments, self._assignments = self._assignments, {}
         for journal, assignment in assignments.items():
             try:

@@ -1,7 +1,6 @@
-"""How far one assignment of a shard has come, between the worker that delivers and the processor that checkpoints.
+"""Progress of one assignment of a shard, shared by the delivering worker and the checkpointing processor.
 
-Each of the two has fields of its own, so that a processor may checkpoint on a thread of its own while the worker
-delivers.
+Each writes only its own fields, so a processor may checkpoint on another thread while the worker delivers.
 """
 
 from __future__ import annotations
@@ -16,18 +15,16 @@ from broadsheet.consumer.leasing.position import SHARD_END, Position
 from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
 
 RECENT_RECORDS: Final = 10_000
-"""Of a shard: those of a batch, and some more; 1 MB."""
+"""Last delivered positions remembered for a shard: a batch's, and some more; 1 MB."""
 
 
-# Which positions a record processor may checkpoint: never behind what it committed, never ahead of
-# what it was given.
+# Bounds of a checkpoint: not behind the committed position, not ahead of the delivered one.
 #
 #     committed  <=  what may be checkpointed  <=  delivered
-#
-# Equal to `committed` is allowed and does nothing. The last record of a shard and its end are one:
-# whoever checkpoints that record, once the end is reached, checkpoints `SHARD_END`. The names of
-# places to start are never progress: they may be repeated, which does nothing, and not committed in
-# place of each other, which would skip records.
+# A position equal to `committed` is allowed and does nothing. The last record of a shard and its
+# end are one: once the end is reached, a checkpoint at that record is a checkpoint at `SHARD_END`.
+# The names of starting positions are never progress: one may be repeated, which does nothing, but
+# not replaced by another, which would skip records.
 #
 # Source: awslabs/amazon-kinesis-client checkpoint.ShardRecordProcessorCheckpointer (bounds, end of
 # a shard). Theirs takes `LATEST` after `TRIM_HORIZON`.
@@ -35,14 +32,14 @@ RECENT_RECORDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What was delivered of a shard, and committed, in one assignment."""
+    """Delivered and committed positions of one assignment."""
 
     committed: Position | None
-    """A successor goes on after it. None: nothing is stored, not even where to start."""
+    """A successor continues after it. None: nothing is stored, not even a starting position."""
     delivered: Position | None
-    """The greatest that the processor was given; `SHARD_END` once there is no more."""
+    """The greatest position delivered to the processor; `SHARD_END` after the last record."""
     end: Position | None = None
-    """What was delivered last when the end was reached."""
+    """The last position delivered before the end."""
 
 
 def at_start(stored: Position | None) -> Bounds:
@@ -51,7 +48,7 @@ def at_start(stored: Position | None) -> Bounds:
 
 
 def is_new(bounds: Bounds, position: Position) -> bool:
-    """Tell whether a record is to be delivered: reading begins anew at the first record of an aggregate."""
+    """Tell whether a record is to be delivered: reading resumes at the first record of an aggregate."""
     return bounds.delivered is None or bounds.delivered < position
 
 
@@ -68,7 +65,7 @@ def reach_end(bounds: Bounds) -> Bounds:
 
 
 def to_write(bounds: Bounds, at: Position | None) -> Position | None:
-    """Return what a checkpoint has to write; None if that is there already.
+    """Return the position that a checkpoint must write; None if it is committed already.
 
     Args:
         bounds: As they are now.
@@ -106,7 +103,7 @@ def _check(bounds: Bounds, at: Position) -> None:
 
 
 def _is_same(one: Position | None, other: Position | None) -> bool:
-    """Tell whether two positions are the same place: a broker's offset may be known of one of them only."""
+    """Tell whether two positions are the same place; the broker's offset may be known for only one of them."""
     if one is None or other is None:
         return one is other
     return (one.seq, one.sub) == (other.seq, other.sub)
@@ -134,17 +131,17 @@ class ShardProgress:
 
     @property
     def bounds(self) -> Bounds:
-        """What may be checkpointed now."""
+        """The present bounds of a checkpoint."""
         delivered = self._delivered
         return Bounds(committed=self._committed, delivered=delivered.delivered, end=delivered.end)
 
     @property
     def is_ended(self) -> bool:
-        """Whether the end of the shard is committed."""
+        """True once the end of the shard is committed."""
         return self._committed is not None and self._committed.is_end
 
     def deliver(self, records: Iterable[ProcessorRecord]) -> tuple[ProcessorRecord, ...]:
-        """Return the records that were not delivered yet, which counts as their delivery."""
+        """Return the records that were not delivered yet, and count them as delivered."""
         new = []
         for record in records:
             if is_new(self._delivered, record.position):
@@ -154,13 +151,13 @@ class ShardProgress:
         return tuple(new)
 
     def was_delivered(self, position: Position) -> bool:
-        """Return whether a position is that of one of the last records, or a name, which is of any shard."""
+        """Return whether a position is one of the last delivered, or a name, which is valid for every shard."""
         return position.is_name or position.seq in self._recent
 
     def reach_end(self) -> None:
-        """Nothing more will be delivered. Idempotent."""
+        """Record that nothing more will be delivered. Idempotent."""
         self._delivered = reach_end(self._delivered)
 
     def commit(self, written: Position) -> None:
-        """A checkpoint is stored."""
+        """Record that a checkpoint is stored."""
         self._committed = written

@@ -1,7 +1,7 @@
-"""Takes leases one by one, and asks for them, on a store that fails now and then.
+"""Acquisition of leases, one by one, from a store that may throttle or fail.
 
-What is throttled is tried again within the round. What else fails of one lease, and may succeed later, waits for the
-next look, and the round goes on with the others.
+A throttled call is retried within the round. Another retryable failure of one lease waits for the next scan, and the
+round continues with the other leases.
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseTaker (three attempts at a take). Theirs does not
 wait between them, and another failure ends the round.
@@ -26,7 +26,7 @@ from broadsheet.consumer.leasing.worker.pacing import Pacing
 from broadsheet.consumer.leasing.worker.settings import StealWay
 
 ATTEMPTS = 3
-"""How often a take, or a request, that the store throttles is made in a round; the Kinesis Client Library's number."""
+"""Attempts at a throttled take or request in one round; the Kinesis Client Library's number."""
 BACK_OFF_RATIO = 0.02
 """The longest pause between two attempts, in lengths of a lease: 0.2 s of 10 s."""
 OnTaken: TypeAlias = Callable[[Versioned, float], None]
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 class Acquirer:
-    """A worker's, for the loop in which it takes leases."""
+    """Acquires and requests leases in a worker's taking loop."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Acquirer:
         dice: Callable[[], float],
         pacing: Pacing,
     ) -> None:
-        """Attempt nothing yet.
+        """Create the acquirer of one worker.
 
         Args:
             worker: Who takes.
@@ -69,14 +69,14 @@ class Acquirer:
         self._stale_at_seconds = 0.0
 
     def begin_round(self, looked_at_seconds: float) -> None:
-        """Begin with what was seen at some time, by the clock."""
+        """Begin a round whose scan was made at a time, by the clock."""
         self._stale_at_seconds = looked_at_seconds + self._lease_seconds
 
     async def take(self, seen: Versioned, on_taken: OnTaken, how: TakenHow) -> bool:
-        """Take a lease if nothing changed since it was seen.
+        """Take a lease if its record has not changed since it was seen.
 
         Raises:
-            LeasingError: the store fails a lease's length after the look still; or it is gone.
+            LeasingError: the store still fails a lease's length after the look; or it is gone.
         """
         taken, sent_seconds = await self._try(
             seen.record.key, lambda: self._manager.take(seen, self._worker)
@@ -90,7 +90,7 @@ class Acquirer:
     async def make(
         self, key: str, call: Callable[[], Awaitable[Versioned | None]]
     ) -> Versioned | None:
-        """Make a call for one lease; return what it returned, None if it failed: the next look tells what to do then.
+        """Make a call for one lease and return its result; None if it failed, because the next scan decides again.
 
         Raises:
             LeasingError: as of `take`.
@@ -101,7 +101,7 @@ class Acquirer:
     async def _try(
         self, key: str, call: Callable[[], Awaitable[Versioned | None]]
     ) -> tuple[Versioned | None, float]:
-        """Make a call, again if the store throttles it, unless the worker stops; return when it was last sent, too."""
+        """Make a call, and retry it while throttled, unless the worker stops; return its result and last send time."""
         sent_seconds = self._clock.monotonic_seconds()
         for attempt in range(1, ATTEMPTS + 1):
             if self._pacing.is_stopping:
@@ -118,7 +118,7 @@ class Acquirer:
         return None, sent_seconds
 
     def _survive(self, error: LeasingError, key: str, attempt: int) -> None:
-        """Log an error; raise it if it stays, or the store fails for so long that it must be looked at anew."""
+        """Log an error; raise it if it is permanent, or the scan is too old to act on."""
         if not error.retryable or self._clock.monotonic_seconds() > self._stale_at_seconds:
             raise error
         _log.warning(
@@ -126,17 +126,17 @@ class Acquirer:
         )
 
     async def _back_off(self, attempt: int) -> None:
-        """Wait, longer each time, for somewhere between half of that and all: rivals are throttled too."""
+        """Wait, longer each time, with a jitter of up to one half, because rivals are throttled too."""
         longest_seconds = self._lease_seconds * BACK_OFF_RATIO
         jitter = (1 + self._dice()) / 2
         await self._pacing.wait(longest_seconds * jitter * attempt / (ATTEMPTS - 1))
 
 
-# Asks a holder for its lease, in the way that all workers of the application agreed on.
+# Requests for a lease, in the way that all workers of the application use.
 
 
 async def claim(store: RecordStore, seen: Versioned, worker: str) -> Versioned | None:
-    """Put a worker's claim on a lease.
+    """Claim a lease for a worker.
 
     Returns:
         The lease; None if it changed hands, was claimed by another, or is free or finished.
@@ -152,7 +152,7 @@ async def claim(store: RecordStore, seen: Versioned, worker: str) -> Versioned |
 async def ask_for(
     store: RecordStore, seen: Versioned, worker: str, way: StealWay
 ) -> Versioned | None:
-    """Ask for a lease. None if there is nobody to ask, or another asked before."""
+    """Ask for a lease; return None if it has no holder to ask, or another worker asked before."""
     if way is StealWay.HAND_OFF:
         return await LeaseManager(store).assign(seen, worker, graceful=True)
     return await claim(store, seen, worker)

@@ -1,11 +1,11 @@
-"""Which worker a leader gives each lease: all of them held, by no worker more than one more than by another.
+"""Assignment of leases to workers by a leader: every lease is held, and counts differ by at most one.
 
-What nobody holds is given in every pass, to the workers with fewest. Leases of living workers are only ever *asked*
-for, by a hand-off, one at a time from whoever has most to whoever has fewest, until they differ by one. A lease in
-hand-off counts for its next owner, and is left alone until its holder lets go, or has had its time.
+Free leases are assigned in every pass, to the workers with fewest. Leases of living workers are only ever *asked* for,
+by a hand-off, one at a time from the worker with most to the worker with fewest, until they differ by one. A lease in
+hand-off counts for its next owner, and is left alone until its holder releases it, or the hand-off times out.
 
-Workers that take for themselves, such as older ones, or those of another program, count with what they hold; they are
-given nothing, and may be asked.
+Workers that take leases themselves, such as older ones or those of another program, count with their leases; they are
+assigned nothing, and may be asked.
 
 Source: awslabs/amazon-kinesis-client coordinator.assignment (assignment by count, hand-off deadlines).
 """
@@ -28,23 +28,23 @@ class UnfinishedLease:
 
     key: str
     bound_for: str | None
-    """The worker that has it, or will get it by a claim or a hand-off; None: nobody."""
+    """The worker that has it, or will get it by a claim or a hand-off; None: none."""
     held_by: str | None
     """The worker that processes it and lives; None: it is free."""
     in_hand_off: bool = False
     is_overdue: bool = False
-    """In a hand-off: whether the holder has had its time."""
+    """True if a hand-off timed out."""
     free_seconds: float = 0.0
     """For how long it has been free, as far as the leader knows."""
     last_holder: str | None = None
-    """Of a free lease: who had it, and rather gets another."""
+    """Last holder of a free lease; it is avoided, because it may have failed at this shard."""
 
 
 class GivenHow(Enum):
-    """How a lease is given to a worker."""
+    """Kind of an assignment."""
 
     FREE = "free"
-    """Nobody holds it."""
+    """The lease has no holder."""
     FORCED = "forced"
     """Its holder did not hand it off in time."""
     HAND_OFF = "hand-off"
@@ -53,7 +53,7 @@ class GivenHow(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAssignment:
-    """What the leader does with a lease."""
+    """One assignment of a lease to a worker."""
 
     key: str
     worker: str
@@ -62,12 +62,12 @@ class LeaseAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLimits:
-    """What a leader keeps to."""
+    """Limits of a leader's pass."""
 
     leases_max: int
-    """Leases that a worker holds at most."""
+    """Most leases that a worker holds."""
     moves_max: int
-    """Hand-offs that it begins in a pass."""
+    """Most hand-offs begun in a pass."""
 
 
 def standings(
@@ -77,7 +77,7 @@ def standings(
     *,
     last_holder: Mapping[str, str],
 ) -> tuple[UnfinishedLease, ...]:
-    """Return what a look showed, as far as assignments rest on it.
+    """Convert a scan into the leases that assignments are planned for.
 
     Args:
         seen: What is known since.
@@ -120,7 +120,7 @@ def plan_assignments(
     rebalances: bool,
     dice: Callable[[], float],
 ) -> tuple[LeaseAssignment, ...]:
-    """Decide a pass.
+    """Plan the assignments of one pass.
 
     Args:
         leases: All of the application that are not finished.
@@ -138,7 +138,7 @@ def plan_assignments(
 
 
 class _Plan:
-    """Counts while it decides."""
+    """A plan in the making, with each worker's count of leases."""
 
     def __init__(
         self, leases: Sequence[UnfinishedLease], workers: Collection[str], limits: AssignmentLimits
@@ -151,13 +151,13 @@ class _Plan:
         self._counts.update(lease.bound_for for lease in leases if lease.bound_for is not None)
 
     def force_overdue(self) -> None:
-        """Pass on what was not handed off in time: to its next owner, if that lives."""
+        """Reassign leases whose hand-off timed out: to the next owner, if it lives."""
         for lease in self._leases:
             if lease.is_overdue:
                 self._pass_on(lease, GivenHow.FORCED)
 
     def give_free(self) -> None:
-        """Give what nobody holds, the leases first that are free for longest."""
+        """Assign free leases, those free for longest first."""
         free = [lease for lease in self._leases if lease.held_by is None]
         for lease in sorted(free, key=lambda lease: (-lease.free_seconds, lease.key)):
             awaited_by_outsider = lease.bound_for not in (None, *self._workers)
@@ -165,7 +165,7 @@ class _Plan:
                 self._pass_on(lease, GivenHow.FREE)
 
     def rebalance(self, dice: Callable[[], float]) -> None:
-        """Ask workers with most on behalf of those with fewest."""
+        """Move leases by hand-offs from the workers with most to those with fewest."""
         movable = self._movable(dice)
         moves = 0
         while moves < self._limits.moves_max and movable:
@@ -179,7 +179,7 @@ class _Plan:
             moves += 1
 
     def _movable(self, dice: Callable[[], float]) -> dict[str, list[str]]:
-        """Return, of each worker, the leases that it holds and is not asked for."""
+        """Return each worker's leases that it holds and is not asked for."""
         keys: dict[str, list[tuple[float, str]]] = {}
         for lease in self._leases:
             holder = lease.held_by
@@ -188,14 +188,14 @@ class _Plan:
         return {worker: [key for _, key in sorted(found)] for worker, found in keys.items()}
 
     def _pass_on(self, lease: UnfinishedLease, how: GivenHow) -> None:
-        """Give a lease to the worker that awaits it, else to the one with fewest; to nobody if all have enough."""
+        """Assign a lease to the worker that awaits it, else to the one with fewest; to none if all are full."""
         if lease.bound_for is not None and lease.bound_for in self._workers:
             self._assign(lease.key, lease.bound_for, how, before=lease.bound_for)
         elif (worker := self._least_loaded(lease.last_holder)) is not None:
             self._assign(lease.key, worker, how, before=lease.bound_for)
 
     def _least_loaded(self, avoided: str | None) -> str | None:
-        """Return the worker with fewest leases and room for more; who is to be avoided counts as having one more."""
+        """Return the worker with fewest leases and room for more; the avoided one counts as having one more."""
         with_room = [name for name in self._workers if self._counts[name] < self._limits.leases_max]
         return min(
             with_room,

@@ -1,8 +1,8 @@
-"""Finds the leases that were assigned to a worker, and takes them: what a worker does that a leader thinks for.
+"""Discovery of the leases that a leader assigned to a worker.
 
-Taking begins an epoch of its own, so that what a worker of the same name did before, or still does, is fenced. What is
-still in hand-off is left until its holder passed it on; an index that tells of changes late is never believed, for
-each lease is read again, and taken only as it was read.
+Taking a lease begins a new epoch, so writes of an earlier or rival worker of the same name are fenced. A lease in
+hand-off is left until its holder has passed it on. An index that lags is harmless, because each lease is read again,
+and taken only if unchanged since.
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseDiscoverer (what is left out).
 """
@@ -19,12 +19,12 @@ from broadsheet.consumer.leasing.worker.metrics import TakenHow
 
 
 class Discoverer:
-    """Looks for a worker's leases."""
+    """Finds and takes a worker's assigned leases."""
 
     def __init__(
         self, worker: str, *, manager: LeaseManager, attempts: Acquirer, clock: Clock
     ) -> None:
-        """Look for nothing yet.
+        """Create the discoverer of one worker.
 
         Args:
             worker: Its name.
@@ -38,7 +38,7 @@ class Discoverer:
         self._clock = clock
 
     async def discover(self, *, held: Collection[str]) -> tuple[Versioned, ...]:
-        """Return the leases that are the worker's and that it does not process yet.
+        """Return the worker's leases that it does not process yet.
 
         Raises:
             LeasingError: the store failed.
@@ -58,7 +58,7 @@ class Discoverer:
         left_alone: Callable[[], Collection[str]],
         on_taken: OnTaken,
     ) -> None:
-        """Take what was assigned.
+        """Take the assigned leases.
 
         Args:
             held: Keys of the leases that the worker processes.
@@ -66,7 +66,7 @@ class Discoverer:
             on_taken: Called as each lease is taken.
 
         Raises:
-            LeasingError: the store failed: the look, or still a lease's length after it; or it is gone.
+            LeasingError: the store failed: the scan, or still a lease's length after it; or it is gone.
         """
         found = await self.discover(held=held)
         alone = left_alone()
@@ -76,10 +76,10 @@ class Discoverer:
                 await self._attempts.take(each, on_taken, TakenHow.DUE)
 
     async def give_back(self) -> None:
-        """Free what was assigned while the worker stopped: it would stand still for a lease's length.
+        """Release the leases assigned while the worker stopped: otherwise they would idle for a lease's length.
 
         Raises:
-            LeasingError: the store failed; it stands still so long.
+            LeasingError: the store failed; they idle for that long.
         """
         for found in await self.discover(held=()):
             await self._manager.evict(found)

@@ -1,8 +1,8 @@
-"""Which leases a worker takes, and whose it asks for: everybody gets a fair share, and nobody runs dry.
+"""A worker's fair share: the leases that it takes, and those that it asks other workers for.
 
-Leases that nobody holds are taken first, those that are free for longest before others. Only when there are none is a
-worker asked for some of its own, the one with most first, and never so many that it has less than its share. Finished
-shards count for nobody. A lease that was asked for counts for the one who gets it.
+Free leases are taken first, those free for longest before others. Only when there are none is a worker asked for
+leases, the one with most first, and never for so many that it falls below its share. Finished shards do not count. A
+lease that was asked for counts for its next holder.
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseTaker (target, very old leases, stealing). Theirs
 counts finished shards, steals from one worker a round, and takes leases that are new regardless of its share.
@@ -23,35 +23,35 @@ class LeaseView:
 
     key: str
     bound_for: str | None
-    """The worker that has it, or will get it by a claim or a hand-off; None: nobody."""
+    """The worker that has it, or will get it by a claim or a hand-off; None: none."""
     held_by: str | None
     """The worker that processes it and lives; None: it is free."""
     free_seconds: float = 0.0
-    """For how long it has been free, as far as the worker knows."""
+    """Time for which it has been free, as far as the worker knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """What a worker allows itself."""
+    """Limits of a worker's round."""
 
     leases_max: int
-    """Leases it holds at most."""
+    """Most leases that it holds."""
     steals_max: int
-    """Leases it asks others for in a round."""
+    """Most leases that it asks others for in a round."""
     overdue_seconds: float
     """A lease that was free for so long is taken even beyond the fair share: others have had their time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What a worker does in a round."""
+    """Plan of a worker's round."""
 
     target: int
     """Its fair share, in leases."""
     to_take: tuple[str, ...]
-    """Free leases, those to be tried first at the beginning."""
+    """Free leases, in the order in which to try them."""
     take_max: int
-    """How many of them it takes: others may be faster with some."""
+    """Most of them that it takes; it may lose the race for some."""
     to_steal: tuple[str, ...]
     """Leases to ask their holders for."""
 
@@ -59,7 +59,7 @@ class Shares:
 def plan_shares(
     leases: Sequence[LeaseView], *, me: str, limits: ShareLimits, dice: Callable[[], float]
 ) -> Shares:
-    """Decide a round.
+    """Plan a worker's round.
 
     Args:
         leases: All of the application that are not finished.
@@ -84,7 +84,7 @@ def plan_shares(
 
 
 def _counts(leases: Iterable[LeaseView], me: str) -> Counter[str]:
-    """Return the leases of each living worker, the one that counts included."""
+    """Count the leases of each living worker, including the one that plans."""
     counts = Counter(lease.bound_for for lease in leases if lease.bound_for is not None)
     counts.setdefault(me, 0)
     return counts
@@ -95,10 +95,11 @@ def _fair_share(leases: int, workers: int) -> int:
 
 
 def _goal(leases: int, counts: Counter[str], me: str) -> int:
-    """Return how many leases are worth asking others for: one more than the least only if there is one for me.
+    """Return the count of leases up to which asking others is worthwhile.
 
-    Who has too many will give some to those that have too few, and keep one of the odd ones itself; what is taken from
-    it before goes back and forth.
+    Some workers end with one lease more than the least. A worker counts on such an odd lease only if one is left for
+    it, because an overloaded worker gives leases to those with too few and keeps an odd one; otherwise leases would go
+    back and forth.
     """
     least, odd = divmod(leases, len(counts))
     others_with_more = sum(count > least for worker, count in counts.items() if worker != me)
@@ -106,7 +107,7 @@ def _goal(leases: int, counts: Counter[str], me: str) -> int:
 
 
 def _taking(target: int, free: Sequence[LeaseView], most: int, dice: Callable[[], float]) -> Shares:
-    # What became free in the same round is in random order, so that workers try different leases.
+    # Leases that became free in the same round are in random order, so that workers try different ones.
     order = sorted(free, key=lambda lease: (-lease.free_seconds, dice()))
     return Shares(
         target=target,
@@ -124,7 +125,7 @@ def _stolen(
     missing: int,
     dice: Callable[[], float],
 ) -> tuple[str, ...]:
-    """Return leases of the workers that have most, one by one from whoever has most then."""
+    """Return leases to steal, one by one, each from the worker with most at that moment."""
     may_be_asked = _by_holder(leases, me, dice)
     left = Counter({worker: counts[worker] for worker in may_be_asked})
     mine = counts[me]
@@ -133,7 +134,7 @@ def _stolen(
         victim = max(left, key=lambda worker: (left[worker], worker))
         spare = left[victim] - target
         if spare < 0 or (spare == 0 and target - mine <= 1):
-            break  # One lease more or less is balanced.
+            break  # A difference of one lease is balanced.
         if not may_be_asked[victim]:
             del left[victim]
             continue
@@ -146,7 +147,7 @@ def _stolen(
 def _by_holder(
     leases: Iterable[LeaseView], me: str, dice: Callable[[], float]
 ) -> dict[str, list[str]]:
-    """Return, of each other worker, the leases that it is not asked for yet."""
+    """Return every other worker's leases that it is not asked for yet."""
     keys: dict[str, list[tuple[float, str]]] = {}
     for lease in leases:
         if lease.held_by not in (None, me) and lease.held_by == lease.bound_for:

@@ -1,7 +1,7 @@
-"""What a worker makes of a look at all leases: who lives, who asked whom, and what is due to itself.
+"""A worker's view of one lease scan: live holders, pending transfers, and the leases due to itself.
 
-A worker that wants a lease asks for it, by a claim or a hand-off, and has a while in which nobody else takes it. The
-while is measured from when each observer *saw* that it was asked, by its own clock, as deaths are.
+A worker that wants a lease asks for it, by a claim or a hand-off, and for a while no other worker takes it. Each
+observer measures that time from when it *saw* the request, by its own clock, as it does for deaths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broadsheet.consumer.leasing.worker.fair_share import LeaseView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseScan:
-    """All leases, as one look showed them, by the worker's clock."""
+    """All leases, as one scan showed them, by the worker's clock."""
 
     found: tuple[Versioned, ...]
     began_seconds: float
@@ -25,47 +25,47 @@ class LeaseScan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """Who looks, and what it goes by."""
+    """An observer, and the parameters by which it judges."""
 
     me: str
     lease_seconds: float
-    """How long a holder may not move."""
+    """Time without a move after which a holder counts as dead."""
     asking_seconds: float
-    """How long nobody else takes a lease that was asked for."""
+    """Time for which no other worker takes a lease that was asked for."""
     store_tells_who_lives: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a worker knows of a lease."""
+    """A worker's memory of a lease."""
 
     sighting: LastSeen
     free_since_seconds: float | None
-    """When it was first seen free; None: it is not."""
+    """When it was first seen free; None: it is not free."""
     asker: str | None
-    """Who asked for it."""
+    """The worker that asked for it."""
     asked_since_seconds: float
-    """When that was first seen."""
+    """When the request was first seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """What is to be decided in a round."""
+    """A worker's view of a scan, as input of its plan."""
 
     leases: tuple[LeaseView, ...]
-    """Of shards that are not finished."""
+    """Leases of unfinished shards."""
     due: tuple[str, ...]
-    """What the worker takes whatever its share: what it asked for and may have now, and what it was given."""
+    """Leases to take regardless of the share: those that it asked for and may take now, and those assigned to it."""
     is_asking: bool
-    """Whether it waits for a lease that it asked for."""
+    """True while it waits for a lease that it asked for."""
     memory: Mapping[str, Memory]
-    """What to remember for the next look."""
+    """Memory for the next scan."""
 
 
 def outlook(
     before: Mapping[str, Memory], look: LeaseScan, observer: Viewer, *, held: Collection[str]
 ) -> WorkerView:
-    """Return what a look shows.
+    """Derive a worker's view from a scan.
 
     Args:
         before: What the worker remembers.
@@ -143,7 +143,7 @@ def _is_due(
 
 
 def has_lapsed(known: Memory, look: LeaseScan, observer: Viewer) -> bool:
-    """Tell whether the holder that was asked has had its time."""
+    """Tell whether the time of the holder that was asked has run out."""
     return look.began_seconds - known.asked_since_seconds > observer.asking_seconds
 
 

@@ -1,4 +1,4 @@
-r"""Which shards of a stream get a lease, and when a finished one is done with.
+r"""Shard lineage: the shards that get a lease, and the finished leases that can be deleted.
 
     0 1 2 3   4   5
     \ / \ /   |  / \        Begun at the oldest record: leases for 0 to 5.
@@ -6,7 +6,7 @@ r"""Which shards of a stream get a lease, and when a finished one is done with.
       \ /                   The others follow when their parents end.
        8
 
-So every lineage of shards is covered once: no record is without a lease, and none has two.
+So every lineage of shards is covered once: each record belongs to exactly one lease.
 
 Source: awslabs/amazon-kinesis-client leases.HierarchicalShardSyncer (which shards are covered),
 leases.LeaseCleanupManager (when a lease is deleted).
@@ -36,7 +36,7 @@ def missing_leases(
 
 
 def lease_of(shard: SourceShard, *, checkpoint: Position) -> LeaseRecord:
-    """Return the lease that a shard begins with."""
+    """Return the initial lease of a shard."""
     return LeaseRecord(
         key=shard.key,
         checkpoint=checkpoint,
@@ -51,10 +51,10 @@ def children_of(shards: Sequence[SourceShard], parent: str) -> tuple[SourceShard
 
 
 def lone_parents(child: SourceShard, leased: Collection[str]) -> tuple[str, ...]:
-    """Return the parents that have no lease although another has: such a child must wait for its lease.
+    """Return the parents without a lease while another parent has one: such a child must wait for its lease.
 
-    Both are there while either is processed, and gone once the child has begun. Anything else is a moment in which
-    somebody else is creating or cleaning up.
+    Both parents' leases exist while either is processed, and neither once the child has begun. Any other state means
+    that another worker is just creating or cleaning up.
     """
     absent = tuple(parent for parent in child.parents if parent not in leased)
     return absent if len(absent) < len(child.parents) else ()
@@ -67,10 +67,10 @@ def deletable(
     now_missing: Collection[str],
     unreadable: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return the leases that nobody needs any more, in order.
+    """Return the leases that are not needed any more, in order.
 
-    A finished one is not needed once all its children have begun and its own parents are gone. One whose shard the
-    stream does not list any more is not needed at all, unless somebody holds it.
+    A finished lease is not needed once all its children have begun and its own parents are gone. A lease whose shard
+    the stream does not list any more is not needed at all, unless a worker holds it.
 
     Args:
         records: All leases that can be read, by key.
@@ -98,13 +98,13 @@ def _is_done(
 
 
 def _has_begun(record: LeaseRecord) -> bool:
-    """Tell whether a shard was checkpointed by its processor; only then its parents' leases hold nothing back."""
+    """Tell whether a shard's processor has checkpointed; only then are its parents' leases not needed."""
     checkpoint = record.checkpoint
     return checkpoint is not None and (not checkpoint.is_name or checkpoint.is_end)
 
 
 class _Search:
-    """Walks from what is open back to what has a lease, or to the oldest."""
+    """Search from the open shards back to those with a lease, or to the oldest."""
 
     def __init__(
         self, shards: Sequence[SourceShard], leased: Collection[str], *, only_newest: bool
@@ -125,7 +125,7 @@ class _Search:
         return self._found
 
     def _is_covered(self, key: str) -> bool:
-        """Tell whether a shard has a lease, or will get one when a parent ends; note what of its lineage lacks one."""
+        """Tell whether a shard has a lease, or will get one when a parent ends; note its ancestors that lack one."""
         if key not in self._covered:
             self._covered[key] = key in self._leased or self._cover_by_parents(key)
         return self._covered[key]

@@ -1,4 +1,4 @@
-"""What one worker counts: `broadsheet.consumer.leasing.metrics` under its name."""
+"""Metrics of one worker: `broadsheet.consumer.leasing.metrics` under its name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 class TakenHow(Enum):
-    """How a worker came to a lease."""
+    """Kind of a lease's acquisition by a worker."""
 
     FREE = "free"
-    """Nobody held it."""
+    """It had no holder."""
     DUE = "due"
-    """It was asked for or given, or was the worker's before that began anew."""
+    """It was asked for or assigned, or was this worker's before it restarted."""
     STOLEN = "stolen"
     """From a holder that was not asked."""
 
 
 class LeftWhy(Enum):
-    """Why a worker does not process a lease any more."""
+    """Reason why a worker does not process a lease any more."""
 
     ENDED = "ended"
     """The shard was processed to its end."""
@@ -44,7 +44,7 @@ class LeftWhy(Enum):
 
 
 class WorkerMetrics:
-    """The worker tells it what happens."""
+    """Counters that a worker reports its events to."""
 
     def __init__(self, metrics: LeaseMetrics, worker: str, clock: Clock) -> None:
         """Count under a worker's name.
@@ -60,7 +60,7 @@ class WorkerMetrics:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """Time a look at all leases, and what it leads to."""
+        """Time a scan of all leases, and the work that follows from it."""
         try:
             with self._timed(self._all.round_seconds):
                 yield
@@ -70,7 +70,7 @@ class WorkerMetrics:
 
     @contextmanager
     def renewal(self) -> Iterator[None]:
-        """Time a renewal of all that is held."""
+        """Time a renewal of all held leases."""
         with self._timed(self._all.renewal_seconds):
             yield
 
@@ -85,7 +85,7 @@ class WorkerMetrics:
         )
 
     def on_look(self, leases: tuple[LeaseView, ...], *, share: int) -> None:
-        """Show what a worker saw of the leases that are not finished."""
+        """Show the unfinished leases as a worker saw them."""
         workers = {lease.bound_for for lease in leases} | {self._worker}
         self._all.unfinished.labels(self._worker).set(len(leases))
         self._all.free.labels(self._worker).set(sum(lease.held_by is None for lease in leases))
@@ -93,7 +93,7 @@ class WorkerMetrics:
         self._all.workers.labels(self._worker).set(len(workers - {None}))
 
     def on_unreadable(self, rows: int) -> None:
-        """Show how many rows of the store wait for an operator."""
+        """Show how many unreadable rows of the store need an operator."""
         self._all.unreadable.labels(self._worker).set(rows)
 
     def on_fleet(self, workers: int) -> None:
@@ -101,45 +101,45 @@ class WorkerMetrics:
         self._all.workers.labels(self._worker).set(workers)
 
     def on_leading(self, *, leads: bool) -> None:
-        """Show whether it leads."""
+        """Show whether the worker leads."""
         self._all.leads.labels(self._worker).set(leads)
 
     def on_assigned(self, how: GivenHow) -> None:
-        """Count a lease that it, as the leader, gave to a worker."""
+        """Count a lease that this leader assigned to a worker."""
         self._all.assigned.labels(self._worker, how.value).inc()
 
     def on_renewed(self, *, held: bool) -> None:
-        """Count a lease that is, or is not, the worker's still."""
+        """Count a lease that the worker still holds, or not."""
         self._all.renewals.labels(self._worker, DONE if held else DECLINED).inc()
 
     def on_renewal_failed(self, error: LeasingError, *, leases: int = 1) -> None:
-        """Count leases of which nobody knows."""
+        """Count leases whose state is unknown because a renewal failed."""
         self._all.renewals.labels(self._worker, outcome_of(error)).inc(leases)
 
     def on_taken(self, how: TakenHow) -> None:
-        """Count a lease that the worker got."""
+        """Count an acquired lease."""
         self._all.taken.labels(self._worker, how.value).inc()
 
     def on_asked_for(self, way: str) -> None:
-        """Count a lease that it asked another for."""
+        """Count a lease that the worker asked another for."""
         self._all.asked_for.labels(self._worker, way).inc()
 
     def on_held(self, leases: int) -> None:
-        """Show how many it processes."""
+        """Show how many leases the worker processes."""
         self._all.held.labels(self._worker).set(leases)
 
     def on_left(self, shard: str, why: LeftWhy) -> None:
-        """Count a lease that it does not process any more: how far that is behind, others say from now on."""
+        """Count a lease that the worker does not process any more; its lag is another worker's from now on."""
         self._all.left.labels(self._worker, why.value).inc()
         with suppress(KeyError):
             self._all.behind_seconds.remove(self._worker, shard)
 
     def on_behind(self, shard: str, seconds: float) -> None:
-        """Show how far it is behind."""
+        """Show how far a shard is behind."""
         self._all.behind_seconds.labels(self._worker, shard).set(seconds)
 
     async def checkpointed(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Make a write of a checkpoint, and count what became of it."""
+        """Write a checkpoint, and count the outcome."""
         try:
             written = await write()
         except LeasingError as error:

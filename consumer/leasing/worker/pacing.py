@@ -1,4 +1,4 @@
-"""How the loops of a worker go on: they wait between rounds, survive what may succeed next time, and are stopped."""
+"""Pacing of a worker's loops: waits between rounds, retryable errors, and stopping."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import structlog
 from broadsheet.consumer.errors import LeasingError
 
 JITTER_RATIO = 0.2
-"""By which part of it the time between looks varies, so that workers do not look together."""
+"""Fraction by which the time between scans varies, so that workers do not scan in step."""
 
 _log = structlog.get_logger()
 
 
 class Pacing:
-    """Shared by all loops of one worker."""
+    """Pauses and the stop signal of one worker, shared by all its loops."""
 
     def __init__(self, random: Random) -> None:
-        """Go on until told to stop.
+        """Run until told to stop.
 
         Args:
             random: Varies the pauses.
@@ -32,11 +32,11 @@ class Pacing:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the worker was told to stop."""
+        """True once the worker was told to stop."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Let the loops end. Idempotent."""
+        """Tell the loops to end. Idempotent."""
         self._stopping.set()
         for bell in self._bells:
             bell.set()
@@ -51,38 +51,38 @@ class Pacing:
         return bell
 
     async def until_stopped(self) -> None:
-        """Wait for that."""
+        """Wait until the worker is told to stop."""
         await self._stopping.wait()
 
     async def pause(self, seconds: float, *, bell: asyncio.Event | None = None) -> None:
-        """Wait about so long, or until told to stop, or until the bell is set."""
+        """Wait for about that time, or until told to stop, or until the bell is set."""
         varied = seconds * self._random.uniform(1 - JITTER_RATIO, 1 + JITTER_RATIO)
         await self.wait(varied, bell=bell)
 
     async def wait(self, seconds: float, *, bell: asyncio.Event | None = None) -> None:
-        """Wait so long, or until told to stop, or until the bell is set."""
+        """Wait for that time, or until told to stop, or until the bell is set."""
         await wait_at_most(seconds, bell or self._stopping)
 
 
 class EndedShards:
-    """Tells those who wait for a parent that a shard was processed to its end in this process."""
+    """Wakes the shards that wait for a parent when a shard ends in this process."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     @property
     def next(self) -> asyncio.Event:
-        """The event of the next end: get it before you look, so that no end is missed in between."""
+        """The event of the next end; get it before checking the parents, so that no end is missed."""
         return self._next
 
     def announce(self) -> None:
-        """Say that a shard's end is committed."""
+        """Announce that a shard's end is committed."""
         self._next.set()
         self._next = asyncio.Event()
 
 
 async def wait_at_most(seconds: float, event: asyncio.Event) -> None:
-    """Wait for an event, or so long."""
+    """Wait for an event, up to a time limit."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -92,7 +92,7 @@ async def wait_at_most(seconds: float, event: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def retryable(event: str, worker: str) -> AsyncIterator[None]:
-    """Log what fails and may succeed the next time."""
+    """Log retryable errors of the block, and continue."""
     try:
         yield
     except LeasingError as error:

@@ -1,4 +1,4 @@
-"""Keeps the leases of a worker alive, and tells their consumers what others ask for, or have taken."""
+"""Renewal of a worker's leases; consumers are told of requests and of lost leases."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
 from broadsheet.consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer
 
 ATTEMPTS = 2
-"""How often a renewal is tried in its turn; the Kinesis Client Library's number."""
+"""Attempts at a renewal in its turn; the Kinesis Client Library's number."""
 
 _log = structlog.get_logger()
 
 
 class Renewer:
-    """Renews what is in a table of consumers, which the worker fills and clears."""
+    """Renews the leases in a table of consumers, which the worker fills and clears."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Renewer:
         self._clock = clock
 
     async def renew_all(self) -> None:
-        """Renew each lease, and hand on what comes of it. A store that fails leaves them as they are."""
+        """Renew each lease, and pass on the result. A failure of the store leaves them unchanged."""
         if not self._consumers:
             return
         with self._metrics.renewal():
@@ -64,7 +64,7 @@ class Renewer:
                 await self._renew_each()
 
     def end_expired(self) -> None:
-        """Tell the consumers whose leases have ended by the clock, whoever has them."""
+        """Tell the consumers whose leases have ended by the clock, taken by a rival or not."""
         for consumer in tuple(self._consumers.values()):
             if not consumer.lease.is_held:
                 consumer.request(EndReason.LEASE_LOST)
@@ -98,7 +98,7 @@ class Renewer:
                 return
 
     async def _look(self) -> None:
-        """Learn of all leases at once: the store itself keeps them alive, with the process."""
+        """Read all leases at once, where the store itself keeps them alive with the process."""
         consumers = tuple(self._consumers.values())
         asked_seconds = self._clock.monotonic_seconds()
         try:
@@ -115,7 +115,7 @@ class Renewer:
 
     def _hand_on(self, consumer: ShardConsumer, *, held: bool) -> None:
         if consumer.lease.given_up:
-            return  # While the renewal waited for its turn.
+            return  # It was released while the renewal waited for its turn.
         record = consumer.lease.record
         self._metrics.on_renewed(held=held)
         if not held:

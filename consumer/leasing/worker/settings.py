@@ -1,4 +1,4 @@
-"""What a worker may be told; the defaults are those of the Kinesis Client Library where it has them."""
+"""Settings of workers; the defaults are the Kinesis Client Library's where it has them."""
 
 from __future__ import annotations
 
@@ -10,79 +10,85 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
 
 DISCOVER_EARLIER_SECONDS = 0.025
-"""How much sooner than a lease's length a worker looks for what was assigned to it; the Kinesis Client Library's ε."""
+"""Time before a lease's length at which a worker looks for its assigned leases; the Kinesis Client Library's ε."""
 
 
 class StealWay(Enum):
-    """How a worker gets a lease from one that has more than its share."""
+    """Ways to get a lease from a worker that has more than its share."""
 
     CLAIM = "claim"
-    """It asks; the holder checkpoints and lets go. If it does not in time, the lease is taken from it."""
+    """It asks; the holder checkpoints and releases. If it does not in time, the lease is taken from it."""
     HAND_OFF = "hand-off"
-    """It becomes the next owner; the holder checkpoints and passes the lease to it. In time, too."""
+    """It becomes the next owner; the holder checkpoints and passes the lease on, with the same time limit."""
     AT_ONCE = "at once"
-    """It takes it; the holder learns at its next renewal or checkpoint."""
+    """It takes the lease; the holder learns that at its next renewal or checkpoint."""
 
 
 class Balancing(Enum):
-    """Who decides which worker gets which lease."""
+    """Way in which leases are distributed to workers."""
 
     TAKERS = "takers"
-    """Each worker for itself: it looks at all leases and takes its share. The way of versions 1 and 2 of the Kinesis
-    Client Library."""
+    """Each worker scans all leases and takes its share, as in versions 1 and 2 of the Kinesis Client Library."""
     LEADER = "leader"
-    """One of the workers, elected, for all: the others look for what was assigned to them. The way of version 3."""
+    """An elected worker assigns leases, and every worker looks for its own, as in version 3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """One for all workers of an application: lengths and deadlines must agree."""
+    """Settings of an application's workers, the same for all: lengths and deadlines must agree."""
 
     lease_seconds: float = 10.0
-    """How long nobody takes a lease from a holder that does not move."""
+    """Time for which no worker takes a lease from a holder that does not move."""
     renew_seconds: float | None = None
     """Time between renewals; None: a third of a lease's length."""
     take_seconds: float | None = None
-    """Time between looks at all leases; None: twice a lease's length, or a tenth where the store tells who lives.
-    With a leader: between its passes, and between others' looks whether it lives."""
+    """Time between scans of all leases; None: twice a lease's length, or a tenth where the store tells who lives. With
+    a leader: between its passes, and between the other workers' checks whether it lives.
+    """
     leases_max: int = sys.maxsize
-    """Leases that a worker holds at most."""
+    """Most leases that a worker holds."""
     steals_max: int = sys.maxsize
-    """Leases that a worker asks others for in one look; by default all that it lacks. It was 1 in the Kinesis Client
-    Library, where a worker that joins has its share after as many looks as that has leases. With a leader: hand-offs
-    that it begins in a pass."""
+    """Most leases that a worker asks others for in one scan; by default all that it lacks. It was 1 in the Kinesis
+    Client Library, where a joining worker needs as many scans as its share has leases. With a leader: most hand-offs
+    begun in a pass.
+    """
     overdue_lengths: float = 3.0
-    """After how many lengths of a lease one that stays free is taken before all others, even beyond a fair share, but
-    never beyond `leases_max`. `math.inf`: not at all. A leader gives every free lease to somebody anyway."""
+    """Lengths of a lease after which one that stays free is taken before all others, even beyond a fair share, but
+    never beyond `leases_max`. `math.inf`: never. A leader assigns every free lease anyway.
+    """
     steal: StealWay = StealWay.CLAIM
     graceful_seconds: float = 30.0
-    """How long a processor may take to finish when it is asked to."""
+    """Time that a processor may take to finish when asked to."""
     parent_poll_seconds: float = 10.0
-    """Time between looks at the parents of a shard that waits for them."""
+    """Time between checks of the parents of a shard that waits for them."""
     end_retry_seconds: float = 0.5
     """Time between calls of `shard_ended` for a processor that does not checkpoint there."""
     retry_seconds: float = 10.0
-    """How long a shard whose processor failed here is left to other workers."""
+    """Time for which a shard whose processor failed here is left to other workers."""
     sync_seconds: float = 60.0
     """Time between comparisons of the leases with the stream's shards."""
     start: Position = field(default_factory=lambda: Position(TRIM_HORIZON))
     """Where an application begins that was never run: `TRIM_HORIZON`, `LATEST` or `AT_TIMESTAMP`."""
     renewals_at_once: int = 20
-    """Renewals under way at a time."""
+    """Concurrent renewals."""
     threads: int = 32
-    """Calls of blocking processors at a time."""
+    """Concurrent calls of blocking processors."""
     balancing: Balancing = Balancing.TAKERS
     discover_seconds: float | None = None
-    """With a leader: time between looks for what was assigned; None: a lease's length, less 25 ms, or a tenth where the
-    store tells who lives."""
+    """With a leader: time between looks for assigned leases; None: a lease's length, less 25 ms, or a tenth where the
+    store tells who lives.
+    """
     leader_lease_seconds: float = 120.0
-    """How long a leader may not move before another is elected; where the fleet's store tells who lives, that does."""
+    """Time without a heartbeat after which another leader is elected; not used where the fleet's store tells who lives.
+    """
     leader_heartbeat_seconds: float = 30.0
-    """Time between the leader's signs of life."""
+    """Time between the leader's heartbeats."""
     rebalance_passes: int = 3
-    """In which of a leader's passes living workers are asked for leases: every third. Free ones are given in each."""
+    """Passes of a leader per rebalancing pass, in which living workers are asked for leases. Free leases are assigned
+    in every pass.
+    """
     failed_passes_max: int = 3
-    """After how many failed passes, one after another, a leader steps down."""
+    """Consecutive failed passes after which a leader steps down."""
 
     def __post_init__(self) -> None:
         for name in ("lease_seconds", "graceful_seconds", "parent_poll_seconds", "sync_seconds"):
@@ -96,7 +102,7 @@ class WorkerSettings:
                 "worker.renew_seconds",
                 f"expected less than half of lease_seconds, {self.lease_seconds}, so that one renewal may fail",
             )
-        if not self.overdue_lengths > 0:  # Which nothing is that is not a number.
+        if not self.overdue_lengths > 0:  # False for NaN as well.
             raise ValidationError(
                 "worker.overdue_lengths",
                 "expected more than 0 lengths of a lease; math.inf if free leases never go beyond a share",
@@ -132,22 +138,24 @@ class WorkerSettings:
 
     @property
     def asking_seconds(self) -> float:
-        """How long nobody else takes a lease that was asked for: the holder may finish, and its lease may end."""
+        """Time for which no other worker takes a lease that was asked for: the holder may finish, and its lease may
+        end.
+        """
         return self.graceful_seconds + self.lease_seconds
 
     @property
     def overdue_seconds(self) -> float:
-        """For how long a lease is free before it is taken even beyond a fair share."""
+        """Time that a lease stays free before it is taken even beyond a fair share."""
         return self.overdue_lengths * self.lease_seconds
 
     def take_every_seconds(self, *, store_tells_who_lives: bool) -> float:
-        """Return the time between looks at all leases."""
+        """Return the time between scans of all leases."""
         if self.take_seconds is not None:
             return self.take_seconds
         return self.lease_seconds / 10 if store_tells_who_lives else self.lease_seconds * 2
 
     def discover_every_seconds(self, *, store_tells_who_lives: bool) -> float:
-        """Return the time between looks for what the leader assigned."""
+        """Return the time between looks for assigned leases."""
         if self.discover_seconds is not None:
             return self.discover_seconds
         if store_tells_who_lives:

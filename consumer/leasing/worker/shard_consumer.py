@@ -1,11 +1,11 @@
-r"""One lease's processor, from its taking to its end: waits for parents, delivers records, and lets go when it must.
+r"""Consumer of one lease: waits for parents, delivers records, and releases the lease at the end.
 
     waiting -> initialized -> delivering -> ended -> released
                    \______________\____________> asked to stop -> shutdown_requested -> released -> lease_lost
                                    \___________> lease lost -> lease_lost
 
-Records are delivered only while the lease is held by its holder's own clock. A lease whose holder is lost is left as it
-is; every other end gives it up.
+Records are delivered only while the lease is held by the holder's own clock. A lost lease is left as it is; every other
+end releases it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _ProcessorFailedError(Exception):
 
 
 class EndReason(IntEnum):
-    """Why a processor is to stop; only a greater one replaces another."""
+    """Reason for a processor's end; only a greater one replaces another."""
 
     NONE = 0
     REQUESTED = 1
@@ -61,7 +61,7 @@ class EndReason(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardParts:
-    """What a worker's consumers share."""
+    """Parts that a worker's consumers share."""
 
     manager: LeaseManager
     source: RecordSource
@@ -69,16 +69,16 @@ class ShardParts:
     settings: WorkerSettings
     metrics: WorkerMetrics
     threads: Executor
-    """Where blocking processors run."""
+    """Threads of blocking processors."""
     new_processor: Callable[[], AnyProcessor]
     ended: EndedShards
 
 
 class ShardConsumer:
-    """Processes a shard in one acquisition of its lease."""
+    """Consumer of a shard during one acquisition of its lease."""
 
     def __init__(self, lease: HeldLease, parts: ShardParts) -> None:
-        """Prepare; `run` does it.
+        """Prepare the consumer; `run` starts it.
 
         Args:
             lease: Just taken.
@@ -100,7 +100,7 @@ class ShardConsumer:
 
     @property
     def left_why(self) -> LeftWhy:
-        """Why it ended, once it did."""
+        """Reason for its end, once it ended."""
         if self.failed:
             return LeftWhy.FAILED
         if self._progress.is_ended:
@@ -116,7 +116,7 @@ class ShardConsumer:
             self._over.set()
 
     async def run(self) -> None:
-        """Process until there is no more, or it is asked to stop, or the processor fails."""
+        """Process until the shard ends, a stop is requested, or the processor fails."""
         try:
             async with TaskGroup() as group:
                 group.start_soon(self._serve(), name=f"serve {self._key}")
@@ -126,7 +126,7 @@ class ShardConsumer:
         except ShutdownError:
             self.request(EndReason.LEASE_LOST)
         except (_ProcessorFailedError, LeasingError):
-            # Its records come again, here or elsewhere, from the last commit.
+            # Records since the last commit are delivered again, here or elsewhere.
             self.failed = True
             _log.exception("leasing.processor_failed", key=self._key)
         await self._let_go()
@@ -139,12 +139,12 @@ class ShardConsumer:
         self._over.set()
 
     async def _wait_for_parents(self) -> None:
-        """Wait, with the lease renewed meanwhile."""
+        """Wait until the parents are finished; the lease is renewed meanwhile."""
         while True:
             ended = self._parts.ended.next
             if not await self._blocking_parents():
                 return
-            # They may end in another process, so it looks again even if none ends here.
+            # Parents may end in another process, so check again even if none ends here.
             await wait_at_most(self._settings.parent_poll_seconds, ended)
 
     async def _blocking_parents(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class ShardConsumer:
             await _called(calls.initialize(given))
 
     async def _deliver_all(self) -> None:
-        """Deliver until the shard ends, reading on where a failed read was."""
+        """Deliver until the shard ends, resuming after failed reads."""
         backoff = Backoff()
         while True:
             position = self._progress.bounds.delivered or self._settings.start
@@ -187,7 +187,7 @@ class ShardConsumer:
             await backoff.sleep()
 
     async def _deliver_from(self, position: Position, backoff: Backoff) -> None:
-        """Deliver what a read brings, to the end of the shard."""
+        """Deliver the batches of one read, to the end of the shard."""
         async with aclosing(self._parts.source.read_records(self._key, position)) as batches:
             async for batch in batches:
                 backoff.reset()
@@ -226,17 +226,17 @@ class ShardConsumer:
         return self._calls
 
     async def _finish(self) -> None:
-        """Wait for the call under way, and let the processor checkpoint if it still may; not for ever."""
+        """Wait for the running call, then let the processor checkpoint if it still may; both with a time limit."""
         try:
             async with asyncio.timeout(self._settings.graceful_seconds):
-                await self._calling.acquire()  # For good: nothing is delivered any more.
+                await self._calling.acquire()  # The end is final: nothing is delivered any more.
                 if self._reason is EndReason.REQUESTED and self.lease.is_held and self._calls:
                     await self._tell(self._calls.shutdown_requested())
         except TimeoutError:
             _log.warning("leasing.processor_does_not_finish", key=self._key)
 
     async def _let_go(self) -> None:
-        """Release the lease, then tell the processor, so that nobody waits for it."""
+        """Release the lease before telling the processor, so that no worker waits for the processor."""
         is_finished = self._progress.is_ended
         if self._reason is not EndReason.LEASE_LOST:
             await self._give_up()
@@ -250,20 +250,20 @@ class ShardConsumer:
             _log.warning("leasing.release_failed", key=self._key, cause=str(error))
 
     async def _tell(self, call: Awaitable[None]) -> None:
-        """Make a call whose failure changes nothing."""
+        """Make a call of the processor, and only log its failure."""
         try:
             await call
         except Exception:
             _log.exception("leasing.processor_failed_at_its_end", key=self._key)
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return what a call of the store or the source returns in the end."""
+        """Call the store or the source, with retries, and return the result."""
         backoff = Backoff(initial_seconds=0.2)
         while True:
             try:
                 return await call()
             except LeasingError as error:
-                # An operator restores the row, or deletes it: until then only this shard waits.
+                # Only this shard waits until an operator has restored or deleted the row.
                 if not error.retryable and not isinstance(error, UnreadableLeaseError):
                     raise
                 _log.warning("leasing.shard_waits", key=self._key, cause=str(error))
@@ -271,7 +271,7 @@ class ShardConsumer:
 
 
 async def _called(call: Awaitable[None]) -> None:
-    """Make a call, and tell what the processor raises from what the source does."""
+    """Call the processor, marking its errors to distinguish them from the source's."""
     try:
         await call
     except ShutdownError:

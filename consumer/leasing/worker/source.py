@@ -1,6 +1,6 @@
-"""Where a worker's records come from, as a port: a stream of shards that may end and have children.
+"""The record-source port of workers: a stream of shards that may end and have children.
 
-`broadsheet.consumer.leasing.worker.source_conformance` holds any implementation to it.
+`broadsheet.consumer.leasing.worker.source_conformance` tests any implementation.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class SourceShard:
     key: str
     """Its name, unique among all that the worker processes; the key of its lease."""
     parents: tuple[str, ...] = ()
-    """The shards it was split or merged from, also those that are not listed any more."""
+    """The shards that it was split or merged from, including those not listed any more."""
     hash_range: HashRange | None = None
-    """The part of the hash space it covers, where there is one."""
+    """The hash range that it covers, where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """Records in the order of their positions; none if there was nothing to read for a while."""
+    """A batch of records in the order of their positions; empty if there was nothing to read for a while."""
 
     records: tuple[ProcessorRecord, ...] = ()
     millis_behind_latest: int | None = None
-    """How old the end of the batch is, compared with the end of the shard; None: unknown."""
+    """Time by which the end of the batch is behind the end of the shard; None: unknown."""
 
 
 class RecordSource(Protocol):
@@ -46,7 +46,7 @@ class RecordSource(Protocol):
         ...
 
     def read_records(self, shard_key: str, position: Position) -> AsyncGenerator[RecordBatch, None]:
-        """Yield what a shard has from a position on, and then what it gets.
+        """Yield a shard's records from a position on, then new ones as they arrive.
 
         Ends where the shard does. An open shard without new records yields an empty batch now and then.
 

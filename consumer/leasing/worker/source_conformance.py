@@ -1,4 +1,4 @@
-"""The promises of every record source, as tests: put an implementation to them.
+"""Conformance suite for record sources.
 
     class TestMySource(RecordSourceConformance):
         @pytest.fixture
@@ -18,11 +18,11 @@ from broadsheet.consumer.leasing.record_processor.processor import ProcessorReco
 from broadsheet.consumer.leasing.worker.source import RecordSource
 
 READ_SECONDS = 20.0
-"""How long a read may take to bring what is there."""
+"""Time limit of a read for existing records."""
 
 
 class RecordSourceSubject(Protocol):
-    """A stream of one test's own, with one open shard."""
+    """A stream that only one test uses, with one open shard."""
 
     @property
     def source(self) -> RecordSource:
@@ -34,7 +34,7 @@ class RecordSourceSubject(Protocol):
         ...
 
     async def split(self, shard_key: str) -> None:
-        """End a shard, which gets two children."""
+        """Split a shard: it ends and gets two children."""
         ...
 
 
@@ -44,7 +44,7 @@ class RecordSourceConformance:
     async def test_records_come_in_order_from_the_oldest_on(
         self, subject: RecordSourceSubject
     ) -> None:
-        """What was put first comes first, with positions that grow; one read brings what is there and what comes."""
+        """Records come in the order they were put, with growing positions; one read brings old and new ones."""
         (shard,) = await subject.source.list_shards()
         await _put(subject, shard.key, b"a", b"b")
 
@@ -80,7 +80,7 @@ class RecordSourceConformance:
     async def test_read_at_the_latest_leaves_out_what_is_there(
         self, subject: RecordSourceSubject
     ) -> None:
-        """It begins with what comes once its first batch did."""
+        """Such a read begins with records put after its first batch."""
         (shard,) = await subject.source.list_shards()
         await _put(subject, shard.key, b"old")
 
@@ -119,7 +119,7 @@ async def _put(subject: RecordSourceSubject, shard_key: str, *data: bytes) -> No
 async def _read(
     source: RecordSource, shard_key: str, position: Position, *, count: int | None
 ) -> list[ProcessorRecord]:
-    """Return so many records; None: all, to the end of the shard."""
+    """Return the first `count` records; None: all, to the end of the shard."""
     found: list[ProcessorRecord] = []
     async with (
         asyncio.timeout(READ_SECONDS),

@@ -1,4 +1,4 @@
-"""Keeps the leases of an application like the shards of its stream: creates what is missing, deletes what is done."""
+"""Synchronisation of leases with a stream's shards: creates missing leases, deletes finished ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _log = structlog.get_logger()
 
 
 class StreamSync:
-    """Any number of workers may do this at once: leases are created if absent and deleted if unchanged."""
+    """Synchronises leases with shards. Any number of workers may do so at once, because leases are created only if
+    absent and deleted only if unchanged.
+    """
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class StreamSync:
         metrics: WorkerMetrics,
         on_created: Callable[[], None],
     ) -> None:
-        """Know nothing yet.
+        """Configure the synchronisation.
 
         Args:
             store: The leases.
@@ -56,14 +58,15 @@ class StreamSync:
         self._unlisted: frozenset[str] = frozenset()
 
     async def create_missing(self) -> None:
-        """Create the leases that are missing, older shards first: after half of them, the rest can still be told."""
-        # Leases first: a shard that ends in between is seen with its lease, or not at all.
+        """Create the missing leases, older shards first, so that after a failure the rest can still be determined."""
+        # List leases first: a shard that ends in between is seen with its lease, or not at all.
         listing = await self._listed()
         records = [found.record for found in listing.leases]
         leased = {record.key for record in records}
         ancestors = {parent for record in records for parent in record.parents}
         shards = await self._source.list_shards()
-        # A row that cannot be read is there: creating its parents, which may be done, would bring their records again.
+        # An unreadable row counts as present: creating leases of its parents, which may be finished, would repeat their
+        # records.
         ancestors |= {
             parent
             for shard in shards
@@ -83,7 +86,7 @@ class StreamSync:
         try:
             created = await self._manager.create_lease(lease)
         except UnreadableLeaseError as error:
-            log_unreadable(error)  # It was spoiled since the look.
+            log_unreadable(error)  # The row became unreadable since the scan.
             return False
         if created:
             _log.info("leasing.lease_created", key=lease.key, start=self._start.seq)
@@ -95,12 +98,12 @@ class StreamSync:
         return listing
 
     async def create_children(self, parent: str) -> None:
-        """Create the leases of a shard's children, and note them on its own. To be done before its end is committed.
+        """Create the leases of a shard's children, and note them on its own lease, before its end is committed.
 
         Raises:
             BlockedOnParentError: a child's other parent has no lease at the moment; try again.
-            UnreadableLeaseError: the row of a child cannot be read. Once its parent has ended nobody creates it again,
-                so the parent's end waits until an operator has restored or deleted it.
+            UnreadableLeaseError: the row of a child cannot be read. Once its parent has ended no worker creates it
+                again, so the parent's end waits until an operator has restored or deleted it.
         """
         shards = await self._source.list_shards()
         children = children_of(shards, parent)
@@ -120,7 +123,7 @@ class StreamSync:
         )
 
     async def delete_done(self) -> None:
-        """Delete the leases that nobody needs any more."""
+        """Delete the leases that are not needed any more."""
         listing = await self._listed()
         found = {each.record.key: each for each in listing.leases}
         listed = {shard.key for shard in await self._source.list_shards()}
@@ -136,4 +139,5 @@ class StreamSync:
             if await self._store.delete(seen.record.key, seen):
                 _log.info("leasing.lease_deleted", key=seen.record.key)
         except RecordConflictError:
-            _log.debug("leasing.lease_kept", key=seen.record.key)  # It is looked at again.
+            # It changed since the scan; the next one decides again.
+            _log.debug("leasing.lease_kept", key=seen.record.key)

@@ -1,4 +1,4 @@
-"""Looks at all leases, takes those that are free or due to the worker, and asks others for what it lacks.
+"""A worker's taking round: it scans all leases, takes free and due ones, and asks others for what it lacks.
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseTaker (look, expire by observation, take, steal).
 """
@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class Taker:
-    """Remembers what it saw of each lease."""
+    """Takes leases for one worker, and remembers its sightings of each."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Taker:
         clock: Clock,
         dice: Callable[[], float],
     ) -> None:
-        """Have seen nothing yet: whoever holds a lease at the first look counts as alive then.
+        """Start without sightings: every holder in the first scan counts as alive then.
 
         Args:
             worker: Who takes.
@@ -79,7 +79,7 @@ class Taker:
         left_alone: Callable[[], Collection[str]],
         on_taken: OnTaken,
     ) -> None:
-        """Take and ask once.
+        """Run one round: take and ask once.
 
         Args:
             held: Keys of the leases that the worker processes.
@@ -134,7 +134,7 @@ class Taker:
         return seen
 
     async def _steal(self, seen: Versioned, on_taken: OnTaken) -> None:
-        """Take a lease from its holder, in the way that was agreed on."""
+        """Get a lease from its holder, in the configured way."""
         way = self._settings.steal
         if way is StealWay.AT_ONCE:
             await self._attempts.take(seen, on_taken, TakenHow.STOLEN)

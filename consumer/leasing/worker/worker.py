@@ -1,12 +1,12 @@
-"""A worker of an application: one of any number of processes that share the shards of a stream by leases.
+"""A lease worker: one of any number of processes that share the shards of a stream by leases.
 
     async with EtcdRecordStore(etcd, "/my-application") as store:
         worker = LeaseWorker("host-1", store=store, source=source, new_processor=MyProcessor)
         await worker.run()  # until worker.stop()
 
-It looks at all leases from time to time, takes what is free and its share, and asks others for what it lacks; renews
-what it holds; runs a processor on each; and keeps the leases like the shards of the stream. Every worker does the same,
-and none is special. With `Balancing.LEADER` one of them is: it assigns leases, and all take what they are assigned.
+It scans all leases from time to time, takes free ones up to its share, and asks other workers for what it lacks; renews
+the leases that it holds; runs a processor on each; and synchronises the leases with the shards of the stream. All
+workers do the same. With `Balancing.LEADER`, an elected one assigns the leases, and all take what they are assigned.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from broadsheet.consumer.leasing.worker.stream_sync import StreamSync
 from broadsheet.consumer.leasing.worker.taker import Taker
 
 EXPIRY_CHECKS_PER_LEASE = 20
-"""How often in a lease's length a worker compares its leases' deadlines with its clock."""
+"""Checks of its leases' deadlines that a worker makes in a lease's length."""
 
 _log = structlog.get_logger()
 
 
 class LeaseWorker:
-    """Runs record processors on the leases that it gets."""
+    """Runs record processors on the leases that it acquires."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class LeaseWorker:
             store: The leases. Stays the caller's.
             source: The shards and their records.
             new_processor: Returns a processor; called for each lease, whenever it is taken.
-            fleet: With `Balancing.LEADER`, where it is written who leads and who is there: a store of its own, the same
+            fleet: With `Balancing.LEADER`, where it is written who leads and who is there: a separate store, the same
                 for all workers. Stays the caller's.
             settings: The same for all workers of the application.
             clock: Measures leases; asyncio's timers must run with it.
             random: Decides what is tried first.
-            metrics: Where it counts, under its name; None: in a registry of its own.
+            metrics: Where it counts, under its name; None: in a private registry.
 
         Raises:
             ValidationError: there is no store for the fleet, or one that is not used, or that of the leases; or the
@@ -141,7 +141,7 @@ class LeaseWorker:
         self._was_run = False
 
     def _new_attempts(self) -> Acquirer:
-        """Return what takes leases: for the taker, or for the discoverer, for only one of them runs."""
+        """Return the acquirer for the taker or the discoverer, because only one of them runs."""
         return Acquirer(
             self.name,
             manager=self._manager,
@@ -178,20 +178,20 @@ class LeaseWorker:
 
     @property
     def leads(self) -> bool:
-        """Whether it assigns the leases of all now, by its own clock."""
+        """True while it leads and assigns all leases, by its own clock."""
         return self._member is not None and self._member.leads
 
     @property
     def held(self) -> Mapping[str, int]:
-        """The leases that it processes now, and their epochs."""
+        """The leases that it processes now, with their epochs."""
         return {key: each.lease.record.epoch for key, each in sorted(self._consumers.items())}
 
     def stop(self) -> None:
-        """Let every processor checkpoint, release the leases, and let `run` return. Idempotent."""
+        """Stop: every processor may checkpoint, leases are released, and `run` returns. Idempotent."""
         self._pacing.stop()
 
     async def run(self) -> None:
-        """Work until told to stop; once. A worker that was stopped before touches nothing.
+        """Work until told to stop. A worker runs once; if it was stopped before, it touches nothing.
 
         Raises:
             RuntimeError: it ran before, or runs.
@@ -248,7 +248,7 @@ class LeaseWorker:
             self._renewer.end_expired()
 
     async def _follow_stream(self) -> None:
-        """Keep the leases like the shards; at first at once, for all else depends on it."""
+        """Synchronise the leases with the shards; the first time at once, because everything else depends on it."""
         while not self._pacing.is_stopping:
             async with retryable("leasing.sync_failed", self.name):
                 await self._sync.create_missing()
@@ -271,12 +271,12 @@ class LeaseWorker:
                             group, lease, asked_seconds
                         ),
                     )
-            # A holder that was asked lets go at its next renewal.
+            # A holder that was asked releases the lease at its next renewal.
             most = self._settings.renew_every_seconds if self._taker.is_asking else usual_seconds
             await self._pacing.pause(min(usual_seconds, most), bell=self._leases_created)
 
     async def _discover(self, group: TaskGroup) -> None:
-        """Take what is assigned, and start its consumers."""
+        """Take the assigned leases, and start their consumers."""
         seconds = self._settings.discover_every_seconds(
             store_tells_who_lives=self._store.tells_who_lives
         )

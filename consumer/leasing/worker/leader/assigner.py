@@ -1,8 +1,8 @@
-"""A leader's pass: looks at workers and leases, decides, and writes what it decided.
+"""A leader's pass: scan workers and leases, plan, and write the assignments.
 
-What it decided on may have changed by the time it writes. What nobody holds is given only if nothing happened to it
-since it was seen; a hand-off is begun, or forced, only if its owners are the same. So a leader that was paused, and
-does not know that another leads, takes nothing from a worker that lives.
+The records may have changed before the writes. A free lease is assigned only if it has not changed since it was seen; a
+hand-off is begun, or forced, only if its owners are the same. So a paused leader that does not know of its successor
+takes nothing from a living worker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 
 class Assigner:
-    """One term of a leader: remembers what it saw, and counts its passes."""
+    """Assigner of one term of a leader: remembers sightings, and counts its passes."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Assigner:
         clock: Clock,
         random: Random,
     ) -> None:
-        """Have seen nothing yet.
+        """Start a term without sightings.
 
         Args:
             leases: Their store.
@@ -81,7 +81,7 @@ class Assigner:
         self._passes = 0
 
     async def run_pass(self, *, leads: Callable[[], bool]) -> int:
-        """Assign once.
+        """Run one pass.
 
         Args:
             leads: Asked before each write.
@@ -155,7 +155,7 @@ class Assigner:
                 )
 
     async def _write(self, assignment: LeaseAssignment, seen: Versioned) -> Versioned | None:
-        """Write one. None if it rests on what is not so any more: the next pass looks again."""
+        """Write one assignment; return None if the record has changed, because the next pass scans again."""
         worker = assignment.worker
         if assignment.how is GivenHow.FREE:
             return await compare_and_swap(

@@ -1,4 +1,4 @@
-"""A worker among those that a leader assigns leases to: shows that it is there, and leads if it is elected.
+"""A worker's part in a fleet with a leader: it shows its presence, and leads if elected.
 
 beat        every third of a lease's length, the worker's own row
 keep        every leader_heartbeat_seconds, the leader's
@@ -103,11 +103,11 @@ class FleetMember:
 
     @property
     def leads(self) -> bool:
-        """Whether the worker leads now, by its own clock."""
+        """True while the worker leads, by its own clock."""
         return self._leadership.leads
 
     async def run(self) -> None:
-        """Be there until told to stop, and leave.
+        """Take part until told to stop, then leave.
 
         Raises:
             InvalidStateError: a store is gone, or that of the fleet is none.
@@ -132,9 +132,9 @@ class FleetMember:
             await self._leadership.step_down()
 
     async def _step(self) -> float:
-        """Contend, or assign, and return how long to wait then."""
+        """Contend, or assign; return the time to wait afterwards."""
         async with retryable("leasing.pass_failed", self._worker):
-            # What the worker gives up as it stops is not to be given to it by itself.
+            # A stopping worker that leads must not assign the leases that it releases to itself.
             if await self._leadership.step(goes_on=lambda: not self._pacing.is_stopping):
                 return min(self._usual_seconds, self._settings.renew_every_seconds)
         return self._usual_seconds

@@ -1,8 +1,8 @@
-"""Who leads: one row that a worker holds, kept alive more slowly than leases, for little depends on it.
+"""Leader election: one row that a worker holds, renewed less often than leases because little depends on it.
 
-Where the store tells who lives, it also tells that the leader is gone. Elsewhere, candidates watch the row's counter,
-each by its own clock, and one of them takes it when it has not moved for its length. The leader has stopped by then,
-by its own clock. A worker that comes back under its name leads again at once.
+A store that knows which workers live also knows that the leader is gone. Elsewhere, candidates watch the row's counter,
+each by its own clock, and one of them takes the row when it has not moved for its length. The leader has stopped by
+then, by its own clock. A leader that restarts under its name leads again at once.
 
 Source: awslabs/amazon-kinesis-client coordinator.DynamoDBLockBasedLeaderDecider (lengths).
 """
@@ -19,15 +19,13 @@ from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from broadsheet.consumer.leasing.store import ForeignLeader, RecordStore, TellsForeignLeader
 
-# What is in the store of a fleet, beside which its leases are elsewhere: who leads, and who is
-# there.
+# Rows of a fleet's store: the leader, and the workers.
 #
 #     leader           held by the worker that leads
 #     worker-{name}    held by the worker, as long as it lives: so that one without a lease is known too
-#
-# Rows are lease records, so any record store will do, and those that know who lives are believed.
-# They are never in the store of the leases: whoever reads those, also programs of others, finds
-# leases only.
+# Rows are lease records, so any record store will do, and a store that knows which workers live is
+# believed. They are never in the store of the leases, so that its readers, including other
+# programs, find leases only.
 LEADER_KEY: Final = "leader"
 WORKER_PREFIX: Final = "worker-"
 
@@ -38,7 +36,7 @@ def worker_key(name: str) -> str:
 
 
 def check_rows(found: tuple[Versioned, ...]) -> None:
-    """Find out early if this is no store of a fleet.
+    """Refuse a store that holds other rows than a fleet's.
 
     Raises:
         InvalidStateError: there is something else in it.
@@ -53,7 +51,7 @@ def check_rows(found: tuple[Versioned, ...]) -> None:
 
 
 async def taken_row(manager: LeaseManager, key: str, worker: str) -> Versioned | None:
-    """Make a row a worker's, whoever had it; None if another was faster."""
+    """Take a row for a worker, held or not; return None if a rival was faster."""
     seen = await manager.get_lease(key)
     if seen is None:
         await manager.create_lease(LeaseRecord(key=key))
@@ -62,7 +60,7 @@ async def taken_row(manager: LeaseManager, key: str, worker: str) -> Versioned |
 
 
 class LeaderLock:
-    """One worker's way to it."""
+    """One worker's side of the leader's row."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class LeaderLock:
         lease_seconds: float,
         clock: Clock,
     ) -> None:
-        """Not held, and not seen yet.
+        """Start without the lock, and without sightings of it.
 
         Args:
             worker: Its name.
@@ -92,14 +90,14 @@ class LeaderLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether the worker leads now, by its own clock."""
+        """True while the worker leads, by its own clock."""
         return self._held is not None and self._held.is_held
 
     async def contend(self) -> bool:
-        """Look, and take it if nobody leads. True if the worker does then.
+        """Read the row, and take it if no leader lives; return True if the worker leads then.
 
         Raises:
-            LeasingError: the store failed; nobody knows.
+            LeasingError: the store failed; the outcome is unknown.
         """
         if self.is_held:
             return True
@@ -123,7 +121,7 @@ class LeaderLock:
         return True
 
     async def renew(self) -> None:
-        """Show that the leader lives, if this is it.
+        """Renew the row, if this worker leads.
 
         Raises:
             LeasingError: the store failed; the worker leads until its row runs out.
@@ -132,7 +130,7 @@ class LeaderLock:
             await self._held.renew()
 
     async def step_down(self) -> None:
-        """Do not lead any more, whatever the store says; others need not wait if it answers.
+        """Stop leading even if the store fails; if it answers, candidates need not wait.
 
         Raises:
             LeasingError: it did not.
@@ -142,7 +140,7 @@ class LeaderLock:
             await held.give_up()
 
     async def _seen(self) -> Versioned | None:
-        """Return the row, made if there is none, and remember when it was seen to move."""
+        """Return the row, created if absent, and remember when it was seen to move."""
         found = await self._manager.get_lease(LEADER_KEY)
         if found is None:
             await self._manager.create_lease(LeaseRecord(key=LEADER_KEY))
@@ -154,7 +152,7 @@ class LeaderLock:
 
     def _may_take(self, seen: Versioned, asked_seconds: float) -> bool:
         if seen.record.holder == self._worker:
-            return True  # Of the worker's life before.
+            return True  # It is left from this worker's earlier life.
         if self._fleet.tells_who_lives:
             return not seen.fence
         return self._sighting is not None and is_free(
@@ -162,14 +160,14 @@ class LeaderLock:
         )
 
 
-# Sees whether another program's leader lives: its row changes, by this worker's clock.
+# Liveness of other programs' leaders: their rows keep changing, by this worker's clock.
 
 
 class ForeignWatch:
     """Remembers when each leader's row was seen to change."""
 
     def __init__(self, leases: RecordStore, clock: Clock) -> None:
-        """Have seen nothing yet: a row that is there at the first look counts as one of the living.
+        """Start without sightings: a leader's row in the first read counts as alive.
 
         Args:
             leases: Their store.
@@ -180,7 +178,7 @@ class ForeignWatch:
         self._changed_seconds: dict[ForeignLeader, float] = {}
 
     async def living(self) -> ForeignLeader | None:
-        """Return a leader that lives; None if there is none, or the store has no other programs' leases.
+        """Return a living leader of another program; None if there is none, or the store has only our leases.
 
         Raises:
             LeasingError: the store failed.

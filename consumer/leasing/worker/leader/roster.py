@@ -1,6 +1,6 @@
-"""Who is there: each worker keeps a row of its own moving, and the leader sees which of them do.
+"""Roster of living workers: each renews its own row, and the leader watches which rows move.
 
-Source: awslabs/amazon-kinesis-client worker.metricstats (a row for each worker). Ours say only that their workers live.
+Source: awslabs/amazon-kinesis-client worker.metricstats (a row for each worker). Ours only show that workers live.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 
 _log = structlog.get_logger()
 
-# Looks at all records of a store, and remembers what it saw of each.
+# Scans of a store by an observer that remembers its sightings.
 
 NOBODY = ""
-"""The name of an observer that is no worker: nothing is due to it."""
+"""The name of an observer that is no worker, so that no lease is due to it."""
 
 
 class StoreWatch:
-    """One observer's memory; whoever holds a record at the first look counts as alive then."""
+    """One observer's memory of a store; every holder in the first scan counts as alive then."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class StoreWatch:
         asking_seconds: float,
         clock: Clock,
     ) -> None:
-        """Have seen nothing yet.
+        """Start without sightings.
 
         Args:
             store: The records.
             manager: Of the store.
             lease_seconds: How long a holder may not move.
-            asking_seconds: How long nobody else gets what was asked for.
+            asking_seconds: How long no other worker gets what was asked for.
             clock: Measures it.
         """
         self._manager = manager
@@ -70,7 +70,7 @@ class StoreWatch:
         """Whose memory it is."""
 
     async def look(self) -> tuple[LeaseScan, WorkerView]:
-        """Return what is there, and what is known of it."""
+        """Scan the store; return the scan, and the view that follows from it."""
         began_seconds = self._clock.monotonic_seconds()
         found = await self._manager.list_leases()
         look = LeaseScan(
@@ -83,7 +83,7 @@ class StoreWatch:
         return look, seen
 
     def free_seconds(self, key: str, look: LeaseScan) -> float | None:
-        """Return for how long nobody has held a record, as far as is known; None: somebody does."""
+        """Return for how long a record has been free, as far as is known; None: it is held."""
         since_seconds = self._memory[key].free_since_seconds
         return None if since_seconds is None else look.began_seconds - since_seconds
 
@@ -100,7 +100,7 @@ class Presence:
         settings: WorkerSettings,
         clock: Clock,
     ) -> None:
-        """Not there yet.
+        """Create the row's keeper; `beat` writes the row.
 
         Args:
             worker: Its name.
@@ -117,7 +117,7 @@ class Presence:
         self._row: HeldLease | None = None
 
     async def beat(self) -> None:
-        """Show that the worker lives.
+        """Renew the worker's row, or create it.
 
         Raises:
             LeasingError: the store failed; try again.
@@ -129,10 +129,10 @@ class Presence:
         await self._enter()
 
     async def leave(self) -> None:
-        """Be gone, so that nothing is assigned any more.
+        """Delete the row, so that nothing is assigned to the worker any more.
 
         Raises:
-            LeasingError: the store failed; the row stands still, which says the same a while later.
+            LeasingError: the store failed; the row does not move any more, which has the same effect a while later.
         """
         row, self._row = self._row, None
         if row is None or not row.is_held:
@@ -156,7 +156,7 @@ class Presence:
 
 
 class Roster:
-    """All workers' rows, as a leader sees them."""
+    """The rows of all workers, as a leader sees them."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Roster:
         settings: WorkerSettings,
         clock: Clock,
     ) -> None:
-        """Have seen nobody yet.
+        """Start without sightings.
 
         Args:
             fleet: The store of the fleet's rows.
@@ -185,7 +185,7 @@ class Roster:
         )
 
     async def living(self) -> frozenset[str]:
-        """Return the workers that live and take what they are assigned; forget those that are gone for long.
+        """Return the living workers that accept assignments; delete rows of workers gone for long.
 
         Raises:
             InvalidStateError: besides, there is something else in the fleet's store.

@@ -1,7 +1,7 @@
-"""A worker's turn to lead: contends for the lock, and while it has it makes its passes.
+"""A worker's terms as leader: it contends for the lock, and runs passes while it holds the lock.
 
-A leader that fails several times in a row steps down and stands back for as many passes, so that another may try; so
-does one that finds another program's leader at work on the same leases.
+A leader that fails several passes in a row steps down and does not contend for as many passes, so that another worker
+may try. It also steps down when another program's leader assigns the same leases.
 
 Source: awslabs/amazon-kinesis-client coordinator.assignment.LeaseAssignmentManager (passes, failures).
 """
@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 
 
 class LeaderTerm:
-    """What a worker does about leading, step by step."""
+    """The election and the passes of one worker, step by step."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class LeaderTerm:
         stand_back_seconds: float,
         clock: Clock,
     ) -> None:
-        """Not lead yet.
+        """Start as a candidate.
 
         Args:
             worker: Its name.
             lock: Its way to lead.
             foreign: Other programs' leaders.
-            new_assigner: Returns what assigns in a term: each sees everything anew.
+            new_assigner: Returns the assigner of a term; each starts without sightings.
             metrics: The worker's.
             failed_passes_max: After how many failed passes in a row it steps down.
             pass_seconds_max: How long a pass may take.
@@ -66,11 +66,11 @@ class LeaderTerm:
 
     @property
     def leads(self) -> bool:
-        """Whether the worker leads now, by its own clock."""
+        """True while the worker leads, by its own clock."""
         return self._lock.is_held
 
     async def step(self, *, goes_on: Callable[[], bool] = lambda: True) -> bool:
-        """Contend, or make a pass.
+        """Contend for the lock, or run a pass.
 
         Args:
             goes_on: Asked before each write of a pass: whether the worker still works.
@@ -91,7 +91,7 @@ class LeaderTerm:
                 self._metrics.on_leading(leads=self.leads)
 
     async def keep(self) -> None:
-        """Show that the leader lives, if this is it.
+        """Renew the lock, if this worker leads.
 
         Raises:
             LeasingError: the store failed; the worker leads until the lock runs out.
@@ -99,7 +99,7 @@ class LeaderTerm:
         await self._lock.renew()
 
     async def step_down(self) -> None:
-        """Lead no more.
+        """Step down: stop leading, and release the lock.
 
         Raises:
             LeasingError: the store failed; others wait until the lock runs out.
@@ -111,7 +111,7 @@ class LeaderTerm:
         await self._lock.step_down()
 
     async def _may_lead(self) -> bool:
-        """Tell whether the worker leads, or begins to."""
+        """Tell whether the worker leads now; contend for the lock if it does not."""
         other = await self._foreign.living()
         if other is not None:
             _log.warning(
@@ -149,7 +149,7 @@ class LeaderTerm:
         return count
 
     async def _in_time(self, running: Coroutine[object, object, int]) -> int:
-        """Let a pass fail that does not end: its leader lives, and nobody else would lead."""
+        """Fail a pass that takes too long: its leader would stay alive, and no other worker could lead."""
         try:
             async with asyncio.timeout(self._pass_seconds_max):
                 return await running

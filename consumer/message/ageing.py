@@ -1,16 +1,16 @@
-"""When a silent producer may be forgotten: by what the reader itself has seen happen, never by one producer's clock.
+"""Retention of silent producers: judged by the reader's own progress, never by a single producer's clock.
 
-A producer must be known for as long as copies of its messages may still come: an append whose answer was lost is
-repeated, and a successor repeats the last acknowledgement. Two witnesses must agree that this time is over:
+A producer must stay known for as long as copies of its messages may still arrive: an append whose answer was lost is
+retried, and a successor repeats the last acknowledgement. Two measures must agree that this time is over:
 
     reading time       the reader's own clock, counted while the journal brings messages; a pause counts for a minute
     clocks of others   at least two other producers have clocks past the producer's last, by the same horizon
 
 Reading time alone would err for a reader that lags, because an hour of journal may take it a day. Clocks alone would
-err for a producer whose wall clock is ahead: it would make every other one look old. That is also why the greatest
-clock does not count, but the second greatest.
+err for a producer whose wall clock is ahead, because every other producer would look old. For the same reason the
+second greatest clock counts, not the greatest.
 
-A producer with a pending span is never forgotten: its messages would be lost if it does acknowledge them.
+A producer with a pending span is never forgotten, because its messages would be lost if it acknowledged them later.
 
 Source: gazette/core message/sequencer.go (Checkpoint: a horizon by the journal's greatest clock, which this replaces).
 
@@ -29,12 +29,12 @@ from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND
 PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
 """Gazette's. Longer than any client repeats an append."""
 PAUSE_SECONDS_MAX: Final = 60.0
-"""So much of a pause in a journal's messages counts as time of reading it: what stood still for a day, a reader or its
-writers, goes on where it stopped, with the repeats it owes."""
+"""The part of a pause that counts as reading time: a reader or writer that paused for a day resumes where it stopped,
+and still retries the appends from before the pause."""
 
 
 class ReadingTime:
-    """How long one journal has been read, seconds."""
+    """The time for which one journal has been read, seconds."""
 
     __slots__ = ("_looked_at", "seconds")
 
@@ -43,7 +43,7 @@ class ReadingTime:
         self._looked_at: float | None = None
 
     def advance(self, now_seconds: float) -> None:
-        """Take note that the journal brings messages now.
+        """Record that the journal delivers messages now.
 
         Args:
             now_seconds: By a clock of this process that never steps.
@@ -54,11 +54,11 @@ class ReadingTime:
 
 
 def clock_cut(clocks: Iterable[int], *, horizon_seconds: float) -> int:
-    """Return the clock before which a producer's last one is old; 0 or less if none is.
+    """Return the clock before which a producer counts as old; 0 or less if no producer does.
 
     Args:
-        clocks: Up to which each producer of a journal has committed.
-        horizon_seconds: How long before the second greatest of them it is.
+        clocks: The last committed clock of each producer of a journal.
+        horizon_seconds: The distance of the result from the second greatest of them.
     """
     newest = heapq.nlargest(2, clocks)
     if len(newest) < 2:
@@ -73,13 +73,14 @@ def stale_ids(
     horizon_seconds: float,
     keep: ProducerClocks | None,
 ) -> list[int]:
-    """Return which producers may be forgotten, of those that have been silent for the horizon of reading time.
+    """Return the ids of the silent producers that may be forgotten.
 
     Args:
         producers: Of one journal, by id.
-        silent: Their ids.
-        horizon_seconds: How far the clocks of others must be ahead, too.
-        keep: Is being emitted, or waits for room: without its state, what a crash left unconsumed would be lost.
+        silent: Ids of those that have been silent for the horizon of reading time.
+        horizon_seconds: The distance by which the clocks of others must be ahead, too.
+        keep: A producer that is being emitted, or waits for room: without its state, what a crash left unconsumed would
+            be lost.
     """
     idle = [
         producer_id
@@ -87,7 +88,7 @@ def stale_ids(
         if producers[producer_id].begin == NOTHING_PENDING and producers[producer_id] is not keep
     ]
     if not idle:
-        return []  # The usual case; to look at every clock takes long.
+        return []  # The usual case; reading every clock would be slow.
     cut = clock_cut(
         (producer.min_clock for producer in producers.values()), horizon_seconds=horizon_seconds
     )

@@ -1,11 +1,11 @@
-"""Arrow IPC streams from bytes that nobody vouches for.
+"""Arrow IPC streams from untrusted bytes.
 
-Arrow verifies the flatbuffers of a stream, but not what they say: with a flipped bit in a length, an offset or a type
-it reads memory that is not the message's, or crashes. So a batch is bounded before Arrow allocates for it, and
-validated in full before a value of it is used.
+Arrow verifies the flatbuffers of a stream, but not their values: after a flipped bit in a length, an offset or a type
+it reads memory outside the message, or crashes. So each batch is checked against bounds before Arrow allocates memory,
+and validated in full before any of its values is used.
 
-Needs pyarrow (`broadsheet[spark]`), which is imported when it is used. Versions before 23.0.1 crash on damaged streams
-even so.
+Needs pyarrow (`broadsheet[spark]`), which is imported at first use. Versions before 23.0.1 crash on damaged streams
+even with these checks.
 
 Source: Apache Arrow format/Message.fbs (tables and field ids), columnar format "Compressed Buffers" (length prefix).
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EXPANDED_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
-"""Of a batch whose buffers are compressed, once they are not: a few bytes can ask for any amount of memory."""
+"""Decompressed size of a compressed batch: a few bytes can ask for any amount of memory."""
 FREE_ROWS_MAX: Final = 1 << 20
-"""Rows that need no bytes of their own, as nulls and runs do: a number alone can ask for any amount of them."""
+"""Rows that take no bytes in the body, such as nulls and runs: a single number can ask for any amount of them."""
 _ROWS_A_BYTE: Final = 8
-"""Booleans are the shortest values that take room."""
+"""Booleans are the shortest values that take space in the body."""
 
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_TYPE, _HEADER = 1, 2
@@ -38,13 +38,13 @@ _NOT_COMPRESSED = -1
 
 
 def read_stream(content: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """Return schema and batches of a whole stream; they share its memory.
+    """Return the schema and the batches of a whole stream; they share its memory.
 
     Args:
         content: A `pyarrow.Buffer`, or bytes.
 
     Raises:
-        ValueError: it is no stream, a batch is not valid, or asks for more memory than it may.
+        ValueError: the content is not a stream, or a batch is invalid or asks for more memory than it may.
     """
     import pyarrow as pa
 
@@ -59,20 +59,20 @@ def read_stream(content: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
 
 
 def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch once all of its offsets, indices, lengths and texts are known to be sound.
+    """Return a batch after a check of all its offsets, indices, lengths and texts.
 
     Raises:
-        pyarrow.ArrowInvalid: they are not.
+        pyarrow.ArrowInvalid: one of them is invalid.
     """
     batch.validate(full=True)
     return batch
 
 
 def _check_fields(fields: Iterable[pa.Field]) -> None:
-    """Refuse what Arrow leaves to whoever asks: names that are no UTF-8, and types that it has no Python class for.
+    """Refuse fields that fail only at access: names that are not UTF-8, and types without a Python class.
 
     Raises:
-        UnicodeDecodeError: a name is none.
+        UnicodeDecodeError: a name is not UTF-8.
         ValueError: a type cannot be read.
     """
     from pyarrow.lib import Type_INTERVAL_DAY_TIME, Type_INTERVAL_MONTHS
@@ -88,10 +88,10 @@ def _check_fields(fields: Iterable[pa.Field]) -> None:
 
 
 def _check_bounds(content: Any) -> None:
-    """Look at what the batches of a stream say of themselves, before memory is allocated for them.
+    """Check the sizes that a stream's batches declare, before memory is allocated for them.
 
     Raises:
-        ValueError: one of them says too much.
+        ValueError: a batch exceeds the bounds.
     """
     import pyarrow as pa
 
@@ -103,14 +103,14 @@ def _check_bounds(content: Any) -> None:
 
 
 def check_message(metadata: memoryview, body: memoryview) -> None:
-    """Refuse a message of a stream that asks for more memory than a message may.
+    """Refuse a stream message that declares more memory than the bounds allow.
 
     Args:
         metadata: Its flatbuffer.
         body: Its buffers.
 
     Raises:
-        ValueError: it does.
+        ValueError: it declares more.
         struct.error: the flatbuffer points beyond its end.
     """
     root = _Table.root(metadata)
@@ -143,7 +143,7 @@ def _expanded_bytes(batch: _Table, body: memoryview) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer. Whatever lies beyond its end is a `struct.error`."""
+    """A table of a flatbuffer. A read beyond its end raises `struct.error`."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data

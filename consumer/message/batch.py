@@ -1,7 +1,7 @@
-"""The unit of data: a run of messages of one journal, as columns.
+"""The message batch: a run of messages of one journal, as columns.
 
-Reading, sequencing, delivering and publishing work on these runs. Payloads are decoded only when the application asks
-for a message, so a path that never does (Arrow, or a native codec) can come later without changing an application.
+Reading, sequencing, delivering and publishing work on batches. Payloads are decoded only when the application asks for
+a message, so a path that never decodes (Arrow, or a native codec) can come later without changing an application.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from broadsheet.consumer.message.framing import Frames
 from broadsheet.consumer.message.uuid import FLAGS_MAX, NIL_UUID, UUID_BYTES, parse_uuids
 
 UNREADABLE: Final = FLAGS_MAX + 1
-"""In a batch's column of flags: not a message, but bytes of the journal that are none. They have no UUID, so they are
-outside sequencing; only shards with a dead-letter journal see them, and no application does."""
+"""Marks an entry in a batch's column of flags as bytes of the journal that are not a message. They have no UUID, so
+they are outside sequencing; only shards with a dead-letter journal see them, and no application does."""
 _UNCHECKED_NESTING_MAX: Final = 256
-"""Brackets of a JSON message that need no look at how they are nested."""
+"""Number of brackets in a JSON message up to which its nesting needs no check."""
 
 
 class MessageType(Protocol):
-    """How the payloads of a journal become messages, and messages become payloads.
+    """The codec between an application's messages and the payloads of a journal.
 
     `Any` stands for the application's own message class: a dict, a msgspec Struct, a protobuf message.
     """
@@ -40,7 +40,7 @@ class MessageType(Protocol):
         """Return the message of one unframed payload.
 
         Raises:
-            ValueError: the payload is no such message. What else it raises is taken for the same.
+            ValueError: the payload is not such a message. Any other exception is handled as the same.
         """
         ...
 
@@ -63,7 +63,7 @@ class MessageType(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message and where it stands."""
+    """One decoded message and its position in the journal."""
 
     journal: str
     """With its `;meta` suffix if the source has one."""
@@ -94,14 +94,15 @@ class MessageBatch:
     """Unframed."""
     message_type: MessageType
     resumes: Mapping[str, bytes] = field(default_factory=dict)
-    """Of sources that are no journals, by name: what their reader needs to go on from `begins[0]`, in its own form.
-    Checkpoints hold it, as `Source.resume`, from when the first message here is sequenced. Parts have none."""
+    """State by source name, for sources that are not journals: what the source's reader needs to resume at `begins[0]`,
+    in the reader's format. Checkpoints hold it as `Source.resume` once the first message here is sequenced. Parts of a
+    batch have none."""
 
     def __len__(self) -> int:
         return len(self.begins)
 
     def pick(self, indices: Sequence[int]) -> MessageBatch:
-        """Return the messages at `indices`, which grow."""
+        """Return the messages at `indices`, which must ascend."""
         if indices and indices[-1] - indices[0] + 1 == len(indices):
             return self.span(indices[0], indices[-1] + 1)
         return MessageBatch(
@@ -116,7 +117,7 @@ class MessageBatch:
         )
 
     def span(self, start: int, stop: int) -> MessageBatch:
-        """Return the messages [start, stop): ourselves, if these are all of ours."""
+        """Return the messages [start, stop); this same object if these are all of its messages."""
         if start == 0 and stop >= len(self) and not self.resumes:
             return self
         return MessageBatch(
@@ -132,7 +133,7 @@ class MessageBatch:
 
     @staticmethod
     def joined(parts: Sequence[MessageBatch]) -> MessageBatch:
-        """Return the messages of one part after the other; there is one part at least, all of one journal and type."""
+        """Return the concatenation of one or more parts, all of one journal and message type."""
         if len(parts) == 1:
             return parts[0]
         return MessageBatch(
@@ -150,19 +151,19 @@ class MessageBatch:
         """Decode and yield each message.
 
         Raises:
-            FramingError: the message type cannot decode one; it names the message's place.
+            FramingError: the message type cannot decode a message; the error names the message's position.
         """
         decode = self.message_type.decode
         for index, payload in enumerate(self.payloads):
             try:
                 message = decode(payload)
-            # Of any kind: a message type is the application's, and its libraries raise what they like.
+            # Every exception: a message type is application code, and its libraries raise errors of any class.
             except Exception as error:
                 raise undecodable(self, index, error) from error
             yield message
 
     def envelopes(self) -> Iterator[Envelope]:
-        """Decode and yield each message with its place. Raises as `messages` does."""
+        """Decode and yield each message with its position. Raises as `messages` does."""
         for index, message in enumerate(self.messages()):
             yield Envelope(
                 self.journal,
@@ -185,7 +186,7 @@ class MessageBatch:
         import pyarrow.json as pa_json
 
         for index, payload in enumerate(self.payloads):
-            # Arrow's parser has no bound for nesting but the thread's stack, whose end is the end of the process.
+            # Arrow's parser bounds nesting only by the thread's stack, and an overflow of it kills the process.
             if payload.count(b"[") + payload.count(b"{") > _UNCHECKED_NESTING_MAX:
                 self._check_nesting(index)
         if self.message_type.content_type != "application/x-ndjson":
@@ -198,11 +199,11 @@ class MessageBatch:
         except RecursionError as error:
             raise undecodable(self, index, error) from error
         except msgspec.MsgspecError:
-            pass  # no JSON: it has no nesting, and is refused by whoever parses it
+            pass  # Not JSON: it has no nesting, and the parser refuses it.
 
 
 def undecodable(batch: MessageBatch, index: int, cause: Exception) -> FramingError:
-    """Return the error that says which message of a batch could not be decoded, and why."""
+    """Return the error that names the message that could not be decoded, and the cause."""
     return FramingError(
         batch.journal,
         offset=batch.begins[index],
@@ -212,34 +213,34 @@ def undecodable(batch: MessageBatch, index: int, cause: Exception) -> FramingErr
 
 
 def said_by(cause: Exception) -> str:
-    """Return what the error of a decoder says: `ValueError` is its documented way to say it, others are named."""
+    """Return the text of a decoder's error, with its class unless that is `ValueError`, the documented one."""
     if isinstance(cause, ValueError) and str(cause):
         return str(cause)
     return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
 
 
-# From payloads to a batch with its UUID columns: the one step of reading that looks into every
-# message.
-#
-# A message type may bring a bulk path (`BulkUuids`); any other is asked message by message.
+# Batch construction: payloads get their UUID columns here, the only step of reading that looks into every message.
 
 
 @runtime_checkable
 class BulkUuids(Protocol):
-    """Optional for a message type: all UUIDs of a run at once."""
+    """The optional bulk path of a message type: all UUIDs of a run in one call.
+
+    Message types without it are asked message by message.
+    """
 
     def uuids_of(self, payloads: Sequence[bytes]) -> bytes:
         """Return N UUIDs of 16 bytes each, one after the other, zero where a payload has none.
 
         Raises:
-            ValueError: a payload is no such message.
+            ValueError: a payload is not such a message.
         """
         ...
 
 
 @lru_cache
 def _gives_all_uuids(kind: type) -> bool:
-    """Tell whether it is a `BulkUuids`: to ask the protocol for every batch would compare all attributes each time."""
+    """Tell whether a class is a `BulkUuids`; cached, because a protocol check compares all attributes each time."""
     return issubclass(kind, BulkUuids)
 
 
@@ -248,13 +249,13 @@ def batch_of(
 ) -> tuple[MessageBatch, FramingError | None]:
     """Return the messages of `frames` as a batch.
 
-    If a payload is no message of its type, the batch ends before it and the error says where it stands: what
-    precedes it can still be used.
+    If a payload is not a message of its type, the batch ends before it and the error names its position: the messages
+    before it can still be used.
     """
     error = frames.error
     try:
         uuids = _uuids_of(frames.payloads, message_type)
-    # Of any kind: a message type is the application's.
+    # Every exception: a message type is application code.
     except Exception:
         uuids, culprit = _until_culprit(journal, frames, message_type)
         error = culprit or error
@@ -275,7 +276,7 @@ def batch_of(
 
 
 def batch_around_damage(journal: str, frames: Frames, message_type: MessageType) -> MessageBatch:
-    """Return the messages of `frames` as a batch, and what is none among them, marked `UNREADABLE`.
+    """Return the messages of `frames` as a batch, with damaged bytes among them, marked `UNREADABLE`.
 
     Args:
         journal: Its name.
@@ -283,13 +284,13 @@ def batch_around_damage(journal: str, frames: Frames, message_type: MessageType)
         message_type: How messages are encoded.
 
     Raises:
-        MemoryError: there is no memory left: that says nothing of the bytes.
+        MemoryError: there is no memory left. It is raised because it does not mean that the bytes are damaged.
     """
     if not frames.skipped:
         try:
             uuids = _uuids_of(frames.payloads, message_type)
         except Exception:
-            return _with_damage(journal, frames, message_type)  # which finds the culprit
+            return _with_damage(journal, frames, message_type)  # finds the damaged payload
         columns = parse_uuids(uuids)
         return MessageBatch(
             journal, frames.begins, frames.ends, *columns, frames.payloads, message_type
@@ -298,7 +299,7 @@ def batch_around_damage(journal: str, frames: Frames, message_type: MessageType)
 
 
 def unreadable_apart(batch: MessageBatch) -> Iterator[tuple[MessageBatch, bool]]:
-    """Yield a batch in parts, in order; what is marked `UNREADABLE`, and said to be, stands alone."""
+    """Yield a batch in parts, in order, each with whether it is an `UNREADABLE` entry, which is a part by itself."""
     start = 0
     while UNREADABLE in (flags := batch.flags[start:]):
         index = start + flags.index(UNREADABLE)
@@ -311,7 +312,7 @@ def unreadable_apart(batch: MessageBatch) -> Iterator[tuple[MessageBatch, bool]]
 
 
 def why_unreadable(payload: bytes, message_type: MessageType) -> str:
-    """Return what is wrong with bytes that `batch_around_damage` marked."""
+    """Return the reason why `batch_around_damage` marked these bytes."""
     try:
         _uuid_of(payload, message_type)
     except Exception as error:
@@ -323,7 +324,7 @@ def _with_damage(journal: str, frames: Frames, message_type: MessageType) -> Mes
     found: list[tuple[int, int, bytes, bytes | None]] = [
         (begin, end, content, None)
         for (begin, end), content in zip(frames.skipped, frames.skipped_content, strict=True)
-        # A line end behind a length-prefixed message is what text tools add: it is no damage.
+        # Text tools add a line end after a length-prefixed message: it is not damage.
         if content != b"\n"
     ]
     for begin, end, payload in zip(frames.begins, frames.ends, frames.payloads, strict=True):

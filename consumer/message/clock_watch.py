@@ -1,6 +1,7 @@
-"""Messages whose clocks are ahead of the reader's wall clock: told of once a producer, and refused if one wants that.
+"""Detection of messages whose clocks are ahead of the reader's wall clock.
 
-Such a clock loses nothing by itself, but the machine that wrote it keeps wrong time.
+Each producer is reported once, and its messages are refused if so configured. Such a clock loses nothing by itself, but
+the machine that wrote it has the wrong time.
 
 Pure: times come in as values.
 """
@@ -16,20 +17,20 @@ from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.uuid import clock_at, unix_seconds_of
 
 CLOCK_AHEAD_SECONDS: Final = 3600.0
-"""By how much a clock may be ahead by default: machines with a time service differ by less than a second."""
+"""The default bound on how far a clock may be ahead: machines with a time service differ by less than a second."""
 WARNING_REST_SECONDS: Final = 1.0
-"""Between two warnings: a fleet of producers with wrong clocks must not fill the log."""
+"""Minimum time between two warnings: a fleet of producers with wrong clocks must not fill the log."""
 TOLD_PRODUCERS_MAX: Final = 10_000
-"""Producers remembered as told of, some hundred bytes each; beyond that all are told of once more."""
+"""Reported producers that are remembered, some hundred bytes each; beyond that all are reported once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockAhead:
-    """A message from the future."""
+    """A message whose clock is ahead of the reader's wall clock."""
 
     journal: str
     offset: int
-    """Of its first byte."""
+    """Offset of its first byte."""
     producer: int
     """48-bit id."""
     ahead_seconds: float
@@ -41,7 +42,7 @@ class ClockAhead:
 
     @property
     def fields(self) -> dict[str, str | int | float]:
-        """What a warning names."""
+        """The fields of the warning."""
         return {
             "journal": self.journal,
             "producer": self.producer_hex,
@@ -51,7 +52,7 @@ class ClockAhead:
 
     @property
     def error(self) -> ClockAheadError:
-        """What refuses it."""
+        """The error that refuses the message."""
         return ClockAheadError(
             self.journal,
             offset=self.offset,
@@ -61,7 +62,7 @@ class ClockAhead:
 
 
 def latest_clock(wall_seconds: float, *, ahead_seconds: float) -> int:
-    """Return the greatest clock that is no further ahead of a wall time than a bound."""
+    """Return the greatest clock that is at most `ahead_seconds` ahead of a wall time."""
     return clock_at(int((wall_seconds + ahead_seconds) * 1e9))
 
 
@@ -73,7 +74,7 @@ def first_ahead(batch: MessageBatch, latest: int) -> int | None:
 
 
 def clock_ahead(batch: MessageBatch, index: int, *, wall_seconds: float) -> ClockAhead:
-    """Return how far the clock of one message is ahead."""
+    """Return the report on one message whose clock is ahead."""
     return ClockAhead(
         batch.journal,
         batch.begins[index],
@@ -83,14 +84,16 @@ def clock_ahead(batch: MessageBatch, index: int, *, wall_seconds: float) -> Cloc
 
 
 class ToldProducers:
-    """Those whose clocks an operator was told of."""
+    """The producers whose clocks were reported already."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, int]] = set()
         self._not_before_seconds = float("-inf")
 
     def to_tell(self, found: Iterable[ClockAhead], *, now_seconds: float) -> ClockAhead | None:
-        """Return the one to tell of now, if any: of a producer not told of yet. The others' turn comes with their next.
+        """Return the message to report now, if any: one of a producer not reported yet.
+
+        The other producers are reported with a later message of theirs.
 
         Args:
             found: Messages of producers whose clocks are ahead.

@@ -1,4 +1,4 @@
-r"""How messages stand one after the other in a journal's bytes.
+r"""Framing: the delimiting of messages in a journal's bytes.
 
 An *unframer* takes a journal's content as it arrives, in chunks cut anywhere, and returns whole payloads with their
 offsets. It copies each payload once and keeps only an incomplete last frame.
@@ -30,14 +30,14 @@ PROTOBUF_FIXED: Final = "application/x-protobuf-fixed"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 FRAME_BYTES_MAX: Final = 64 << 20
-"""A longer frame is refused: an unframer must not buffer without end because a length or a newline is lost."""
+"""Maximum frame length: an unframer must not buffer without bound because a length or a newline is lost."""
 
 FIXED_MAGIC: Final = bytes((0x66, 0x33, 0x93, 0x36))
 _FIXED_HEADER = struct.Struct("<4sI")
 _UUID_FIELD: Final = re.compile(
     rb'"?[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"?(,|$)'
 )
-"""How a CSV record of a publisher begins; no line within a quoted string is likely to."""
+"""The beginning of a publisher's CSV record; a line within a quoted string is unlikely to begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +52,24 @@ class Frames:
     skipped: tuple[tuple[int, int], ...] = ()
     """Ranges [begin, end) of bytes that belong to no frame."""
     skipped_content: tuple[bytes, ...] = ()
-    """The bytes of each, where they are read around."""
+    """The bytes of each range, if damage is read around."""
     error: FramingError | None = None
-    """What is wrong behind these frames, where damage is not read around; there is no feeding more then."""
+    """The damage after these frames, if damage is not read around; `feed` must not be called again then."""
 
 
 class Unframer(Protocol):
-    """Finds frames in one journal's content."""
+    """The search for frames in one journal's content."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an incomplete frame that wait for more; a newline after a fixed frame is none."""
+        """Number of bytes held of an incomplete frame; a newline after a fixed frame is not one."""
         ...
 
     def feed(self, content: bytes) -> Frames:
         """Take the bytes that follow those fed before, and return the frames that end in them.
 
-        If a frame is longer than `FRAME_BYTES_MAX`, and damage is not read around, `Frames.error` says so: what
-        precedes it can still be used.
+        If a frame is longer than `FRAME_BYTES_MAX`, and damage is not read around, `Frames.error` says so: the frames
+        before it can still be used.
         """
         ...
 
@@ -92,15 +92,15 @@ class Framing(Protocol):
 
         Args:
             journal: Named by errors.
-            offset: Where a frame begins, bytes.
-            read_around: Skip damage instead of failing at it. What is skipped depends on the journal's bytes and
-                `offset` alone, never on how they arrive, and is kept in `Frames.skipped_content`.
+            offset: Offset at which a frame begins, bytes.
+            read_around: Skip damage instead of failing at it. The skipped ranges depend on the journal's bytes and
+                `offset` alone, never on how the bytes arrive; the bytes are kept in `Frames.skipped_content`.
         """
         ...
 
 
 class LineFraming:
-    """A payload a line."""
+    """Framing as lines, one payload each."""
 
     content_type = NDJSON
 
@@ -116,7 +116,7 @@ class LineFraming:
 
 
 class CsvFraming:
-    """A CSV record after the other; strings between quotes may hold newlines."""
+    """Framing as CSV records; strings between quotes may hold newlines."""
 
     content_type = CSV
 
@@ -132,10 +132,10 @@ class CsvFraming:
 
 
 class FixedFraming:
-    """A magic number and a length before each payload."""
+    """Framing by a magic number and a length before each payload."""
 
     def __init__(self, content_type: str = PROTOBUF_FIXED) -> None:
-        """Name the content type of the payloads."""
+
         self.content_type = content_type
 
     def frame(self, payload: bytes) -> bytes:
@@ -157,7 +157,7 @@ FRAMINGS: Mapping[str, Framing] = MappingProxyType(
 
 
 def framing_for(content_type: str, *, journal: str = "") -> Framing:
-    """Return the framing of a content type; `journal` is named by the error.
+    """Return the framing of a content type; the error names `journal`.
 
     Raises:
         ContentTypeError: no framing of messages has this content type.
@@ -169,7 +169,7 @@ def framing_for(content_type: str, *, journal: str = "") -> Framing:
 
 
 class _Skipped:
-    """Bytes that belong to no frame, put together again where they arrived in parts."""
+    """Ranges of bytes that belong to no frame, reassembled where they arrived in parts."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -177,10 +177,10 @@ class _Skipped:
         self._ranges: list[tuple[int, int]] = []
         self._contents: list[bytes] = []
         self.open_bytes = 0
-        """Of a range that may go on."""
+        """Bytes of a range that may continue."""
 
     def add(self, begin: int, content: bytes) -> None:
-        """Add bytes that stand at `begin`: right behind those of a range that is open."""
+        """Add the bytes at offset `begin`; they follow those of an open range directly."""
         if not self._parts:
             self._begin = begin
         self._parts.append(content)
@@ -203,7 +203,7 @@ class _Skipped:
         return taken
 
     def _cut(self) -> None:
-        """Bound memory: end the range after each `FRAME_BYTES_MAX`, wherever parts of it began."""
+        """Split the range after each `FRAME_BYTES_MAX` to bound memory, wherever its parts began."""
         content, begin = b"".join(self._parts), self._begin
         whole = len(content) - len(content) % FRAME_BYTES_MAX
         for at in range(0, whole, FRAME_BYTES_MAX):
@@ -217,13 +217,13 @@ class _LineUnframer:
     def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
         self._journal = journal
         self._offset = offset
-        """Where the pending line begins."""
+        """Offset at which the pending line begins."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._read_around = read_around
         self._skipped = _Skipped()
         self._within_damage = False
-        """The line under way is too long already."""
+        """Whether the current line is too long already."""
 
     @property
     def pending_bytes(self) -> int:
@@ -237,7 +237,7 @@ class _LineUnframer:
             return Frames([], [], [], *self._skipped.take(), error)
         if self._within_damage:
             self._end_damage(lines.pop(0))
-        # Only the first line can have a beginning that came earlier: joining it alone spares a copy of the chunk.
+        # Only the first line can have begun in an earlier chunk: joining it alone avoids a copy of this chunk.
         elif self._pending:
             self._pending.append(lines[0])
             lines[0] = b"".join(self._pending)
@@ -246,14 +246,14 @@ class _LineUnframer:
         self._pending.clear()
         self._pending_bytes = 0
         begins, ends = bounds[:-1], bounds[1:]
-        # Also a line that arrived whole, so that what counts as damage does not depend on how bytes arrive.
+        # A line that arrived whole counts too, so that damage does not depend on how the bytes arrive.
         if self._read_around and max(map(len, lines), default=0) > FRAME_BYTES_MAX:
             begins, ends, lines = self._without_damage(begins, ends, lines)
         error = self._keep(rest)
         return Frames(begins, ends, lines, *self._skipped.take(), error)
 
     def _keep(self, part: bytes) -> FramingError | None:
-        """Keep the beginning of a line; return what is wrong with it."""
+        """Keep the beginning of a line; return the error if it is too long."""
         if not part:
             return None
         if self._within_damage:
@@ -302,7 +302,7 @@ class _CsvUnframer:
         self._read_around = read_around
         self._skipped = _Skipped()
         self._begin = offset
-        """Where the open record begins, if there is one."""
+        """Offset at which the open record begins, if there is one."""
         self._open: list[bytes] = []
         """Lines of a record whose quote is not closed."""
         self._open_bytes = 0
@@ -348,8 +348,9 @@ class _CsvUnframer:
         self._open_bytes += end - begin
 
     def _is_damaged(self, begin: int, line: bytes) -> bool:
-        """Tell whether the open record lost its closing quote: the next record begins, or a skipped line lies within,
-        or it is too long.
+        """Tell whether the open record lost its closing quote.
+
+        It did if the next record begins, a skipped line lies within the open one, or the open one is too long.
         """
         return (
             _UUID_FIELD.match(line) is not None
@@ -375,11 +376,11 @@ class _FixedUnframer:
     def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
         self._journal = journal
         self._offset = offset
-        """Where the pending bytes begin."""
+        """Offset at which the pending bytes begin."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._wanted_bytes = _FIXED_HEADER.size
-        """Fewer pending bytes than these hold no whole frame: joining chunks before would copy in vain."""
+        """Fewer pending bytes than this cannot hold a whole frame, so joining their chunks would be a wasted copy."""
         self._read_around = read_around
         self._skipped = _Skipped()
 
@@ -401,7 +402,7 @@ class _FixedUnframer:
         return frames
 
     def _parse(self, buffer: bytes) -> tuple[Frames, int]:
-        """Return the frames of `buffer` and how many of its bytes they, and what was skipped, take."""
+        """Return the frames of `buffer`, and the number of its bytes that were framed or skipped."""
         begins: list[int] = []
         ends: list[int] = []
         payloads: list[bytes] = []
@@ -430,14 +431,14 @@ class _FixedUnframer:
             at = end
         self._wanted_bytes = wanted
         if not self._read_around:
-            self._skipped.close()  # told at once, though the range may go on
+            self._skipped.close()  # reported at once, although the range may continue
         ranges, contents = self._skipped.take()
         kept = contents if self._read_around else ()
         return Frames(begins, ends, payloads, ranges, kept, error), at
 
 
 def _next_magic(buffer: bytes, start: int) -> int:
-    """Return where the magic number next begins, or may begin with bytes still to come."""
+    """Return the index at which the magic number next begins, or may begin if more bytes complete it."""
     found = buffer.find(FIXED_MAGIC, start)
     if found >= 0:
         return found

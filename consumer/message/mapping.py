@@ -1,7 +1,7 @@
-"""Choose the journal that a published message goes to.
+"""Mappings from a published message to its journal.
 
-A mapping is a function of the message. Those made here spread messages over *partitions*: a callback that returns the
-journals to choose among, asked at every message so that a growing topic is noticed.
+A mapping is a function of the message. The mappings here spread messages over *partitions*: a callback that returns the
+journals to choose among, called for every message so that a growing topic is noticed.
 
 Source: gazette/core message/routines.go (ModuloMapping, RendezvousMapping, RandomMapping): the hash and its use, so
 that Go and Python publishers of one topic agree on each key's journal.
@@ -20,7 +20,7 @@ from broadsheet.consumer.errors import NoPartitionsError
 
 @dataclass(frozen=True, slots=True)
 class MappedJournal:
-    """Where a message goes, and the content type that tells how it is framed there."""
+    """The journal of a message, and the content type that selects the framing there."""
 
     journal: str
     content_type: str
@@ -33,8 +33,8 @@ Partitions: TypeAlias = Callable[[], Sequence[MappedJournal]]
 """Returns the journals to choose among, in a stable order; the same object as long as they did not change."""
 
 _CACHED_KEYS_MAX: Final = 8_192
-"""Hashing is a loop in Python, and keys repeat. A key of 20 bytes takes 260, all of them 2 MiB (measured). Keys that
-never repeat fill the cache too: a larger one would let a process grow for hours, for nothing."""
+"""Keys are cached because hashing is a loop in Python and keys repeat. A key of 20 bytes takes 260, all of them 2 MiB
+(measured). Keys that never repeat fill the cache too: a larger one would let a process grow for hours without gain."""
 
 
 def fnv1a_32(data: bytes) -> int:
@@ -77,7 +77,7 @@ def rendezvous_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:
 
 
 def random_mapping(partitions: Partitions, random: Random) -> Mapping:
-    """Map each message to any partition, whatever it says."""
+    """Map each message to a random partition, whatever its content."""
 
     def mapping(message: Any) -> MappedJournal:
         del message

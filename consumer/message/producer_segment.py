@@ -1,9 +1,9 @@
-"""Segments: what a checkpoint says of producers that have been silent, packed and named by its digest.
+"""Segments: the checkpointed state of silent producers, packed and named by its digest.
 
     version (1 byte) | number of producers (4) | producers: id (6), last acknowledged clock (8) | forgotten ids (6 each)
 
-A checkpoint names its segments, oldest first; the store keeps them apart from it. A newer segment overrides an older
-one: first it takes out those that were forgotten, then it puts in its own producers.
+A checkpoint names its segments, oldest first; the store keeps them separately. A newer segment overrides an older one:
+it first removes the producers that were forgotten, then adds its own.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _NOTHING_PENDING: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class SegmentContent:
-    """What one segment says."""
+    """The decoded content of one segment."""
 
     clocks: Mapping[int, int]
     """Last acknowledged clock by producer id; none of these producers has anything pending."""
     forgotten: Collection[int]
-    """Ids that older segments name, and that are no longer known."""
+    """Ids of producers that older segments name, but that are no longer known."""
 
 
 def packed_segment(clocks: Iterable[tuple[int, int]], forgotten: Iterable[int]) -> bytes:
@@ -51,10 +51,10 @@ def packed_segment(clocks: Iterable[tuple[int, int]], forgotten: Iterable[int]) 
 
 
 def unpacked_segment(content: bytes) -> SegmentContent:
-    """Return what `packed_segment` was given.
+    """Decode a segment's content, as `packed_segment` encoded it.
 
     Raises:
-        ValueError: the content is no segment.
+        ValueError: the content is not a segment.
     """
     if len(content) < _HEADER.size:
         raise ValueError(f"a segment of {len(content)} bytes, expected at least {_HEADER.size}")
@@ -76,7 +76,7 @@ def unpacked_segment(content: bytes) -> SegmentContent:
 
 
 def packed_ids(ids: Iterable[int]) -> bytes:
-    """Return producer ids one behind another."""
+    """Return the concatenation of producer ids."""
     return b"".join(producer.to_bytes(PRODUCER_BYTES, "big") for producer in ids)
 
 
@@ -84,7 +84,7 @@ def unpacked_ids(content: bytes) -> list[int]:
     """Return the ids that `packed_ids` was given.
 
     Raises:
-        ValueError: they are not whole.
+        ValueError: the last id is incomplete.
     """
     if len(content) % PRODUCER_BYTES:
         raise ValueError(f"producer ids of {len(content)} bytes, expected {PRODUCER_BYTES} each")
@@ -100,7 +100,7 @@ def segment_id(content: bytes) -> bytes:
 
 
 def taken_out(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[bytes, bytes]]:
-    """Return a checkpoint as a store keeps it, and the contents of new segments by id, for the same commit."""
+    """Return a checkpoint without its segments' contents, and the new contents by id; a store commits both together."""
     new = {
         segment.id: segment.content
         for source in checkpoint.sources.values()
@@ -119,17 +119,17 @@ def taken_out(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[bytes, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCheckpoint:
-    """What a store writes in one commit."""
+    """The data that a store writes in one commit."""
 
     checkpoint: bytes
     new_segments: Mapping[bytes, bytes]
     """Contents by id."""
     named: set[bytes]
-    """Ids of all segments that the checkpoint rests on."""
+    """Ids of all segments that the checkpoint refers to."""
 
 
 def encoded(checkpoint: Checkpoint) -> EncodedCheckpoint:
-    """Return what a store is to write of a checkpoint."""
+    """Return the data that a store must write for a checkpoint."""
     kept, new_segments = taken_out(checkpoint)
     return EncodedCheckpoint(
         kept.SerializeToString(deterministic=True), new_segments, segments_named(kept)
@@ -137,22 +137,25 @@ def encoded(checkpoint: Checkpoint) -> EncodedCheckpoint:
 
 
 def segments_named(checkpoint: Checkpoint) -> set[bytes]:
-    """Return the ids of all segments that a checkpoint rests on; a store may drop the others once it is committed."""
+    """Return the ids of all segments that a checkpoint refers to.
+
+    A store may drop the others once the checkpoint is committed.
+    """
     return {segment.id for source in checkpoint.sources.values() for segment in source.segments}
 
 
 def put_together(checkpoint: Checkpoint, contents: Mapping[bytes, bytes]) -> Checkpoint:
-    """Return the whole of a checkpoint that a store kept: no segments, but every producer of them.
+    """Return a stored checkpoint with its segments replaced by their producers.
 
-    Of each source come the producers of segments first, those longest silent at the head, then those that the
-    checkpoint named itself.
+    In each source, the producers of segments come first, longest silent at the head, then those that the checkpoint
+    names itself.
 
     Args:
         checkpoint: As `taken_out` returned it.
-        contents: Of segments, by id: at least those named.
+        contents: Contents of segments by id: at least of those that the checkpoint names.
 
     Raises:
-        ValueError: a segment is missing, or is not what the checkpoint rests on; or a producer's id is none.
+        ValueError: a segment is missing or is not the one the checkpoint refers to, or a producer's id is invalid.
     """
     for journal, source in checkpoint.sources.items():
         _check_ids(journal, source)
@@ -188,9 +191,8 @@ def _put_together(journal: str, source: Checkpoint.Source, contents: Mapping[byt
         for producer in part.forgotten:
             clocks.pop(producer, None)
         for producer, clock in part.clocks.items():
-            clocks.pop(
-                producer, None
-            )  # So that it comes behind those that have been silent for longer.
+            # Removed first, so that it comes after those that have been silent for longer.
+            clocks.pop(producer, None)
             clocks[producer] = clock
     for producer in unpacked_ids(source.forgotten):
         clocks.pop(producer, None)

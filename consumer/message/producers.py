@@ -1,4 +1,4 @@
-"""How far each producer of each journal was sequenced.
+"""The sequencing progress of each producer in each journal.
 
 Source: gazette/core message/sequencer.go (partialSequence, ProducerStates).
 """
@@ -18,28 +18,24 @@ from broadsheet.consumer.message.sequence_rules import NOTHING_PENDING, Producer
 from broadsheet.consumer.message.uuid import PRODUCER_BYTES
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
-# Messages that await their acknowledgement, as many as memory allows: oldest evicted first.
-#
-# Each producer's pending messages form a *span*, of parts: stretches of its messages as they stood
-# next to each other in what was read. The ring bounds all spans together, by messages, by the
-# memory that they take, and by age. What it evicts is read from the journal again once it is
-# acknowledged.
-#
-# Memory is that of Python's objects, which is many times the framed bytes of short messages:
-# measured with tracemalloc, a message of 100 bytes takes 325 in a part of 512 messages, and 1,810
-# in a span of its own.
+# Memory is counted as that of Python's objects, because it is many times the framed bytes of short messages: measured
+# with tracemalloc, a message of 100 bytes takes 325 in a part of 512 messages, and 1,810 as the only one of its span.
 MESSAGE_BYTES: Final = 224
-"""Of memory a message takes beside its payload: a slot in each of six columns, four integers, a bytes object's head."""
+"""Memory per message beside its payload: a slot in each of six columns, four integers, a bytes object's head."""
 PART_BYTES: Final = 1_500
-"""Of memory a part takes beside its messages, as the only one of its span: the batch, its columns, the span."""
+"""Memory per part beside its messages, as the only one of its span: the batch, its columns, the span."""
 _DEAD_SLOTS_MIN: Final = 64
-"""Slots of released spans that are swept out together, at least."""
+"""Minimum number of slots of released spans that are swept out together."""
 _RELEASED: Final[deque[MessageBatch]] = deque(maxlen=0)
-"""The parts of every released span: none, for ever. A deque of its own would take 700 bytes a span."""
+"""The parts of every released span, always empty. One deque per span would take 700 bytes each."""
 
 
 class Span:
-    """The pending messages of one producer that are still in memory: parts in offset order, none of them empty."""
+    """The pending messages of one producer that are still in memory.
+
+    They are held as parts in offset order, none of them empty. A part is a stretch of messages that were adjacent when
+    they were read.
+    """
 
     __slots__ = ("in_ring", "messages", "parts", "size_bytes")
 
@@ -56,31 +52,33 @@ class Span:
 
 
 class Ring:
-    """Owns the memory of all spans.
+    """The memory bound on all spans together: by messages, by the memory that they take, and by age.
 
-    `_slots` names the span of each part in order of arrival. A span that leaves the ring leaves its slots behind, but
-    not its messages, which the bounds do not count any more. Such slots are passed over, and swept out once they
-    outnumber those in use: whatever a busy journal commits, memory is in proportion to what is pending.
+    The oldest messages are evicted first, and read from the journal again once they are acknowledged.
+
+    `_slots` names the span of each part in order of arrival. A released span leaves its slots behind, but not its
+    messages, which no longer count towards the bounds. Such slots are skipped, and swept out once they outnumber those
+    in use: however much a busy journal commits, memory is in proportion to what is pending.
     """
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
         self._messages_max = max(1, messages_max)
         self._bytes_max = bytes_max
         self._slots: deque[tuple[Span, float]] = deque()
-        """Each with when it arrived."""
+        """Each with its time of arrival."""
         self._parts = 0
-        """In all spans: slots in use."""
+        """Parts in all spans, which is the number of slots in use."""
         self.messages = 0
         self.size_bytes = 0
-        """Of memory."""
+        """Memory of all spans, bytes."""
 
     def add(self, span: Span, part: MessageBatch, *, now_seconds: float = 0.0) -> None:
-        """Add messages to their span, and evict the oldest of any span while there are too many.
+        """Add messages to their span, and evict the oldest of any span while the bounds are exceeded.
 
-        The last message itself is kept even if it alone exceeds the bound on bytes.
+        The last message is kept even if it alone exceeds the bound on bytes.
 
         Args:
-            span: Of their producer.
+            span: The span of their producer.
             part: The messages.
             now_seconds: By a clock that never steps.
         """
@@ -98,7 +96,7 @@ class Ring:
             self._slots = deque(slot for slot in self._slots if slot[0].in_ring)
 
     def evict_older(self, than_seconds: float) -> None:
-        """Evict what arrived before a time: an acknowledgement that is so late will hardly come."""
+        """Evict the messages that arrived before a time, because so late an acknowledgement is unlikely."""
         while self._slots and self._slots[0][1] < than_seconds:
             if self._slots[0][0].in_ring:
                 self._evict_oldest(messages_max=self.messages, bytes_max=None)
@@ -106,7 +104,7 @@ class Ring:
                 self._slots.popleft()
 
     def release(self, span: Span) -> deque[MessageBatch]:
-        """Let go of a span, and return the messages of it that are still in memory."""
+        """Remove a span from the ring, and return its messages that are still in memory."""
         span.in_ring = False
         self.messages -= span.messages
         self.size_bytes -= span.size_bytes
@@ -115,7 +113,7 @@ class Ring:
         return parts
 
     def _evict_oldest(self, *, messages_max: int, bytes_max: int | None) -> None:
-        """Evict from the oldest part as many messages as that, or as few as make so many bytes, but one at least."""
+        """Evict messages of the oldest part: enough to free `bytes_max`, at least one, at most `messages_max`."""
         while not self._slots[0][0].in_ring:
             self._slots.popleft()
         span, _ = self._slots[0]
@@ -156,67 +154,52 @@ class Producer(ProducerClocks):
         self.span: Span | None = None
         """Pending messages that are in memory; None if none are."""
         self.segment: ProducerSegment | None = None
-        """Where it was filed and not heard since; None if a checkpoint must name it (`JournalProducers`)."""
+        """Segment in which it was filed, if it was not heard since; None if a checkpoint must name it
+        (`JournalProducers`)."""
         self.is_named = False
-        """Whether any segment names it, be it with an older state."""
+        """Whether any segment names it, even with an older state."""
         self.heard_seconds = 0.0
-        """When it was last heard, or restored, in its journal's reading time (`broadsheet.consumer.message.ageing`)."""
+        """Time at which it was last heard, or restored, in its journal's reading time
+        (`broadsheet.consumer.message.ageing`)."""
 
 
-# The producers of one journal, and which of them a checkpoint must name itself.
-#
-# A checkpoint names the producers that were heard lately and those with something pending. The
-# others are filed: packed into segments (`broadsheet.consumer.message.producer_segment`), which the store
-# keeps beside its checkpoints and the checkpoint rests on. So a checkpoint costs what changed,
-# however many producers a journal has had.
-#
-#     heard ──► recent ── too many, or silent for long, nothing pending ──► filed in a new segment
-#                  ▲                                                            │
-#                  └────────────────────────── heard again ◄────────────────────┘
-#
-# A new segment takes in those before it that are less than twice as large. So their sizes at least
-# halve from each to the next: there are few, and a producer is packed again as often as the
-# logarithm of their number says.
-#
-# A journal that never had more producers than fit in a checkpoint has no segments: its checkpoints
-# are Gazette's.
 _GROWTH: Final = 2
-"""A new segment takes in those before it that are smaller than so many times its size."""
+"""A new segment absorbs the segments before it that are smaller than this many times its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilingLimits:
-    """When producers are filed."""
+    """The thresholds at which producers are filed."""
 
     recent_max: int = 256
-    """A journal's checkpoints name so many themselves before any is filed. Some 30 bytes each; most have fewer."""
+    """Producers that a journal's checkpoints name before any is filed. Some 30 bytes each; most journals have fewer."""
     recent_kept: int = 128
-    """When there are more, so many stay that were heard last: a Gazette member that takes over knows those alone."""
+    """Producers heard last that stay when others are filed: a Gazette member that takes over knows only those."""
     recent_seconds: float = 120.0
-    """Of reading time. Where there are segments, those silent for longer are filed too: it is far longer than an append
-    whose answer was lost is repeated."""
+    """Reading time after which silent producers are filed too, if there are segments: far longer than an append whose
+    answer was lost is retried."""
     filed_min: int = 64
-    """Those are filed so many at a time: a segment of a few is hardly worth its name."""
+    """Minimum number of silent producers that are filed together: a segment of a few is not worth its overhead."""
 
 
 @dataclass(slots=True, eq=False)
 class ProducerSegment:
-    """What one segment holds."""
+    """The producers of one segment."""
 
     id: bytes
     members: Sequence[Producer]
-    """As packed, those longest silent first. Those heard again since are members no more (`Producer.segment`)."""
+    """As packed, longest silent first. Those heard again since are no longer members (`Producer.segment`)."""
     forgotten: Sequence[int]
     passed: int = 0
-    """So many at the head are no members any more."""
+    """Number at the head that are no longer members."""
 
     @property
     def size(self) -> int:
-        """Producers that it names."""
+        """Number of producers that it names."""
         return len(self.members) + len(self.forgotten)
 
     def live(self) -> Iterator[Producer]:
-        """Yield those that were not heard since, longest silent first."""
+        """Yield the producers that were not heard since, longest silent first."""
         for index in range(self.passed, len(self.members)):
             producer = self.members[index]
             if producer.segment is self:
@@ -226,27 +209,42 @@ class ProducerSegment:
 
 
 class JournalProducers:
-    """Of one journal, by id."""
+    """The producers of one journal, by id, and the choice of those that a checkpoint must name.
+
+    A checkpoint names the producers that were heard recently and those with something pending. The others are filed:
+    packed into segments (`broadsheet.consumer.message.producer_segment`), which the store keeps beside its checkpoints
+    and to which the checkpoint refers. So the cost of a checkpoint depends on what changed, not on how many producers a
+    journal has had.
+
+        heard ──► recent ── too many, or silent for long, nothing pending ──► filed in a new segment
+                     ▲                                                            │
+                     └────────────────────────── heard again ◄────────────────────┘
+
+    A new segment absorbs the segments before it that are less than twice as large. So sizes at least halve from each
+    segment to the next: there are few, and a producer is packed again only logarithmically often in their number.
+
+    A journal that never had more producers than fit in a checkpoint has no segments: its checkpoints are Gazette's.
+    """
 
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
         self.evicted = 0
         """Producers forgotten because there were too many."""
         self._recent: OrderedDict[int, Producer] = OrderedDict()
-        """Heard last at the end."""
+        """Ordered by when they were last heard, latest at the end."""
         self._segments: list[ProducerSegment] = []
         """Oldest first."""
         self._forgotten: dict[int, None] = {}
-        """Segments name them still."""
+        """Ids of forgotten producers that segments still name."""
         self._new_content: dict[bytes, bytes] = {}
-        """Of segments that no checkpoint has carried yet."""
+        """Contents of segments that no checkpoint has carried yet, by id."""
 
     @classmethod
     def restored(cls, source: Checkpoint.Source) -> JournalProducers:
-        """Return the producers as a whole checkpoint knew them.
+        """Return the producers of a complete checkpoint.
 
         Raises:
-            ValueError: the checkpoint rests on segments which its store did not put in.
+            ValueError: the checkpoint refers to segments that its store did not put in.
         """
         if source.segments or source.forgotten:
             raise ValueError(
@@ -261,11 +259,11 @@ class JournalProducers:
 
     @property
     def filed(self) -> int:
-        """How many of them segments hold."""
+        """Number of producers that segments hold."""
         return len(self.by_id) - len(self._recent)
 
     def heard(self, producer_id: int, clock: int, *, heard_seconds: float) -> Producer:
-        """Return a producer that is heard now; if it is new, it has committed up to `clock`."""
+        """Record that a producer is heard now, and return it; a new one has committed up to `clock`."""
         producer = self.by_id.get(producer_id)
         if producer is None:
             producer = Producer(producer_id, clock)
@@ -280,7 +278,7 @@ class JournalProducers:
         return producer
 
     def forget(self, producer: Producer) -> None:
-        """Know a producer no more.
+        """Forget a producer.
 
         Requires:
             It has nothing pending.
@@ -292,11 +290,13 @@ class JournalProducers:
             self._forgotten[producer.id] = None
 
     def evict(self, count: int, *, keep: Producer | None) -> int:
-        """Forget up to `count` producers, those longest silent first; return how many.
+        """Forget up to `count` producers, longest silent first; return the number forgotten.
+
+        Producers with something pending stay, because their messages would be lost.
 
         Args:
-            count: Of those with nothing pending; the others must be known, or their messages would be lost.
-            keep: Is being emitted.
+            count: Maximum number to forget.
+            keep: The producer that is being emitted, which stays too.
         """
         leaving: list[Producer] = []
         for producer in self._longest_silent_first():
@@ -310,19 +310,19 @@ class JournalProducers:
         return len(leaving)
 
     def source(self, offset: int) -> Checkpoint.Source:
-        """Return this journal's part of a whole checkpoint; by ascending id, so that equal states are equal bytes."""
+        """Return this journal's part of a complete checkpoint, by ascending id so that equal states are equal bytes."""
         return _source_of(offset, self.by_id)
 
     def incremental_source(
         self, offset: int, limits: FilingLimits, *, read_seconds: float
     ) -> Checkpoint.Source:
-        """Return this journal's part of a checkpoint that rests on segments, if there are many producers.
+        """Return this journal's part of a checkpoint that refers to segments, if there are many producers.
 
-        Each new segment has its content, for the store to keep: only in the one that is asked for first.
+        Each new segment carries its content, for the store to keep, only in the first checkpoint that names it.
 
         Args:
-            offset: Read through, bytes.
-            limits: When producers are filed.
+            offset: Offset up to which the journal was read, bytes.
+            limits: Thresholds at which producers are filed.
             read_seconds: The journal's reading time.
         """
         self._file_silent(limits, read_seconds)
@@ -343,7 +343,7 @@ class JournalProducers:
         yield from self._recent.values()
 
     def _file_silent(self, limits: FilingLimits, read_seconds: float) -> None:
-        """File those that need not be recent any more."""
+        """File the producers that no longer need to be recent."""
         named = len(self._recent) + len(self._forgotten)
         if named <= (limits.filed_min if self._segments else limits.recent_max):
             return
@@ -363,7 +363,7 @@ class JournalProducers:
             taken_in.insert(0, self._segments.pop())
             size += taken_in[0].size
         members = [producer for segment in taken_in for producer in segment.live()] + leaving
-        # What the oldest of all forgets nobody else names.
+        # The oldest segment needs no forgotten ids, because no older segment names them.
         forgotten = dict.fromkeys(
             producer
             for part in (*(segment.forgotten for segment in taken_in), self._forgotten)
@@ -395,15 +395,12 @@ def _source_of(offset: int, producers: dict[int, Producer]) -> Checkpoint.Source
     return source
 
 
-# How many producers a shard has to do with.
-
-
 @dataclass(frozen=True, slots=True)
 class ProducerCounts:
-    """How many producers a shard's sources have, in all."""
+    """The number of producers of all of a shard's sources."""
 
     known: int
     filed: int
-    """Of those, the ones that have been silent, and that checkpoints do not name (`JournalProducers`)."""
+    """Number of known producers that are silent, and that checkpoints do not name (`JournalProducers`)."""
     evicted: int
-    """Forgotten since the sequencer began, because there were too many."""
+    """Number forgotten since the sequencer began, because there were too many."""

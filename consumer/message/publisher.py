@@ -1,6 +1,6 @@
-"""Write messages so that readers see them exactly once.
+"""Publisher of messages that readers see exactly once.
 
-A publisher stamps, encodes and frames messages into buffers, and remembers which journals it touched; it does no I/O.
+A publisher stamps, encodes and frames messages into buffers, and records which journals it touched; it does no I/O.
 Its owner drains the buffers in order (`take_appends`), and at the end of a transaction takes the acknowledgements
 (`build_ack_intents`): those are made durable with the transaction, then appended. Until then no reader that respects
 transactions sees the transaction's messages.
@@ -8,16 +8,16 @@ transactions sees the transaction's messages.
     large transaction    append messages ─► commit, with the acknowledgement ─► append the acknowledgement
     small transaction                       commit, with both                ─► append both
 
-The intents of a small transaction *carry* its messages, if the publisher was told to: that saves an append and the wait
-for it, and leaves nothing in a journal if the transaction fails. As ever, appending an intent again changes nothing:
-readers drop messages up to a producer's last acknowledgement. Not carried are the first messages for a journal, because
-only their append tells whether there is such a journal, before anything is committed that it should take; nor those
-whose acknowledgement a rollback could not tell from another (`broadsheet.consumer.message.rollback`).
+The intents of a small transaction *carry* its messages, if so configured: that saves an append and the wait for it, and
+leaves nothing in a journal if the transaction fails. Appending an intent again changes nothing, because readers drop
+messages up to a producer's last acknowledgement. Two kinds of messages are not carried: the first messages for a
+journal, because only their append tells, before the commit, whether the journal exists; and messages whose
+acknowledgement a rollback could not tell from another (`broadsheet.consumer.message.rollback`).
 
-One thread at a time. UUIDs are minted in the order of each journal's buffer, so clocks only grow within a journal.
+One thread at a time. UUIDs are created in the order of each journal's buffer, so clocks only grow within a journal.
 
 Source: gazette/core message/publisher.go (PublishUncommitted, PublishCommitted, BuildAckIntents; intents that carry
-messages are ours, and to a Gazette consumer that recovers them they are as opaque as any).
+messages are ours; to a Gazette consumer that recovers them they are as opaque as any other intent).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from broadsheet.consumer.message.uuid import Flags, MessageClock, build_uuid
 from broadsheet.consumer.protocol.alphabet import validate_journal
 
 CARRIED_BYTES_MAX = 16 << 10
-"""Of a small transaction, all journals together. Each byte carried is written twice: with the commit, and where it
-belongs; so this is some pages of a disk, which a commit takes anyway."""
+"""Maximum of one transaction, all journals together. Each carried byte is written twice, with the commit and into its
+journal; so the bound is a few disk pages, which a commit writes anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +52,38 @@ class PendingAppend:
 
 @dataclass(frozen=True, slots=True)
 class AckIntent:
-    """A framed acknowledgement: append exactly this once its transaction is durable, as often as it takes."""
+    """A framed acknowledgement, to append unchanged once its transaction is durable; retrying is safe."""
 
     journal: str
     content: bytes
-    """The messages that it carries, if any, and the acknowledgement."""
+    """The carried messages, if any, and the acknowledgement."""
     acknowledgement: bytes
-    """Its last frame alone."""
+    """The last frame of `content`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A journal that holds uncommitted messages, and how to acknowledge them there."""
+    """A journal that holds uncommitted messages, and the means to acknowledge them there."""
 
     mapped: MappedJournal
     message_type: MessageType
     first_clock: int
-    """Of the first message."""
+    """Clock of the first message."""
 
 
 class Publisher:
-    """Stamps, encodes and frames messages; knows what must be acknowledged."""
+    """Buffer of stamped, encoded and framed messages, and of the acknowledgements they need."""
 
     def __init__(
         self, clock: MessageClock, producer_id: int, *, carried_bytes_max: int = 0
     ) -> None:
-        """Start with nothing published.
+        """Create a publisher.
 
         Args:
-            clock: Shared by what publishes for one shard; its owner moves it on with wall time.
+            clock: Shared by all publishers of one shard; its owner advances it with wall time.
             producer_id: 48 bits, as `new_producer_id` returns; never used by another publisher.
-            carried_bytes_max: A transaction's messages, in journals that it is not the first to publish into, are
-                carried by its intents up to so many bytes of frames, and appended as ever beyond; 0 carries none.
+            carried_bytes_max: Maximum frame bytes of a transaction that its intents carry; larger transactions are
+                appended before the commit; 0 carries none. The first messages into a journal are never carried.
         """
         self._clock = clock
         self._producer_id = producer_id
@@ -92,14 +92,14 @@ class Publisher:
         self._touched: set[str] = set()
         self._newly_touched: list[_Target] = []
         self._rollbacks: dict[str, Rollback] = {}
-        """By journal, as they were taken."""
+        """The rollbacks already taken, by journal."""
         self._carried_bytes_max = carried_bytes_max
         self._acknowledged: set[str] = set()
         """Journals that took messages of an earlier transaction."""
         self._uncarried: set[str] = set()
-        """Journals whose messages of this transaction have other messages in front of them."""
+        """Journals whose buffer has other messages before those of this transaction."""
         self._is_large = False
-        """This transaction has outgrown what is carried."""
+        """Whether this transaction has outgrown the bound on carried bytes."""
 
     @property
     def producer_id(self) -> int:
@@ -114,7 +114,7 @@ class Publisher:
         Args:
             mapping: The journal, or a function of the message that chooses it.
             message: Is stamped with its UUID. If it has a method `validate()`, that is called first.
-            message_type: How the message is encoded; its content type must be the journal's.
+            message_type: Encoding of the message; its content type must be the journal's.
 
         Raises:
             PublishError: the message cannot be encoded.
@@ -132,9 +132,9 @@ class Publisher:
     def publish_committed(
         self, mapping: Mapping | MappedJournal, message: Any, message_type: MessageType
     ) -> None:
-        """Publish a message that is visible as soon as it is appended, whatever becomes of the transaction.
+        """Publish a message that is visible as soon as it is appended, even if the transaction fails.
 
-        Within a shard this is at least once: a transaction that is run again publishes it again.
+        Within a shard this is at least once, because a transaction that is run again publishes the message again.
         Arguments and errors are those of `publish_uncommitted`.
 
         Raises:
@@ -144,7 +144,7 @@ class Publisher:
         self._uncarried.add(mapped.journal)
 
     def take_appends(self) -> list[PendingAppend]:
-        """Return what was published since the last call and is not to be carried, a list a journal, in order of use."""
+        """Return the messages that are not to be carried, published since the last call, by journal in order of use."""
         carried = self._carried()
         appends = [
             PendingAppend(journal, content)
@@ -157,7 +157,7 @@ class Publisher:
     def take_rollbacks(self) -> list[Rollback]:
         """Return a rollback of each journal that took its first uncommitted message since the last call.
 
-        Whoever may die between the append and the acknowledgement keeps it somewhere before the append.
+        A caller that may die between the append and the acknowledgement must store it before the append.
 
         Raises:
             PublishError: a message type cannot encode its own acknowledgement.
@@ -176,10 +176,10 @@ class Publisher:
         return rollbacks
 
     def build_ack_intents(self) -> list[AckIntent]:
-        """Return an acknowledgement for each journal with uncommitted messages, in order of first use, and forget them.
+        """Remove and return an acknowledgement for each journal with uncommitted messages, in order of first use.
 
-        For the runtime, once a transaction has published everything; applications do not call it. What is still in the
-        buffers then is not carried: take it, and append it before the transaction commits.
+        The runtime calls it once a transaction has published everything; applications do not. Messages still in the
+        buffers afterwards are not carried: take them, and append them before the transaction commits.
         """
         carried = self._carried()
         intents = [
@@ -193,7 +193,7 @@ class Publisher:
         return intents
 
     def _intent(self, target: _Target, held: list[bytes]) -> AckIntent:
-        """Return the acknowledgement of a journal, with the messages held back for it if it can carry them."""
+        """Return the acknowledgement of a journal, with the messages held for it if it can carry them."""
         journal, clock = target.mapped.journal, self._clock.tick()
         acknowledgement = self._acknowledgement(target, clock=clock)
         rollback = self._rollbacks.get(journal)
@@ -203,7 +203,7 @@ class Publisher:
         return AckIntent(journal, b"".join((*held, acknowledgement)), acknowledgement)
 
     def _carried(self) -> dict[str, list[bytes]]:
-        """Return the buffers that intents are to carry, by journal, as long as they are small."""
+        """Return the buffers that intents are to carry, by journal; none if they are too large."""
         if self._is_large or not self._carried_bytes_max:
             return {}
         carried = {
@@ -261,7 +261,7 @@ class Publisher:
         try:
             message_type.set_uuid(message, uuid)
             return framing.frame(message_type.encode(message))
-        except Exception as error:  # whatever the message's own code raises
+        except Exception as error:  # The message's own code raises errors of any class.
             raise PublishMessageError(
                 mapped.journal,
                 content_type=mapped.content_type,

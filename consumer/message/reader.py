@@ -1,7 +1,7 @@
-"""Read a journal as batches of messages: as written, or as committed.
+"""Readers of a journal as batches of messages: as written, or as committed.
 
-Batches follow the spans in which the journal's bytes arrive, so a message waits for no other; large ones are cut to the
-limits. Iterate with `contextlib.aclosing` if you may stop early: the read behind it ends with the iterator.
+Batches follow the spans in which the journal's bytes arrive, so no message waits for another; large batches are cut to
+the limits. Iterate with `contextlib.aclosing` if you may stop early, because the read ends with the iterator.
 
 Source: gazette/core message/reader.go (ReadUncommittedIter, ReadCommittedIter).
 """
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How large a batch may be; a single message may exceed them."""
+    """The maximum size of a batch; a single message may exceed it."""
 
     messages_max: int = 4096
     bytes_max: int = 1 << 20
@@ -47,7 +47,7 @@ DEFAULT_LIMITS: Final = BatchLimits()
 
 
 class MessageSource:
-    """A journal whose framing is known. Made by `open_source`, or from a spec at hand."""
+    """The messages of a journal whose framing is known. Made by `open_source`, or from a given spec."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class MessageSource:
         limits: BatchLimits = DEFAULT_LIMITS,
         read_around: bool = False,
     ) -> None:
-        """Agree on how the journal is framed.
+        """Choose the framing by the journal's content type.
 
         Args:
             client: Reads the journal.
-            journal: Its name; a `;meta` is kept in the batches.
-            spec: The journal's, which tells its content type.
-            message_type: How its messages are encoded.
-            limits: Of each batch.
-            read_around: Have what is no message in the batches too, marked `UNREADABLE`, instead of failing at it.
+            journal: Its name; a `;meta` suffix is kept in the batches.
+            spec: The journal's spec, which names its content type.
+            message_type: Encoding of its messages.
+            limits: Maximum size of each batch.
+            read_around: Include bytes that are not messages in the batches, marked `UNREADABLE`, instead of failing.
 
         Raises:
             ContentTypeError: the journal's content type is missing, has no framing, or is not the message type's.
@@ -77,7 +77,7 @@ class MessageSource:
         self._client = client
         self._limits = limits
         self.read_around = read_around
-        """Whether damage is told of in the batches."""
+        """Whether batches include damage, marked `UNREADABLE`, instead of failing at it."""
         self._framing = _framing_of(spec, message_type)
 
     async def batches(
@@ -91,14 +91,14 @@ class MessageSource:
         """Yield the journal's messages in the order in which they were written.
 
         Args:
-            offset: Where the first frame begins, bytes; -1 is the write head of now.
+            offset: Offset at which the first frame begins, bytes; -1 is the current write head.
             block: Wait at the write head for more, instead of ending there.
-            end_offset: Where the last frame ends, bytes; 0 is nowhere.
-            guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
+            end_offset: Offset at which the last frame ends, bytes; 0 means no end.
+            guard: Ends the read with JournalReplacedError if the journal no longer holds the content read before.
 
         Raises:
-            FramingError: bytes are no message of the journal's content type, or the read ended within a frame. What
-                precedes them was yielded.
+            FramingError: bytes are not a message of the journal's content type, or the read ended within a frame. The
+                messages before them were yielded.
             ConsumerError: the journal cannot be read.
         """
         spans = _Spans(self)
@@ -127,7 +127,7 @@ async def open_source(
     *,
     limits: BatchLimits = DEFAULT_LIMITS,
 ) -> MessageSource:
-    """Return a journal's messages, its spec fetched.
+    """Fetch a journal's spec and return the source of its messages.
 
     Raises:
         JournalNotFoundError: there is no such journal.
@@ -170,10 +170,11 @@ async def read_committed(
     ring_bytes: int = RING_BYTES,
     limits: BatchLimits = DEFAULT_LIMITS,
 ) -> AsyncGenerator[MessageBatch, None]:
-    """Yield a journal's messages as committed: each once, transactions whole, acknowledgements after what they commit.
+    """Yield a journal's messages as committed: each once, transactions whole.
 
-    What `ring_messages` and `ring_bytes` do not hold until its acknowledgement is read a second time. See `open_source`
-    and `MessageSource.batches` for the other arguments and the errors.
+    Acknowledgements come after what they commit. Messages that do not fit `ring_messages` and `ring_bytes` until their
+    acknowledgement are read a second time. See `open_source` and `MessageSource.batches` for the other arguments and
+    the errors.
     """
     source = await open_source(client, journal, message_type, limits=limits)
     sequencer = Sequencer({}, ring_messages=ring_messages, ring_bytes=ring_bytes)
@@ -192,7 +193,7 @@ async def read_committed(
 async def _emitted(
     sequencer: Sequencer, source: MessageSource, limits: BatchLimits
 ) -> AsyncGenerator[MessageBatch, None]:
-    """Yield, and consume, all that the sequencer emits now."""
+    """Yield and consume everything that the sequencer emits now."""
     wanted = sequencer.replay_range()
     if wanted is not None:
         replay = source.batches(offset=wanted.begin, end_offset=wanted.end, block=False)
@@ -216,7 +217,7 @@ def _ready(sequencer: Sequencer, limits: BatchLimits) -> Iterator[MessageBatch]:
 
 
 class _Spans:
-    """One read's spans on their way to batches."""
+    """The conversion of one read's spans to batches."""
 
     def __init__(self, source: MessageSource) -> None:
         self._source = source
@@ -224,7 +225,7 @@ class _Spans:
         self._end = 0
 
     def take(self, span: ReadSpan) -> tuple[MessageBatch, FramingError | None]:
-        """Return the messages that end in a span, and what is wrong with the one after them."""
+        """Return the messages that end in a span, and the error in the bytes after them, if any."""
         if self._unframer is None or span.jumped:
             self._unframer = self._begin(span)
         frames = self._unframer.feed(span.content)
@@ -239,9 +240,9 @@ class _Spans:
         return batch_of(journal, frames, message_type)
 
     def finish(self) -> None:
-        """Refuse a frame that the read's end cut off."""
+        """Refuse a frame that is incomplete at the end of the read."""
         if self._source.read_around:
-            # A range that is read again may end with damage, of which only the message behind it shows the end.
+            # A range that is read again may end with damage, and only the message after it shows where damage ends.
             return
         if self._unframer is not None and self._unframer.pending_bytes:
             pending = self._unframer.pending_bytes
@@ -252,7 +253,7 @@ class _Spans:
             )
 
     def _begin(self, span: ReadSpan) -> Unframer:
-        """Return an unframer for a span that follows nothing."""
+        """Return an unframer for a span that does not continue the previous one."""
         if self._unframer is not None and self._unframer.pending_bytes:
             _log.warning(
                 "framing.partial_dropped",

@@ -1,8 +1,8 @@
-"""The acknowledgement that undoes what a dead producer left unfinished in a journal.
+"""Rollbacks: acknowledgements that undo what a dead producer left unfinished in a journal.
 
-A producer that dies before its transaction commits leaves messages which no acknowledgement will ever follow, in
-journals that no checkpoint names: readers keep them as pending. So the acknowledgement that rolls them back is made
-*before* the producer's first message in a journal, and kept where its successor finds it:
+A producer that dies before its transaction commits leaves messages that no acknowledgement will ever follow, in
+journals that no checkpoint names: readers keep them as pending. So the acknowledgement that rolls them back is created
+*before* the producer's first message in a journal, and stored for its successor:
 
     C      clock of the producer's first message in the journal
     A      clock of its last acknowledgement there, if any
@@ -11,8 +11,8 @@ journals that no checkpoint names: readers keep them as pending. So the acknowle
 
     journal:   C ... A ... (O ...  dead
 
-An acknowledgement with a clock in [A, O) rolls back what is pending. `C - 1` is one as long as the producer has
-acknowledged nothing there; `F` is one afterwards, because A <= F < O. Any reader of Gazette's protocol understands it.
+An acknowledgement with a clock in [A, O) rolls back what is pending. `C - 1` is such a clock as long as the producer
+has acknowledged nothing there, and `F` afterwards, because A <= F < O. Any reader of Gazette's protocol understands it.
 
 Pure.
 """
@@ -34,7 +34,7 @@ NOTHING_LANDED: Final[Mapping[tuple[int, str], int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollback:
-    """A framed acknowledgement by one producer for one journal, which commits nothing."""
+    """A framed acknowledgement by one producer for one journal that commits nothing."""
 
     journal: str
     producer: int
@@ -49,18 +49,18 @@ class Rollback:
         return build_uuid(self.producer, self.clock, Flags.ACK_TXN)
 
     def at(self, clock: int) -> Rollback:
-        """Return the same with another clock; itself if its frame does not show where its UUID stands.
+        """Return this rollback with another clock; unchanged if the UUID is not found in its frame.
 
-        An encoding that hides the UUID keeps the clock that was chosen first: readers then report that the producer
-        lost progress, and roll back all the same.
+        An encoding that hides the UUID keeps the original clock: readers then report that the producer lost progress,
+        but roll back as well.
         """
         content = self._content_with(build_uuid(self.producer, clock, Flags.ACK_TXN))
         return self if content == self.content else replace(self, clock=clock, content=content)
 
     def of_successor(self, producer: int, clock: int) -> Rollback | None:
-        """Return one for the same journal by another producer, none of whose messages there has a clock up to `clock`.
+        """Return a rollback for the same journal by another producer; None if the UUID is not found in the frame.
 
-        None if the frame does not show where its UUID stands.
+        None of the other producer's messages there may have a clock up to `clock`.
         """
         content = self._content_with(build_uuid(producer, clock, Flags.ACK_TXN))
         if content == self.content:
@@ -68,17 +68,17 @@ class Rollback:
         return replace(self, producer=producer, clock=clock, content=content)
 
     def _content_with(self, uuid: bytes) -> bytes:
-        """Return the frame with another UUID; as it is if it does not show where that stands."""
+        """Return the frame with another UUID; unchanged if the UUID is not found in it."""
         content = self.content.replace(self.uuid, uuid)
         return content.replace(_text_of(self.uuid), _text_of(uuid))
 
     @property
     def shows_uuid(self) -> bool:
-        """Whether its frame shows where its UUID stands."""
+        """True if the UUID can be found in the frame."""
         return self.uuid in self.content or _text_of(self.uuid) in self.content
 
     def clock_in(self, intent: bytes) -> int | None:
-        """Return the clock of an intent's acknowledgement, its last frame; None if it is another producer's."""
+        """Return the clock of an intent's last frame, its acknowledgement; None if it is another producer's."""
         if len(intent) < len(self.content):
             return None
         acknowledgement = intent[-len(self.content) :]
@@ -97,7 +97,7 @@ def acknowledgements_of_carried(
     """Return the bare acknowledgements of intents that carry messages.
 
     Args:
-        rollbacks: Of the producers whose intents they are; one for each journal that a producer published into.
+        rollbacks: Of the intents' producers; one for each journal that a producer published into.
         ack_intents: Of a checkpoint, by journal.
     """
     found = []
@@ -110,11 +110,11 @@ def acknowledgements_of_carried(
 
 
 def unaccounted(rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes]) -> list[Rollback]:
-    """Return the rollbacks of producers of which a checkpoint cannot tell up to where they committed.
+    """Return the rollbacks of producers whose last committed clock a checkpoint does not tell.
 
-    A shard that other members served in between, such as Gazette's, has a checkpoint that names the producers of those
-    alone; ours may have committed much before. A checkpoint that names any of ours was written by one of us, who
-    brought all former rollbacks forward before that.
+    If other members, such as Gazette's, served the shard in between, its checkpoint names only their producers, but
+    ours may have committed much before. A checkpoint that names any of our producers was written by our own member,
+    which brought all former rollbacks forward before that.
 
     Args:
         rollbacks: Of the shard's former producers.
@@ -127,14 +127,14 @@ def unaccounted(rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes])
 
 
 def last_acknowledgement(content: bytes, producer: int) -> int | None:
-    """Return the greatest clock of a producer's acknowledgements whose UUIDs show in content; None if there is none."""
+    """Return the greatest clock of a producer's acknowledgements whose UUIDs are found in `content`, or None."""
     as_bytes = _acknowledgements(content, producer, producer.to_bytes(6, "big"), _UUID_BYTES)
     as_text = _acknowledgements(content, producer, f"{producer:012x}".encode(), UUID_TEXT_BYTES)
     return max(chain(as_bytes, as_text), default=None)
 
 
 def _acknowledgements(content: bytes, producer: int, node: bytes, length: int) -> Iterator[int]:
-    """Yield the clock of each UUID of an acknowledgement; UUIDs are of this length, and end with `node`."""
+    """Yield the clock of each acknowledgement's UUID; UUIDs have this length, and end with `node`."""
     at = content.find(node)
     while at >= 0:
         end = at + len(node)
@@ -157,8 +157,8 @@ def brought_forward(
 
     Args:
         rollbacks: Of the shard's former producers, none of which can commit any more.
-        ack_intents: Of the restored checkpoint: they tell the clock at which its producer last committed. A checkpoint
-            of a producer that has ever acknowledged holds at least one acknowledgement of it, if we wrote it.
+        ack_intents: Of the restored checkpoint: they tell the clock at which its producer last committed. If we wrote
+            the checkpoint, it holds at least one acknowledgement of a producer that has ever acknowledged.
         landed: Clocks of acknowledgements that were found in journals, by producer and journal, of producers that are
             `unaccounted` for.
     """
@@ -168,7 +168,8 @@ def brought_forward(
     for rollback, clock in zip(found, clocks, strict=True):
         if clock is not None:
             newest[rollback.producer] = max(clock, newest.get(rollback.producer, 0))
-    # Where the checkpoint has the acknowledgement itself, that is repeated: a later one would overtake it.
+    # If the checkpoint has the acknowledgement itself, its clock is kept: it will be repeated, and a later rollback
+    # would overtake it.
     return [
         rollback.at(
             max(
@@ -193,7 +194,7 @@ def _text_of(uuid: bytes) -> bytes:
 
 
 def _same_place(content: bytes, part: bytes, other: bytes) -> bytes | None:
-    """Return what stands in `other` where `part` stands in `content`; None if it does not."""
+    """Return the bytes of `other` at the position of `part` in `content`; None if `content` does not hold it."""
     begin = content.find(part)
     return None if begin < 0 else other[begin : begin + len(part)]
 

@@ -1,8 +1,8 @@
-"""Committed messages on their way to the application.
+"""Emission of committed messages to the application.
 
-A *run* is a stretch of messages that are each committed by itself. A *sequence* is what one acknowledgement commits:
-its producer's pending messages, re-read from the journal where memory no longer holds them, and the acknowledgement at
-the end.
+A *run* is a stretch of messages each of which commits itself. A *sequence* is what one acknowledgement commits: its
+producer's pending messages, re-read from the journal if memory no longer holds them, and the acknowledgement at the
+end.
 
 Source: gazette/core message/sequencer.go (Step, StartReplay: which messages are passed over, and in which order).
 """
@@ -29,7 +29,7 @@ from broadsheet.consumer.message.sequence_rules import (
 from broadsheet.consumer.message.uuid import Flags
 
 JOINED_MESSAGES: Final = 512
-"""Parts of a sequence are joined up to so many messages; what is longer is handed over as it was read."""
+"""Messages up to which parts of a sequence are joined; a longer part is delivered as it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class ReplayRange:
 
 
 class RunEmission:
-    """Messages that are each committed by itself."""
+    """The emission of a run: messages each of which commits itself."""
 
     def __init__(self, messages: MessageBatch, *, read_through: Sequence[int]) -> None:
         """Begin to emit.
 
         Args:
-            messages: N of them, at least one.
-            read_through: The journal's offset once each is consumed: its end, or that of the duplicates between it and
-                the next one; shape (N,).
+            messages: N messages, at least one.
+            read_through: The journal's offset once each is consumed: the end of the message, or of the duplicates
+                between it and the next one; shape (N,).
         """
         self.journal = messages.journal
         self.replay: ReplayRange | None = None
@@ -79,12 +79,12 @@ class RunEmission:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every message was consumed."""
+        """True once every message was consumed."""
         return self._consumed == len(self._messages)
 
 
 class SequenceEmission:
-    """A producer's messages that one acknowledgement commits, and the acknowledgement."""
+    """The emission of a sequence: a producer's messages that one acknowledgement commits, and the acknowledgement."""
 
     def __init__(
         self,
@@ -98,34 +98,34 @@ class SequenceEmission:
 
         Args:
             in_memory: Pending messages, by ascending clock.
-            acknowledgement: One message, which comes last. Those with a later clock are rolled back, i.e. passed over.
+            acknowledgement: One message, which comes last. Messages with a later clock are rolled back, i.e. skipped.
             last_clock: Clock up to which this producer's messages were consumed already.
-            replay: What must be read again before `in_memory`, if anything.
+            replay: Range that must be read again before `in_memory`, if any.
         """
         self.journal = acknowledgement.journal
         self.replay = replay
         self.end = acknowledgement.ends[0]
         """Offset after the acknowledgement, bytes."""
         self.clock = acknowledgement.clocks[0]
-        """That of the acknowledgement."""
+        """Clock of the acknowledgement."""
         self._in_memory = list(in_memory)
         self._acknowledgement = acknowledgement
         self._producer = acknowledgement.producers[0]
         self._last_clock = last_clock
-        """Of what is ready, or was consumed."""
+        """Clock of the last message that is ready or was consumed."""
         self._selection = CommitSelection(after=last_clock, through=self.clock)
         self._replayed_through = replay.begin if replay else 0
         self._ready: deque[MessageBatch] = deque()
         self._taken = 0
-        """Messages of the first part that are consumed."""
+        """Number of consumed messages of the first part."""
         if replay is None:
             self._admit_memory()
 
     def feed_replay(self, batch: MessageBatch) -> None:
-        """Take messages of the replay's range, in order; those of other producers are passed over.
+        """Take messages of the replay's range, in order; those of other producers are skipped.
 
         Raises:
-            ReplayError: they are not of the journal and the range asked for.
+            ReplayError: the messages are not of the requested journal and range.
         """
         assert self.replay is not None, "no replay was asked for"
         if batch.journal != self.replay.journal:
@@ -145,7 +145,7 @@ class SequenceEmission:
         self._admit_replay(batch)
 
     def end_replay(self) -> None:
-        """Say that the range was read to its end; what follows is in memory."""
+        """Record that the range was read to its end; the messages after it are in memory."""
         assert self.replay is not None, "no replay was asked for"
         self.replay = None
         self._admit_memory()
@@ -182,23 +182,23 @@ class SequenceEmission:
 
     @property
     def next_begin(self) -> int | None:
-        """Where the next message begins; None if that is not known before more is re-read."""
+        """Offset of the next message, bytes; None if more must be re-read to know it."""
         return self._ready[0].begins[self._taken] if self._ready else None
 
     @property
     def exhausted(self) -> bool:
-        """Whether every message was consumed."""
+        """True once every message was consumed."""
         return self.replay is None and not self._ready
 
     def _admit_memory(self) -> None:
-        """Make ready what is in memory, of which clocks grow, unless it was re-read or is rolled back."""
+        """Make the messages in memory ready, whose clocks ascend, except those re-read before or rolled back."""
         for part in self._in_memory:
             begin, end = self._selection.admitted_range(part.clocks)
             if begin < end:
                 self._ready.append(part.span(begin, end))
                 self._last_clock = part.clocks[end - 1]
         self._in_memory.clear()
-        # Not judged by the selection, in which the later clock of a rolled back message would hide it.
+        # The acknowledgement bypasses the selection, in which the later clock of a rolled back message would hide it.
         if self.clock > self._last_clock:
             self._ready.append(self._acknowledgement)
 
@@ -214,14 +214,13 @@ class SequenceEmission:
             self._last_clock = batch.clocks[ours[-1]]
 
 
-# Find stretches of messages that are sequenced together.
-
 _duplicates_through: Final = duplicates_through(Flags.OUTSIDE_TXN)
 
 
 def end_of_stretch(batch: MessageBatch, start: int) -> int:
-    """Return the index after the messages that go on where the one at `start` is: of its producer, with its flags, and
-    each with a later clock than the one before.
+    """Return the index after the stretch that begins at `start`.
+
+    Its messages are of one producer, with the same flags, each with a later clock than the one before.
     """
     producers, clocks, flags = batch.producers, batch.clocks, batch.flags
     producer, clock, flag = producers[start], clocks[start], flags[start]
@@ -235,31 +234,31 @@ def end_of_stretch(batch: MessageBatch, start: int) -> int:
 
 @dataclass(slots=True)
 class Run:
-    """A stretch of messages that commit by themselves, and the duplicates among them."""
+    """A stretch of messages that commit themselves, and the duplicates among them."""
 
     next_index: int
     """First message after the stretch."""
     indices: list[int] = field(default_factory=list)
-    """Of what is to be emitted, shape (N,)."""
+    """Of the messages to emit, shape (N,)."""
     read_through: list[int] = field(default_factory=list)
     """The journal's offset once each is consumed: its end, or that of the duplicates after it; shape (N,)."""
     leading_duplicates_end: int | None = None
-    """End of the duplicates before the first that is emitted."""
+    """End of the duplicates before the first emitted message, bytes."""
     duplicates: int = 0
     unknown_flags: int = 0
-    """Messages, duplicates too, whose flags are unknown."""
+    """Number of messages, duplicates too, whose flags are unknown."""
     producer_ids: set[int] = field(default_factory=set)
-    """Of all its messages that did not opt out, duplicates too."""
+    """Producers of all its messages that did not opt out, duplicates too."""
     flags_void: bool = False
     """Whether a message that opted out of sequencing has flags."""
     spans_discarded: int = 0
-    """Producers that had messages pending, which one of the run discards."""
+    """Number of producers whose pending messages the run discards."""
 
 
 def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Producer]) -> Run:
     """Return the run that begins at index `start`.
 
-    Producers change only as the run is consumed; until then, `floors` knows what each would have committed.
+    Producers change only as the run is consumed; until then, `floors` holds the clock that each would have committed.
 
     Requires:
         The message at `start` commits itself.
@@ -285,7 +284,7 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
                 _note_duplicate(run, end)
                 index += 1
                 continue
-            floors[producer_id] = clock  # where its producer settles once it is consumed
+            floors[producer_id] = clock  # its producer settles there once the message is consumed
         run.indices.append(index)
         run.read_through.append(end)
         index += 1
@@ -295,8 +294,10 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
 
 
 def committed_part(batch: MessageBatch, run: Run) -> MessageBatch:
-    """Return what a run emits. Who opted out of sequencing is a message like any other, whatever its flags say: not,
-    for example, an acknowledgement, which no application sees.
+    """Return the messages that a run emits.
+
+    A message that opted out of sequencing counts as committed by itself, whatever its flags: for example, it is not an
+    acknowledgement, which no application sees.
     """
     part = batch.pick(run.indices)
     if not run.flags_void:
@@ -309,7 +310,7 @@ def committed_part(batch: MessageBatch, run: Run) -> MessageBatch:
 
 
 def _floor(run: Run, producer: Producer | None, clock: int) -> int:
-    """Return the clock up to which a producer's messages are duplicates, given that of its first message in the run."""
+    """Return the clock up to which a producer's messages are duplicates; `clock` is that of its first in the run."""
     if producer is None:
         return clock - 1
     if producer.begin != NOTHING_PENDING:

@@ -1,8 +1,8 @@
-"""The exactly-once rule: what becomes of a message, by its flags, its clock and what its producer did before.
+"""The exactly-once rule: the outcome of a message, by its flags, its clock and its producer's history.
 
-It is stated here alone. A shard's sequencer (`broadsheet.consumer.message.sequencer`) and Spark's journal source
+The rule is stated only here. A shard's sequencer (`broadsheet.consumer.message.sequencer`) and Spark's journal source
 (`broadsheet.spark_bridge.journal_source.commit_scan`) both ask `decide` for one message, `classify` for a column of
-clocks, and `CommitSelection` for what an acknowledgement commits; they differ only in what they do about the answer.
+clocks, and `CommitSelection` for what an acknowledgement commits; they differ only in how they act on the answer.
 The decisions form one table, `DECISIONS`:
 
     flags      clock < min      clock = min      min < clock <= max   clock > max
@@ -10,13 +10,14 @@ The decisions form one table, `DECISIONS`:
     CONTINUE   already acked    already acked    duplicate            begin span, or extend it
     ACK        lost progress    rollback         commit **            commit **
 
-    any        a zero clock opts the message out of sequencing: it is committed by itself, and nobody is tracked for it
+    any        a zero clock opts the message out of sequencing: it is committed by itself, and no producer is tracked
 
     *  if something is pending, it is discarded
     ** of what is pending: from memory, by a replay, or (nothing is pending) of the acknowledgement alone
 
 `min` is the clock up to which the producer has committed or rolled back, `max` the greatest clock that it has pending;
-they are equal if it has nothing pending. A producer that was not seen before stands just below its first message.
+they are equal if it has nothing pending. For a producer that was not seen before, both are just below the clock of its
+first message.
 
 A *stretch* is a column of messages that one producer wrote with the same flags and growing clocks. Both readers cut
 what they read into stretches, because a stretch is classified in one step: duplicates can only be at its head.
@@ -46,13 +47,11 @@ NO_CLOCK: Final = -1
 Clocks: TypeAlias = Sequence[int] | NDArray[np.uint64]
 
 
-# What sequencing made of a message.
-#
-# Source: gazette/core message/sequencer.go (QueueOutcome).
-
-
 class SequenceOutcome(IntEnum):
-    """Each message has exactly one of the first eleven; the last two may come on top."""
+    """The outcome of sequencing a message: exactly one of the first eleven; the last two may come in addition.
+
+    Source: gazette/core message/sequencer.go (QueueOutcome).
+    """
 
     OUTSIDE_COMMIT = 0
     """Committed by itself."""
@@ -78,14 +77,14 @@ class SequenceOutcome(IntEnum):
     """A rollback to before what was already committed: the producer lost state, its messages are at-least-once until
     it catches up. An operator should know."""
     UNKNOWN_FLAGS = 11
-    """Its flags are of a later version; it was taken as committed by itself. An operator should know."""
+    """Its flags are of a later version; it was handled as committed by itself. An operator should know."""
     SPAN_DISCARDED = 12
     """It is committed by itself while its producer has messages pending, which are lost: the producer mixes both ways
     of publishing in one journal. An operator should know."""
 
 
 class ProducerClocks:
-    """What the rule knows of one producer in one journal."""
+    """The rule's state of one producer in one journal."""
 
     __slots__ = ("begin", "max_clock", "min_clock")
 
@@ -93,24 +92,24 @@ class ProducerClocks:
         self.min_clock = min_clock
         """Clock of the last message committed or rolled back; earlier ones are duplicates."""
         self.max_clock = max(min_clock, max_clock)
-        """Greatest clock of what is pending; `min_clock` if nothing is."""
+        """Greatest clock of the pending messages; `min_clock` if none is pending."""
         self.begin = begin
         """Offset of the first pending message, bytes; -1 if none is pending."""
 
     def hold(self, begin: int, through_clock: int) -> None:
-        """Have messages pending, from offset `begin` on if there were none."""
+        """Add pending messages up to a clock; `begin` is the offset of the first if none was pending."""
         if self.begin == NOTHING_PENDING:
             self.begin = begin
         self.max_clock = through_clock
 
     def settle(self, clock: int) -> None:
-        """Have nothing pending after `clock`: it was committed, or rolled back to."""
+        """Clear what is pending, and commit or roll back to `clock`."""
         self.min_clock = self.max_clock = clock
         self.begin = NOTHING_PENDING
 
 
 class ClockStanding(IntEnum):
-    """Where a clock stands among those of its producer. The columns of the table."""
+    """The position of a clock among those of its producer: the columns of the table."""
 
     BEFORE = 0
     LAST = 1
@@ -119,23 +118,23 @@ class ClockStanding(IntEnum):
 
 
 class SpanState(IntEnum):
-    """What a producer has pending."""
+    """The location of a producer's pending messages."""
 
     NOTHING = 0
     IN_MEMORY = 1
     TO_READ_AGAIN = 2
-    """Memory no longer holds all of it."""
+    """Memory no longer holds all of them."""
 
 
 class Effect(Enum):
-    """What an outcome does to the producer."""
+    """The effect of an outcome on the producer."""
 
     SKIP = "skip"
     """Nothing: the message is passed over."""
     HOLD = "hold"
     """The message awaits an acknowledgement (`ProducerClocks.hold`)."""
     COMMIT = "commit"
-    """What the message commits is shown, then the producer settles at its clock (`ProducerClocks.settle`)."""
+    """The messages that it commits are shown, then the producer settles at its clock (`ProducerClocks.settle`)."""
     ROLL_BACK = "roll back"
     """The producer settles at the message's clock, and nothing is shown."""
 
@@ -155,7 +154,7 @@ EFFECTS: Final[Mapping[SequenceOutcome, Effect]] = {
     SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS: Effect.ROLL_BACK,
 }
 
-# Members of enums take longer to look up than `classify` takes to decide.
+# Looking up an enum's member takes longer than the decision in `classify`.
 _NOTHING: Final = SpanState.NOTHING
 _IN_MEMORY: Final = SpanState.IN_MEMORY
 _SKIP: Final = Effect.SKIP
@@ -171,25 +170,25 @@ def _whatever_is_pending(outcome: SequenceOutcome) -> _Cell:
 
 _OUTSIDE_COMMIT: Final = (
     SequenceOutcome.OUTSIDE_COMMIT,
-    # The producer mixes both ways of publishing. To hold this message back until an acknowledgement would let it wait
-    # for ever, and to show what is pending would commit what may yet be rolled back. So what is pending is lost.
+    # The producer mixes both ways of publishing. Holding this message until an acknowledgement could delay it forever,
+    # and showing what is pending would commit what may still be rolled back. So what is pending is lost.
     SequenceOutcome.SPAN_DISCARDED,
     SequenceOutcome.SPAN_DISCARDED,
 )
 _OUTSIDE: Final[_Row] = (
-    # An append whose answer was lost is repeated: its messages come a second time.
+    # An append whose answer was lost is retried: its messages arrive a second time.
     _whatever_is_pending(SequenceOutcome.OUTSIDE_ALREADY_ACKED),
     _whatever_is_pending(SequenceOutcome.OUTSIDE_ALREADY_ACKED),
-    # No duplicate, though a clock so great was seen: that one was pending, and was not shown.
+    # Not a duplicate, although so great a clock was seen: that message was pending, and was not shown.
     _OUTSIDE_COMMIT,
     _OUTSIDE_COMMIT,
 )
 _CONTINUE: Final[_Row] = (
-    # A copy of what was committed, or of what was rolled back: either way it is decided.
+    # A copy of what was committed or rolled back: either way its outcome is final.
     _whatever_is_pending(SequenceOutcome.CONTINUE_ALREADY_ACKED),
     _whatever_is_pending(SequenceOutcome.CONTINUE_ALREADY_ACKED),
-    # A copy of a pending message. One that is none, because the late copy of a rolled back message with a greater clock
-    # came before it, looks the same.
+    # A copy of a pending message. A message that is not a copy looks the same if the late copy of a rolled back message
+    # with a greater clock came before it.
     _whatever_is_pending(SequenceOutcome.CONTINUE_DUPLICATE),
     (
         SequenceOutcome.CONTINUE_BEGIN_SPAN,
@@ -198,18 +197,18 @@ _CONTINUE: Final[_Row] = (
     ),
 )
 _ACK_COMMIT: Final = (
-    # Its messages stand before the offset where the reader began, or there are none: it is delivered alone.
+    # Its messages lie before the offset at which the reader began, or there are none: it is delivered alone.
     SequenceOutcome.ACK_EMPTY,
     SequenceOutcome.ACK_COMMIT_RING,
     SequenceOutcome.ACK_COMMIT_REPLAY,
 )
 _ACK: Final[_Row] = (
-    # The producer forgot what it had committed, and goes on from an earlier state. To insist on the greater clock would
-    # drop all that it writes until it has caught up, so the clock goes back, and some may be shown twice.
+    # The producer lost what it had committed, and resumed from an earlier state. Keeping the greater clock would drop
+    # everything that it writes until it has caught up, so the clock goes back, and some messages may be shown twice.
     _whatever_is_pending(SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS),
-    # A successor re-sends the last acknowledgement of a dead producer, which takes back what followed it.
+    # A successor re-sends the last acknowledgement of a dead producer, which rolls back the messages after it.
     _whatever_is_pending(SequenceOutcome.ACK_ROLLBACK),
-    # Of an earlier clock than the last pending message: what is later is rolled back (`CommitSelection`).
+    # Its clock is before that of the last pending message: the later messages are rolled back (`CommitSelection`).
     _ACK_COMMIT,
     _ACK_COMMIT,
 )
@@ -218,21 +217,21 @@ DECISIONS: Final[Mapping[int, _Row]] = {
     Flags.CONTINUE_TXN: _CONTINUE,
     Flags.ACK_TXN: _ACK,
 }
-"""By flags; those of a later version are taken for OUTSIDE, because a message is better shown than lost."""
+"""By flags; those of a later version are handled as OUTSIDE, because a message is better shown than lost."""
 TXN_FLAGS: Final = frozenset(DECISIONS) - {Flags.OUTSIDE_TXN}
-"""Of messages that belong to a transaction. All others, and those without a clock, commit themselves."""
+"""Flags of messages that belong to a transaction. All other messages, and those without a clock, commit themselves."""
 
 
 def decide(
     flags: int, clock: int, producer: ProducerClocks, *, in_memory: bool = True
 ) -> SequenceOutcome:
-    """Return what becomes of one message.
+    """Return the outcome of one message.
 
     Args:
         flags: Of the message.
-        clock: Of the message. Zero opts it out of sequencing: it is shown whatever its flags, and nobody is tracked.
-        producer: Who wrote it, as known before it.
-        in_memory: Whether all that the producer has pending is.
+        clock: Of the message. Zero opts it out of sequencing: it is shown whatever its flags, and not tracked.
+        producer: State of its producer before it.
+        in_memory: Whether all of the producer's pending messages are in memory.
     """
     if not clock:
         return SequenceOutcome.OUTSIDE_COMMIT
@@ -245,16 +244,16 @@ def decide(
 def classify(
     flags: int, clocks: Clocks, producer: ProducerClocks
 ) -> tuple[int, Sequence[tuple[SequenceOutcome, int]]]:
-    """Return what becomes of a stretch: the same as if `decide` were asked, and obeyed, one message at a time.
+    """Return the outcomes of a stretch: the same as if `decide` were asked, and obeyed, one message at a time.
 
     Args:
-        flags: Of its messages. Of acknowledgements, the first is taken to commit from memory.
-        clocks: Of its messages, growing; shape (N,), N > 0. None is zero.
-        producer: Who wrote them, as known before them.
+        flags: Of its messages. The first of several acknowledgements is assumed to commit from memory.
+        clocks: Of its messages, ascending; shape (N,), N > 0. None is zero.
+        producer: State of their producer before them.
 
     Returns:
-        How many messages at its head are duplicates, which are passed over, and the outcomes in order, each with the
-        count of messages that have it.
+        The number of duplicates at its head, which are skipped, and the outcomes in order, each with the number of
+        messages that have it.
     """
     row = DECISIONS.get(flags, _OUTSIDE)
     span = _NOTHING if producer.begin == NOTHING_PENDING else _IN_MEMORY
@@ -274,35 +273,35 @@ def classify(
 
 
 def duplicates_through(flags: int) -> Callable[[ProducerClocks], int]:
-    """Return what tells up to which clock a producer's messages with these flags are passed over, by the table."""
+    """Return a function for the clock up to which the table skips a producer's messages with these flags."""
     return _FLOORS.get(flags, _FLOORS[Flags.OUTSIDE_TXN])
 
 
 def standing_of(clock: int, producer: ProducerClocks) -> int:
-    """Return where a clock stands, as the number of a `ClockStanding`."""
+    """Return the position of a clock, as the number of a `ClockStanding`."""
     least = producer.min_clock
     return (clock >= least) + (clock > least) + (clock > producer.max_clock)
 
 
 class CommitSelection:
-    """Which of a producer's pending messages an acknowledgement commits. It is told of them in the journal's order.
+    """The choice of a producer's pending messages that an acknowledgement commits, made in the journal's order.
 
-    Passed over are copies, which do not have the greatest clock so far, and what is rolled back, which has a later
-    clock than the acknowledgement. What is rolled back counts among the clocks so far: when messages are read again,
-    they must be judged as they were the first time.
+    It skips copies, which do not have the greatest clock so far, and messages that are rolled back, which have a later
+    clock than the acknowledgement. The latter count among the clocks so far, because messages that are read again must
+    be judged as they were the first time.
     """
 
     __slots__ = ("greatest", "through")
 
     def __init__(self, *, after: int, through: int) -> None:
-        """Begin.
+        """Begin a selection.
 
         Args:
             after: Clock up to which the producer's messages were committed before.
             through: Clock of the acknowledgement.
         """
         self.greatest = after
-        """Clock so far."""
+        """Greatest clock so far."""
         self.through = through
 
     def admits(self, clock: int) -> bool:
@@ -323,7 +322,7 @@ class CommitSelection:
         return committed
 
     def admitted_range(self, clocks: Sequence[int]) -> tuple[int, int]:
-        """Return which of the next messages, whose clocks grow, are committed: those at indices [begin, end)."""
+        """Return the indices [begin, end) of the committed ones among the next messages, whose clocks ascend."""
         if clocks and clocks[0] > self.greatest and clocks[-1] <= self.through:
             self.greatest = clocks[-1]
             return 0, len(clocks)  # The usual case.
@@ -335,7 +334,7 @@ class CommitSelection:
 
 
 def _last_clock(standing: int, producer: ProducerClocks) -> int:
-    """Return the greatest clock that stands there."""
+    """Return the greatest clock of a standing."""
     assert standing != ClockStanding.NEW, "clocks have no end"
     if standing == ClockStanding.SEEN:
         return producer.max_clock
@@ -343,18 +342,18 @@ def _last_clock(standing: int, producer: ProducerClocks) -> int:
 
 
 def _count_through(clocks: Clocks, clock: int) -> int:
-    """Return how many of growing clocks are at most `clock`."""
+    """Return the number of ascending clocks that are at most `clock`."""
     if isinstance(clocks, np.ndarray):
         return int(clocks.searchsorted(np.uint64(clock), side="right"))
     return bisect_right(clocks, clock)
 
 
 def _floor_of(row: _Row) -> Callable[[ProducerClocks], int]:
-    """Return what tells the clock up to which the messages of a row are passed over.
+    """Return a function for the clock up to which the messages of a row are skipped.
 
     Requires:
-        They are passed over up to some clock, and not beyond, whatever is pending: so duplicates are at the head of a
-        stretch.
+        The row skips messages up to one clock and none beyond it, whatever is pending, so that duplicates are at the
+        head of a stretch.
     """
     skips = [all(EFFECTS[outcome] is Effect.SKIP for outcome in cell) for cell in row]
     match skips:
@@ -380,9 +379,9 @@ _FLOORS: Final = {flags: _floor_of(row) for flags, row in DECISIONS.items()}
 
 
 def _following(outcome: SequenceOutcome) -> SequenceOutcome:
-    """Return what becomes of the next message of a stretch if the one before it had this outcome, no duplicate's."""
+    """Return the outcome of the next message of a stretch after one with this outcome, which is not a duplicate's."""
     row = next(row for row in DECISIONS.values() if any(outcome in cell for cell in row))
-    # Whatever that one did, its clock is the producer's greatest now, so the next one is new.
+    # Whatever its effect, the clock of the message before is now the producer's greatest, so the next one is new.
     span = SpanState.IN_MEMORY if EFFECTS[outcome] is Effect.HOLD else SpanState.NOTHING
     return row[ClockStanding.NEW][span]
 

@@ -1,6 +1,7 @@
-"""Turn messages as read into messages as committed: duplicates dropped, transactions whole or not at all.
+"""The sequencer: from messages as read to messages as committed.
 
-Pure: batches in, batches out. Each (journal, producer) is sequenced by itself, so none holds up another:
+It drops duplicates and delivers transactions whole or not at all. Pure: batches in, batches out. Each (journal,
+producer) is sequenced by itself, so none delays another:
 
     CONTINUE --> pending --> ACK, clock > min --> emitting --> consumed: offset and min move on
                     |
@@ -62,37 +63,37 @@ from broadsheet.consumer.protocol import shard_pb2
 
 RING_MESSAGES: Final = 32_768
 RING_BYTES: Final = 32 << 20
-"""Of memory, of one shard; a member may host some dozens. What exceeds them is read a second time."""
+"""Memory for pending messages of one shard; a member may host some dozens. What exceeds it is read a second time."""
 SPAN_SECONDS_MAX: Final = 120.0
-"""Pending messages stay in memory for so long: far longer than transactions last, and producers that die leave some
-behind. Acknowledged later, they are read again."""
+"""Time for which pending messages stay in memory: far longer than transactions last, but bounded because producers that
+die leave some behind. If they are acknowledged later, they are read again."""
 PRODUCERS_BYTES_MAX: Final = 64 << 20
-"""Of one shard: some 170,000 producers. A restart of each writer an hour makes 24 a day."""
+"""Memory for producers of one shard: some 170,000. A writer that restarts every hour makes 24 a day."""
 PRODUCER_BYTES: Final = 384
-"""Memory of one that is known, with its places in tables (measured: 345 to 370)."""
+"""Memory of one known producer, with its entries in tables (measured: 345 to 370)."""
 _PRUNES_A_HORIZON: Final = 1024
-"""Where there are many, silent producers are looked for so often: checkpoints must not pass over all of them."""
+"""Scans for silent producers per horizon if there are many producers: not every checkpoint may scan all of them."""
 _PRUNED_AT_ONCE: Final = 256
-"""Where there are no more, each checkpoint does."""
+"""Number of producers up to which every checkpoint scans all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What became of the messages given to `Sequencer.queue`."""
+    """The result of `Sequencer.queue`."""
 
     next_index: int
     """The batch's first message that was not sequenced; its length if all were."""
     emitting: bool
     """Whether committed messages now await `peek` and `consume`."""
     outcomes: Mapping[SequenceOutcome, int]
-    """Messages by what became of them."""
+    """Number of messages by outcome."""
     visible_through: int | None
-    """If nothing is emitted, the end of the last duplicate or rollback, bytes: no message will result from it, so its
-    reading must be made visible to those who wait for it. None if there is none."""
+    """If nothing is emitted, the end of the last duplicate or rollback, bytes, else None. No message will result from
+    it, so reading it must itself become visible to those who wait for it. None if there is none."""
 
 
 class Sequencer:
-    """Sequences the messages of one shard's sources."""
+    """The sequencing of the messages of one shard's sources."""
 
     def __init__(
         self,
@@ -103,16 +104,16 @@ class Sequencer:
         producers_bytes_max: int = PRODUCERS_BYTES_MAX,
         filing: FilingLimits | None = None,
     ) -> None:
-        """Go on from a checkpoint.
+        """Resume from a checkpoint.
 
         Args:
-            sources: Of the checkpoint; empty at the very beginning.
-            ring_messages: Pending messages kept in memory; at least one is.
-            ring_bytes: Of memory that pending messages may take.
-            producers_bytes_max: Memory of producers; above it, those longest silent are forgotten at a checkpoint,
-                unless they have something pending.
-            filing: When silent producers go into segments, which the store must keep. None: it does not, and each
-                checkpoint names all producers.
+            sources: Of the checkpoint; empty if there is none yet.
+            ring_messages: Maximum number of pending messages kept in memory; at least one is.
+            ring_bytes: Maximum memory of pending messages.
+            producers_bytes_max: Maximum memory of producers; above it, those longest silent are forgotten at a
+                checkpoint, unless they have something pending.
+            filing: Thresholds at which silent producers go into segments, which the store must keep. None if the store
+                does not: then each checkpoint names all producers.
         """
         self._producers = {
             journal: JournalProducers.restored(source) for journal, source in sources.items()
@@ -120,7 +121,7 @@ class Sequencer:
         self._producers_max = max(1, producers_bytes_max // PRODUCER_BYTES)
         self._filing = filing
         self._looked_for_silent: dict[str, float] = {}
-        """When silent producers of a journal were looked for, in its reading time."""
+        """Time of the last scan for silent producers of a journal, in its reading time."""
         self._offsets = {journal: source.read_through for journal, source in sources.items()}
         self._resumes = {
             journal: source.resume for journal, source in sources.items() if source.resume
@@ -128,17 +129,17 @@ class Sequencer:
         self._reading: dict[str, ReadingTime] = {}
         self._ring = Ring(messages_max=ring_messages, bytes_max=ring_bytes)
         self._now_seconds = 0.0
-        """As last told."""
+        """The time last passed in."""
         self._pending: set[Producer] = set()
         self._emission: RunEmission | SequenceEmission | None = None
         self._emitted: Producer | None = None
-        """Whose sequence is emitted; None during a run."""
+        """The producer whose sequence is emitted; None during a run."""
         self._outcomes: dict[SequenceOutcome, int] = {}
         self._visible_through: int | None = None
 
     @property
     def emitting(self) -> bool:
-        """Whether committed messages await `peek` and `consume`."""
+        """True while committed messages await `peek` and `consume`."""
         return self._emission is not None
 
     @property
@@ -147,10 +148,10 @@ class Sequencer:
         return MappingProxyType(self._offsets)
 
     def has_pending(self) -> bool:
-        """Whether a span that began since the last checkpoint still awaits its acknowledgement.
+        """Tell whether a span that began since the last checkpoint still awaits its acknowledgement.
 
-        A span that a checkpoint passed over counts no more, even if it is extended: a producer that never acknowledges
-        delays one transaction, not all.
+        A span from before the last checkpoint does not count, even if it is extended, so that a producer that never
+        acknowledges delays one transaction, not all.
         """
         return bool(self._pending)
 
@@ -160,9 +161,9 @@ class Sequencer:
         """Sequence the messages of `batch` from index `start` on, until something is emitted or the batch ends.
 
         Args:
-            batch: Messages that follow those of before.
-            start: The first that was not sequenced yet.
-            now_seconds: By a clock of this process that never steps: silent producers age by it. None: nobody ages.
+            batch: Messages that follow those queued before.
+            start: Index of the first that was not sequenced yet.
+            now_seconds: By a clock of this process that never steps: silent producers age by it. None: none ages.
 
         Requires:
             Nothing is being emitted.
@@ -191,10 +192,10 @@ class Sequencer:
         return Queued(index, emitting, self._outcomes, visible_through)
 
     def pass_time(self, now_seconds: float) -> None:
-        """Let go of what has been pending for long; only memory is freed, nothing is forgotten.
+        """Free the memory of messages that have been pending for long; nothing is forgotten.
 
         Args:
-            now_seconds: By the clock that `queue` is told.
+            now_seconds: By the same clock as that of `queue`.
         """
         self._now_seconds = now_seconds
         self._ring.evict_older(now_seconds - SPAN_SECONDS_MAX)
@@ -204,7 +205,7 @@ class Sequencer:
         return self._emission.replay if self._emission else None
 
     def feed_replay(self, batch: MessageBatch) -> None:
-        """Take messages of the range to replay, in order, of whatever producer.
+        """Take messages of the range to replay, in order, of any producer.
 
         Raises:
             ReplayError: they are not of that range.
@@ -214,7 +215,7 @@ class Sequencer:
         self._note_next_begin(sequence)
 
     def end_replay(self) -> None:
-        """Say that the range was read to its end."""
+        """Record that the range was read to its end."""
         sequence = self._sequence()
         sequence.end_replay()
         self._note_next_begin(sequence)
@@ -235,7 +236,7 @@ class Sequencer:
         return self._emission.peek(limit)
 
     def consume(self, count: int) -> None:
-        """Say that the next `count` messages were consumed.
+        """Record that the next `count` messages were consumed.
 
         Requires:
             They were peeked at, and `count` is at least 1.
@@ -260,9 +261,8 @@ class Sequencer:
 
         Args:
             prune_horizon_seconds: Producers silent for longer (`broadsheet.consumer.message.ageing`) are forgotten here
-                too; 0
-                forgets none. In the middle of a run none is: its duplicates were told apart by what the producers had
-                committed when it began.
+                too; 0 forgets none. None is forgotten in the middle of a run, because its duplicates were recognised by
+                what the producers had committed when it began.
         """
         self._pending.clear()
         if not isinstance(self._emission, RunEmission):
@@ -276,7 +276,7 @@ class Sequencer:
         return sources
 
     def producer_counts(self) -> ProducerCounts:
-        """Return how many producers there are."""
+        """Return the numbers of known, filed and evicted producers."""
         journals = self._producers.values()
         return ProducerCounts(
             known=sum(len(producers.by_id) for producers in journals),
@@ -310,7 +310,7 @@ class Sequencer:
                 producers.forget(by_id[producer_id])
 
     def _evict(self) -> None:
-        """Forget producers where there are too many: of the journal with the most, so that a flood meets itself."""
+        """Forget surplus producers, first of the journal with the most, so that a flood affects its own journal."""
         surplus = sum(len(each.by_id) for each in self._producers.values()) - self._producers_max
         journals = sorted(self._producers.values(), key=lambda each: len(each.by_id), reverse=True)
         for producers in journals:
@@ -331,7 +331,7 @@ class Sequencer:
         return reading
 
     def _heard(self, journal: str, producer_id: int, clock: int) -> Producer:
-        """Return the producer of a message with this clock, known before or not."""
+        """Return the producer of a message with this clock, new or known."""
         heard_seconds = self._reading[journal].seconds
         return self._producers_of(journal).heard(
             producer_id, clock - 1, heard_seconds=heard_seconds
@@ -370,7 +370,7 @@ class Sequencer:
                 return stop
             part = batch.span(start + duplicates, stop)
         if producer.begin == NOTHING_PENDING:
-            # Only a span that begins: one that a checkpoint passed over delays no further transaction.
+            # Only a span that begins here: one from before the last checkpoint delays no further transaction.
             self._pending.add(producer)
         producer.hold(part.begins[0], part.clocks[-1])
         if producer.span is None:
@@ -410,7 +410,7 @@ class Sequencer:
 
     @staticmethod
     def _replay_range(producer: Producer, acknowledgement: MessageBatch) -> ReplayRange | None:
-        """Return what lies before a producer's pending messages in memory, None if nothing does."""
+        """Return the range of a producer's pending messages that memory no longer holds; None if it holds all."""
         if producer.begin == NOTHING_PENDING:
             return None
         in_memory = producer.span.begin if producer.span else None
@@ -424,19 +424,19 @@ class Sequencer:
         return self._emission
 
     def _note_next_begin(self, sequence: SequenceEmission) -> None:
-        """Let a checkpoint taken now resume at the message that comes next."""
+        """Make a checkpoint taken now resume at the next message."""
         if self._emitted is not None and sequence.next_begin is not None:
             self._emitted.begin = sequence.next_begin
 
     def _finish_sequence(self, sequence: SequenceEmission) -> None:
-        """Move past the acknowledgement: only now would a restart not read it again."""
+        """Move past the acknowledgement; not earlier, because a restart must read it again until now."""
         assert self._emitted is not None
         self._offsets[sequence.journal] = sequence.end
         self._settle(self._emitted, sequence.clock)
         self._emission = self._emitted = None
 
     def _consume_run(self, run: RunEmission, count: int) -> None:
-        """Consume messages that commit by themselves: what their producers had pending is rolled back."""
+        """Consume messages that commit by themselves, and roll back what their producers had pending."""
         producers = self._producers[run.journal]
         heard_seconds = self._reading_of(run.journal).seconds
         for producer_id, clock in run.take(count).items():
@@ -451,7 +451,7 @@ class Sequencer:
             self._outcomes[outcome] = self._outcomes.get(outcome, 0) + messages
 
     def _settle(self, producer: Producer, clock: int) -> None:
-        """Let a producer have nothing pending after `clock`."""
+        """Clear what a producer has pending, and commit or roll back to `clock`."""
         if producer.span is not None:
             self._ring.release(producer.span)
             producer.span = None

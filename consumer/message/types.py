@@ -1,6 +1,9 @@
-"""JSON messages, a line each, with their UUID at `_meta.uuid`.
+"""Message types by content type: JSON lines, CSV records, protobuf and Arrow.
 
-The UUID is found by a partial decode that builds nothing else; whole messages are decoded when the application asks.
+A JSON message holds its UUID at `_meta.uuid`. The UUID is found by a partial decode that builds nothing else; whole
+messages are decoded when the application asks.
+
+Source: gazette/core message/csv_framing.go (CSVRecord).
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ if TYPE_CHECKING:
 _UUID_CHARACTERS: Final = 36
 _HYPHENS: Final = (8, 13, 18, 23)
 _ERRORS: Final = (msgspec.MsgspecError, RecursionError, ValueError)
-"""Of msgspec's decoders: brackets that are nested too deep for Python's stack are not among those that it documents."""
+"""Errors of msgspec's decoders. RecursionError, raised for brackets nested too deep, is not documented there."""
 
 
 class Meta(msgspec.Struct):
-    """What a message says of itself; the value of `_meta`."""
+    """The metadata of a JSON message: the value of `_meta`."""
 
     uuid: str = ""
     """Text form of the message's UUID; empty before it is published."""
@@ -52,7 +55,7 @@ def json_uuid_of(payload: bytes) -> bytes:
     """Return the 16-byte UUID of a JSON payload; zero bytes if it has none.
 
     Raises:
-        ValueError: not a JSON object, or its `_meta.uuid` is no UUID.
+        ValueError: the payload is not a JSON object, or its `_meta.uuid` is not a UUID.
     """
     try:
         meta = _probe(payload).meta
@@ -73,7 +76,7 @@ def json_uuids_of(payloads: Sequence[bytes]) -> bytes:
         ValueError: see `json_uuid_of`.
     """
     try:
-        # An absent `_meta` or UUID is rare, and raises here; the slow path below tells what it was.
+        # An absent `_meta` or UUID is rare, and raises here; the slow path below finds the cause.
         texts: list[str] = [_probe(payload).meta.uuid for payload in payloads]  # type: ignore[union-attr,misc]
         return _from_texts(texts)
     except (*_ERRORS, AttributeError, TypeError):
@@ -97,7 +100,7 @@ def _from_texts(texts: list[str]) -> bytes:
 
 
 class JsonType:
-    """Messages are dicts."""
+    """JSON messages as dicts, one a line."""
 
     content_type = NDJSON
 
@@ -121,7 +124,7 @@ class JsonType:
         return json_uuids_of(payloads)
 
     def set_uuid(self, message: Any, uuid: bytes) -> None:
-        """Write `_meta.uuid`; what else `_meta` holds stays."""
+        """Write `_meta.uuid`; other fields of `_meta` are kept."""
         message.setdefault("_meta", {})["uuid"] = format_uuid(uuid)
 
     def new_acknowledgement(self, journal: str) -> Any:
@@ -131,7 +134,7 @@ class JsonType:
 
 
 class JsonStructType:
-    """Messages are of one `msgspec.Struct` class, decoded and validated as such.
+    """JSON messages as one `msgspec.Struct` class, decoded and validated as such.
 
     The class keeps the UUID in a field of type `Meta`, named `_meta` in JSON:
 
@@ -143,7 +146,7 @@ class JsonStructType:
     content_type = NDJSON
 
     def __init__(self, struct_class: type[msgspec.Struct], *, meta_field: str = "meta") -> None:
-        """Describe messages of `struct_class`.
+        """Check that `struct_class` can hold an acknowledgement.
 
         Raises:
             TypeError: a field has no default, or none is `_meta`: acknowledgements could not be made or read.
@@ -193,20 +196,21 @@ class JsonStructType:
         return self._struct_class()
 
 
-# CSV messages, a record each, with their UUID as the first field.
-#
-# Source: gazette/core message/csv_framing.go (CSVRecord).
 _CSV_UUID_CHARACTERS = 36
 _LINE_END = "\r\n"
 
 
 class CsvType:
-    """Messages are lists of strings, the first of which is the UUID's text; all have as many fields."""
+    """CSV records as lists of strings; the first field is the UUID's text, and all records have as many fields."""
 
     content_type = CSV
 
     def __init__(self, *, columns: int) -> None:
-        """Describe records of so many columns, the UUID left out: acknowledgements have as many, empty."""
+        """Describe the records.
+
+        Args:
+            columns: Number of fields beside the UUID; an acknowledgement has as many, empty.
+        """
         self._columns = columns
 
     def decode(self, payload: bytes) -> Any:
@@ -224,7 +228,7 @@ class CsvType:
     def encode(self, message: Any) -> bytes:
         """Return a record without its line end."""
         text = io.StringIO(newline="")
-        # The writer quotes a field that holds a character of its line end, and no other line ends.
+        # With "\r\n" the writer quotes fields that hold either character; other line ends it would not quote.
         csv.writer(text, lineterminator=_LINE_END).writerow(message)
         return text.getvalue().removesuffix(_LINE_END).encode("utf-8")
 
@@ -251,17 +255,16 @@ class CsvType:
         return [""] * (1 + self._columns)
 
 
-# Protobuf messages, length-prefixed, with their UUID in a `bytes` field.
 _UUID_BYTES: Final = 16
 
 
 class ProtobufType:
-    """Messages are of one generated protobuf class."""
+    """Protobuf messages of one generated class, length-prefixed, with their UUID in a `bytes` field."""
 
     content_type = PROTOBUF_FIXED
 
     def __init__(self, message_class: type[Message], *, uuid_field: str = "uuid") -> None:
-        """Describe messages of `message_class`.
+        """Check that `message_class` has a field for the UUID.
 
         Raises:
             TypeError: the class has no `bytes` field of that name.
@@ -307,11 +310,6 @@ class ProtobufType:
         return self._message_class()
 
 
-# Arrow messages: the UUID, and after it an IPC stream of one record batch.
-#
-# The UUID stands before the stream, so that sequencing parses no Arrow; an acknowledgement is a
-# UUID and nothing else.
-
 _ARROW_UUID_BYTES = len(NIL_UUID)
 
 
@@ -325,7 +323,10 @@ class ArrowMessage:
 
 
 class ArrowType:
-    """Messages are `ArrowMessage`s. Needs pyarrow: install `broadsheet[spark]`."""
+    """Arrow messages: a UUID, then an IPC stream of one record batch. Needs pyarrow: install `broadsheet[spark]`.
+
+    The UUID precedes the stream, so that sequencing parses no Arrow; an acknowledgement is only a UUID.
+    """
 
     content_type = ARROW_STREAM
 
@@ -342,7 +343,7 @@ class ArrowType:
         return ArrowMessage(batches[0], uuid)
 
     def encode(self, message: Any) -> bytes:
-        """Return UUID and stream."""
+        """Return the UUID followed by the stream."""
         import pyarrow as pa
 
         if message.rows is None:

@@ -1,7 +1,7 @@
-"""The UUID that every sequenced message carries: who wrote it, when, and in which part of a transaction.
+"""The UUID of every sequenced message: its producer, its clock and its transaction flags.
 
-An RFC 4122 version-1 UUID. Its 60-bit timestamp and 4 bits of its sequence form the *clock*, the other 10 bits of the
-sequence are *flags*, its node is the *producer*. Clocks of one producer only grow within a journal, which lets a reader
+It is an RFC 4122 version-1 UUID. Its 60-bit timestamp and 4 bits of its sequence form the *clock*, the other 10 bits of
+the sequence are *flags*, its node is the *producer*. Clocks of one producer only grow within a journal, so a reader can
 drop duplicates and roll back what was never acknowledged.
 
     bytes 0-3   clock bits 4..35        bytes 6-7   version 1 | clock bits 52..63
@@ -22,7 +22,7 @@ import numpy as np
 
 
 class Flags:
-    """What a message is to its transaction. Void where its clock is zero: such a message opted out of sequencing."""
+    """The role of a message in its transaction; ignored if its clock is zero, which opts it out of sequencing."""
 
     OUTSIDE_TXN: Final = 0
     """Committed by itself."""
@@ -38,7 +38,7 @@ PRODUCER_BYTES: Final = 6
 NIL_UUID: Final = bytes(16)
 """Opts a message out of sequencing: always delivered, never de-duplicated."""
 _MULTICAST_BIT: Final = 1 << 40
-"""Lowest bit of a producer's first byte: RFC 4122 wants it set where the node is no network card's address."""
+"""Lowest bit of a producer's first byte: RFC 4122 requires it to be set if the node is not a network card's address."""
 PRODUCER_MASK: Final = (1 << 48) - 1
 VERSION_MASK: Final = 0xF000
 VERSION_1: Final = 0x1000
@@ -70,8 +70,8 @@ def build_uuid(producer: int, clock: int, flags: int) -> bytes:
 def parse_uuid(uuid: bytes) -> tuple[int, int, int]:
     """Return (producer, clock, flags) of a 16-byte UUID; all zero if no publisher can have made it.
 
-    Why zero: a UUID of another version carries no clock. Reading one from its random bits could make a message look
-    like a duplicate and lose it; a zero clock delivers it.
+    They are zero because a UUID of another version has no clock. Reading one from its random bits could make a message
+    look like a duplicate and lose it; a zero clock delivers it.
     """
     high, low = _HALVES.unpack(uuid)
     if high & VERSION_MASK != VERSION_1 or low >> 62 != VARIANT_RFC4122:
@@ -88,14 +88,13 @@ def format_uuid(uuid: bytes) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-# The UUIDs of many messages at once: sequencing reads columns.
 UUID_BYTES: Final = 16
 FEW: Final = 32
-"""So many are parsed one by one in the time that it takes to set up arrays."""
+"""Number of UUIDs that are parsed one by one in the time it takes to set up arrays."""
 
 
 class UuidColumns(NamedTuple):
-    """What N UUIDs say, as columns of shape (N,)."""
+    """The fields of N UUIDs, as columns of shape (N,)."""
 
     producers: list[int]
     clocks: list[int]
@@ -103,7 +102,7 @@ class UuidColumns(NamedTuple):
 
 
 def parse_uuids(uuids: bytes) -> UuidColumns:
-    """Return the columns of N UUIDs that lie one after the other; see `parse_uuid`.
+    """Return the columns of N concatenated UUIDs; see `parse_uuid`.
 
     Requires:
         `len(uuids)` is a multiple of 16.
@@ -134,13 +133,6 @@ def _parse_many(uuids: bytes) -> UuidColumns:
     )
 
 
-# The clock that stamps messages: wall time when it moves on, one microsecond a message when it does
-# not.
-#
-# A value is a count of 100 ns ticks since 1582-10-15, shifted left by 4 bits. It never decreases.
-#
-# Source: gazette/core message/uuid.go (Clock).
-
 UNIX_EPOCH_TICKS: Final = 122_192_928_000_000_000
 """100 ns ticks from the UUID epoch (1582-10-15) to the Unix epoch; RFC 4122 §4.1.4."""
 CLOCK_UNITS_PER_SECOND: Final = 10_000_000 << 4
@@ -159,22 +151,28 @@ def unix_seconds_of(clock: int) -> float:
 
 
 class MessageClock:
-    """Hands out strictly increasing clocks. Used by one thread at a time."""
+    """Source of strictly increasing clocks. Used by one thread at a time.
+
+    It follows wall time while that advances, and adds one microsecond per message while it does not. A value is a count
+    of 100 ns ticks since 1582-10-15, shifted left by 4 bits. It never decreases.
+
+    Source: gazette/core message/uuid.go (Clock).
+    """
 
     def __init__(self) -> None:
         self._value = 0
 
     @property
     def value(self) -> int:
-        """The last clock handed out, or the wall time it was moved to."""
+        """The last clock issued, or the wall time that it was advanced to."""
         return self._value
 
     def update(self, unix_seconds: float) -> None:
-        """Move on to a wall time, seconds since the Unix epoch; never back."""
+        """Advance to a wall time, seconds since the Unix epoch; never back."""
         self.update_nanoseconds(int(unix_seconds * 1e9))
 
     def update_nanoseconds(self, unix_nanoseconds: int) -> None:
-        """Move on to a wall time, nanoseconds since the Unix epoch; never back."""
+        """Advance to a wall time, nanoseconds since the Unix epoch; never back."""
         self._value = max(self._value, clock_at(unix_nanoseconds))
 
     def tick(self) -> int:

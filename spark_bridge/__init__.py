@@ -1,6 +1,6 @@
-"""The Spark bridge's door: members on executors, journals as DataFrames, and calls to shards from tasks.
+"""Spark bridge: members on executors, journals as DataFrames, and calls to shards from tasks.
 
-Needs the extra `[spark]`. What is not named here is internal, and may change in any release.
+Needs the extra `[spark]`. Names that are not exported here are internal and may change in any release.
 """
 
 from typing import TYPE_CHECKING
@@ -54,7 +54,9 @@ __all__ = [
     "token_of_heads",
 ]
 
-if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in any name.
+if (
+    not TYPE_CHECKING
+):  # Hidden from type checkers, because `__getattr__` would make them accept any name.
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

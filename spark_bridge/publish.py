@@ -1,8 +1,8 @@
 """Publishes a DataFrame into journals, each journal in order, and waits until readers can see it.
 
 The exactly-once part is the journal sink's (`broadsheet.spark_bridge.journal_sink`): tasks write uncommitted, the
-driver makes their acknowledgements a fact in etcd, then appends them. What this adds is order: one task writes one
-journal, its rows sorted, which no data source can ask of Spark.
+driver records their acknowledgements in etcd, then appends them. This module adds order: one task writes one journal,
+its rows sorted, which a data source cannot demand of Spark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ __all__ = ["Publication", "PublishTarget", "RowFunction", "journal_index", "publ
 _INDEX_COLUMN = "__journal_index"
 _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 
-# Rows that an application's function turns into JSON messages, one by one, in Python.
 
 Row: TypeAlias = dict[str, Any]
 """One row as Python values by column name; Spark decides their types."""
@@ -51,15 +50,15 @@ RowFunction: TypeAlias = Callable[[Row], Row]
 
 
 class RowMessages:
-    """Encodes batches of rows."""
+    """Encodes rows as JSON messages by an application's function, one by one, in Python."""
 
     content_type = NDJSON
 
     def __init__(self, message_of: RowFunction) -> None:
-        """Describe the messages.
+        """Encode with a function.
 
         Args:
-            message_of: Makes a row the message; pickled to executors.
+            message_of: Turns a row into its message; pickled to executors.
         """
         self._message_of = message_of
 
@@ -83,7 +82,7 @@ class RowMessages:
         )
 
     def acknowledgement(self, uuid: bytes) -> bytes:
-        """Return the line that acknowledges, given its UUID."""
+        """Return the line of an acknowledgement, given its UUID."""
         return LineFraming().frame(JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}))
 
     def _line(self, row: Row, uuid: bytes) -> bytes:
@@ -98,14 +97,14 @@ class RowMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishTarget:
-    """Where to publish, and who remembers it."""
+    """Journals to publish to, and the etcd that records publications."""
 
     broker_address: str
     etcd_endpoints: tuple[str, ...]
     root: str
-    """Beside which publications are remembered."""
+    """Root in etcd, beside which publications are recorded."""
     journals: tuple[str, ...]
-    """Rows are spread over these by their key; they hold `application/x-ndjson`."""
+    """Journals of type `application/x-ndjson`; a row's key chooses among them."""
 
 
 def publish_dataframe(
@@ -123,14 +122,14 @@ def publish_dataframe(
     publishers of the same journals agree.
 
     Args:
-        df: What to publish.
-        target: Where to.
+        df: The rows.
+        target: The journals, and the record in etcd.
         publication: Unique name of this publication under the target's root. Publishing under a name that is
             committed already publishes nothing and returns what was published then. Names are kept until a journal
             sink of the same root finds them older than its option `retentionDays`.
         key: String column; rows of one key go to one journal.
         order_by: Columns that order the messages of a journal.
-        message_of: Makes a row the message; runs on executors. The row itself if not given.
+        message_of: Turns a row into its message, on executors. The row itself if not given.
 
     Raises:
         PublishError: the arguments do not fit the DataFrame; or it is committed, but a broker refused its
@@ -179,7 +178,7 @@ def journal_index(key: str, journal_count: int) -> Column:
 def _write_uncommitted(
     df: DataFrame, target: PublishTarget, *, key: str, order_by: Sequence[str], encoder: Encoder
 ) -> list[CommitAttempt]:
-    """Write the rows and return what would commit them; of retried tasks, that of the successful attempt."""
+    """Write the rows; return their acknowledgements, for a retried task those of the successful attempt."""
     plan = WritePlan(
         access=Access(address=target.broker_address),
         journals=target.journals,
@@ -209,7 +208,7 @@ def _write_uncommitted(
 
 
 class _TaskWriter:
-    """Runs in each task: appends its rows, uncommitted, and yields what commits them."""
+    """Appends a task's rows, uncommitted, and yields their acknowledgements."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan

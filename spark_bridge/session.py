@@ -1,6 +1,6 @@
 """Starts a SparkSession that can host members.
 
-It starts the JVM, which must happen before this process opens its first gRPC channel: launching it forks.
+Starting it launches the JVM by a fork, so it must happen before this process opens its first gRPC channel.
 """
 
 from __future__ import annotations
@@ -15,12 +15,6 @@ from broadsheet.spark_bridge.errors import ConnectNotSupportedError, SparkConfEr
 from broadsheet.spark_bridge.java import find_java
 from broadsheet.spark_bridge.standalone import spark_home_of_pip
 
-# What Spark must be told so that members live long on it.
-#
-# A member is one task that runs for weeks. Spark's defaults are made for tasks that run for
-# minutes: they give up after four failures, start a second copy of a slow task, and lend a used
-# Python process to the next task.
-
 TASK_FAILURES_MIN = 1_000
 """Every lost worker or executor of a member's whole life counts as a failure of its task."""
 _CONNECT_PACKAGE = "pyspark.sql.connect."
@@ -33,16 +27,20 @@ _RECOMMENDED = {
     # Without it the first executor to register gets every member.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
-    # A member's process can be killed and its task retried in place many times: that says nothing about the executor.
+    # Off, because many retries of a member's task in place say nothing about the executor.
     "spark.excludeOnFailure.enabled": "false",
-    # With any other value Spark measures a batch anew for each row that goes to Python, and that takes longer.
+    # With any other value Spark measures the batch again for each row that goes to Python, which takes longer.
     # `spark.sql.execution.arrow.maxRecordsPerBatch` bounds batches.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
 
 
 def recommended_conf() -> dict[str, str]:
-    """Return the settings that a SparkSession needs before it can host members."""
+    """Return the settings that a SparkSession needs before it can host members.
+
+    A member is one task that runs for weeks. Spark's defaults are made for tasks that run for minutes: they give up
+    after four failures, start a second copy of a slow task, and lend a used Python process to the next task.
+    """
     return dict(_RECOMMENDED)
 
 
@@ -50,10 +48,10 @@ def check_session(spark: SparkSession) -> None:
     """Refuse a session that cannot host members.
 
     Raises:
-        ConnectNotSupportedError: it is one over Spark Connect.
+        ConnectNotSupportedError: it is a Spark Connect session.
         SparkConfError: as `check_conf`.
     """
-    # Told by its name: importing Connect takes packages that only its users have.
+    # Recognized by its name, because importing Connect needs packages that only its users have.
     if f"{type(spark).__module__}.".startswith(_CONNECT_PACKAGE):
         raise ConnectNotSupportedError(
             "ShardCluster",
@@ -64,7 +62,7 @@ def check_session(spark: SparkSession) -> None:
 
 
 def check_conf(conf: Mapping[str, str]) -> None:
-    """Refuse a Spark configuration that would end members, or start two of one.
+    """Refuse a Spark configuration that would end members, or start a member twice.
 
     Args:
         conf: The session's settings by name; absent ones have Spark's default.
@@ -115,7 +113,7 @@ _CHECKS: tuple[tuple[str, str, Callable[[str], bool], str, str], ...] = (
 def start_session(
     master_url: str, *, app_name: str, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a session with the conf that members need, a Java that was found, and this interpreter on executors.
+    """Start a session with the conf that members need, a suitable Java, and this interpreter on executors.
 
     Args:
         master_url: E.g. `spark://HOST:7077`, or `local[4,100000]` (the second number allows failures; without it a
@@ -128,7 +126,7 @@ def start_session(
     """
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("SPARK_HOME", str(spark_home_of_pip()))
-    # The JVM asks for `python3` on PATH otherwise, which is seldom the one that has our packages.
+    # Without it the JVM starts the `python3` on PATH, which seldom has our packages.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if _is_this_machine(master_url):

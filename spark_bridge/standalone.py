@@ -1,7 +1,7 @@
-"""A real standalone Spark on this machine: one master, N workers, each a process of its own.
+"""A real standalone Spark on this machine: a master and N workers, each in its own process.
 
-Made from the pip distribution, which has no `start-master.sh` but has the classes. For demonstrations and tests: it
-listens on loopback addresses only, on ports the kernel chooses, keeps everything in one temporary directory, and dies
+It runs the pip distribution, which lacks `start-master.sh` but has the classes. It is for demonstrations and tests: it
+listens on loopback addresses only, on ports chosen by the kernel, keeps everything in one temporary directory, and dies
 with its parent.
 """
 
@@ -29,9 +29,8 @@ _WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
 _MASTER_READY = re.compile(r"Starting Spark master at (spark://\S+)[\s\S]*New state: ALIVE")
 _WORKER_READY = re.compile(r"Successfully registered with master")
 _DAEMON_MEMORY = "256m"
-"""Heap of the master and of each worker: they only keep books."""
+"""Heap of the master and of each worker, which is small because they run no tasks."""
 
-# A Spark daemon under way, whose log tells when it is ready.
 
 _LOG_POLL_SECONDS = 0.05
 _LOG_TAIL_BYTES = 2_000
@@ -39,7 +38,7 @@ _STOP_TIMEOUT_SECONDS = 5.0
 
 
 class Daemon:
-    """A child process with its log in a file; it dies with this process."""
+    """A Spark daemon as a child process, with its log in a file; it dies with this process."""
 
     def __init__(
         self, name: str, command: Sequence[str], *, directory: Path, environ: Mapping[str, str]
@@ -47,7 +46,7 @@ class Daemon:
         """Start `command`.
 
         Args:
-            name: What errors call it, and its log file.
+            name: Its name in errors, and that of its log file.
             command: Absolute path of a program, and its arguments.
             directory: Takes the log file; the working directory.
             environ: Its whole environment.
@@ -67,7 +66,7 @@ class Daemon:
         """Wait until its log matches.
 
         Raises:
-            ClusterStartError: it ended or the time passed before; the message has the end of its log.
+            ClusterStartError: it ended, or the time passed, before that; the message has the end of its log.
         """
         waiting = Retrying(
             retry=retry_if_result(lambda found: found is None),
@@ -93,7 +92,7 @@ class Daemon:
         self._child.terminate(timeout_seconds=_STOP_TIMEOUT_SECONDS)
 
     def _search_log(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        # Asked before reading, so that the last words of a process that ended are seen.
+        # Polled before reading, so that the last lines of a process that ended are seen.
         exit_code = self._child.exit_code
         match = pattern.search(self._log_path.read_text(errors="replace"))
         if match is None and exit_code is not None:
@@ -107,7 +106,7 @@ class Daemon:
 
 
 class StandaloneCluster:
-    """A context manager around the processes; `master_url` is where to connect to."""
+    """A standalone Spark cluster at `master_url`; a context manager around its processes."""
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class StandaloneCluster:
             workers: Number of worker processes.
             cores_per_worker: Task slots of each, whatever the machine has: members need one each for as long as
                 they live, and DataFrame tasks run in the rest.
-            worker_memory_mib: What executors of one worker may take together, MiB.
+            worker_memory_mib: Memory of all executors of one worker together, MiB.
             worker_hosts: A loopback address for each worker; all have the same if not given. Spark takes workers of
                 one address for one machine, on which it starts no speculative copy of a task that runs there.
             java: The Java to use; found if not given.
@@ -144,7 +143,7 @@ class StandaloneCluster:
 
     @property
     def master_url(self) -> str:
-        """Where to connect to, `spark://HOST:PORT`."""
+        """URL of the master, `spark://HOST:PORT`."""
         assert self._master_url, "start the cluster first"
         return self._master_url
 
@@ -155,7 +154,7 @@ class StandaloneCluster:
 
     @property
     def session_conf(self) -> dict[str, str]:
-        """Settings for a session that uses the whole cluster, one executor a worker."""
+        """Settings of a session that uses the whole cluster, with one executor a worker."""
         return {
             # Known in advance, so that a job can wait until every slot is there.
             "spark.cores.max": str(self.total_cores),
@@ -170,7 +169,7 @@ class StandaloneCluster:
 
     @property
     def directory(self) -> Path:
-        """Holds the daemons' logs, and `work-I/` with those of worker I's executors."""
+        """Directory of the daemons' logs, and of `work-I/` with those of worker I's executors."""
         assert self._directory is not None, "start the cluster first"
         return self._directory
 
@@ -203,7 +202,7 @@ class StandaloneCluster:
             raise
 
     def kill_worker(self, index: int) -> None:
-        """Kill a worker with SIGKILL; its executors notice and exit, and are not replaced."""
+        """Kill a worker with SIGKILL; its executors notice it and exit, and are not replaced."""
         self._workers[index].kill()
 
     def stop(self) -> None:
@@ -237,7 +236,7 @@ class StandaloneCluster:
             "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
             # Otherwise the master claims the fixed port 6066 for submissions that nobody makes.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-            # SIGPWR then announces the end of a worker's machine, and does not end the worker.
+            # Makes SIGPWR announce the end of a worker's machine instead of ending the worker.
             "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",
             "PYSPARK_PYTHON": sys.executable,
         }

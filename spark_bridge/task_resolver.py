@@ -42,9 +42,6 @@ DEADLINE_SECONDS = 30.0
 StubT = TypeVar("StubT")
 
 
-# Offsets of journals on their way between tasks: what one wrote, another wants to see reflected.
-
-
 def token_accumulator(spark: SparkSession) -> Accumulator[dict[str, int]]:
     """Return what tasks add their tokens to, and the driver takes the merged one from: `accumulator.value`.
 

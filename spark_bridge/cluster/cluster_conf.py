@@ -1,4 +1,4 @@
-"""What a `ShardCluster` takes from Spark's conf, so that programs need not hold addresses and secrets.
+"""Settings of a `ShardCluster` in Spark's conf, which keep addresses and secrets out of programs.
 
     spark.broadsheet.etcd.endpoints            comma-separated
     spark.broadsheet.etcd.user, .caFile, .certFile, .keyFile, .serverName
@@ -46,14 +46,11 @@ BROKER_AUTH_KEYS = f"{_SECRET}brokerAuthKeys"
 _SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS)
 _KNOWN = frozenset((ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME, *_SECRETS))
 _CHECKED_PREFIXES = (_ETCD, _SECRET)
-"""A name misspelt below these would turn protection off without a word."""
-
-
-# What may be set for every member of a cluster.
+"""Unknown names below these are refused, because a misspelt one would silently turn protection off."""
 
 
 class MemberSettings(TypedDict, total=False):
-    """What may be set for every member; see `broadsheet.consumer.config.MemberConfig`."""
+    """Settings of every member; see `broadsheet.consumer.config.MemberConfig`."""
 
     bind_host: str
     state_dir: str
@@ -80,7 +77,7 @@ class MemberSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConf:
-    """What the session's conf says; None or empty is what it does not say."""
+    """The cluster's settings in a session's conf; None or empty if not set."""
 
     etcd: EtcdConfig | None
     broker: str | None
@@ -96,7 +93,7 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
     """Read a session's conf.
 
     Raises:
-        ClusterConfError: a name is unknown, or a value unfit; the message names it, and shows no secret.
+        ClusterConfError: a name is unknown, or a value invalid; the message names it, and shows no secret.
     """
     ours = {name: value for name, value in conf.items() if name.startswith(PREFIX) and value}
     for name in sorted(ours):

@@ -1,6 +1,6 @@
-"""How many members a cluster has: adding them, and sending them away without losing a message.
+"""Scales a cluster up and down without losing a message.
 
-Who leaves is told by an order in etcd; it hands its shards over, and then its task returns. Nobody is killed.
+A leaving member gets an order through etcd, hands its shards over, and its task returns. No process is killed.
 """
 
 from __future__ import annotations
@@ -22,24 +22,21 @@ POLL_SECONDS = 0.05
 log = structlog.get_logger()
 
 
-# Chooses who leaves when a cluster shrinks.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A task of the cluster that nobody told to leave."""
+    """A task of the cluster that has no order to leave."""
 
     partition: int
     """Its number."""
     executor_id: str | None
-    """Where its member is announced; None if it is not, at the moment."""
+    """Executor on which its member is announced; None if it is not announced at the moment."""
 
 
 def choose_leavers(seats: Collection[Seat], *, count: int) -> tuple[int, ...]:
-    """Return the numbers of `count` tasks whose members are to leave.
+    """Choose `count` tasks whose members leave; return their numbers.
 
-    Those without a member go first: they serve nothing. Then always one of the executor that has most, so that the rest
-    stay spread; of several the youngest, for it has had the least time to gather state.
+    Tasks without a member go first, because they serve nothing. Then each choice is on the executor that has most, so
+    that the rest stay spread; among several, the youngest, because it has gathered the least state.
 
     Requires:
         0 <= count <= len(seats).
@@ -71,12 +68,12 @@ class Elasticity:
         *,
         slots: Callable[[], int],
     ) -> None:
-        """Bind it; the cluster has no member yet.
+        """Scale a cluster that has no member yet.
 
         Args:
-            jobs: Bring members.
-            membership: Tells who is there, and them what to do.
-            executors: May be drained.
+            jobs: Submits the jobs whose tasks are members.
+            membership: Knows the live members, and sends them orders.
+            executors: Executors that may be drained.
             slots: Returns how many tasks Spark can run at a time.
         """
         self._jobs = jobs
@@ -84,12 +81,12 @@ class Elasticity:
         self._executors = executors
         self._slots = slots
         self._wanted: set[int] = set()
-        """Numbers of the tasks whose members nobody told to leave."""
+        """Numbers of the tasks whose members have no order to leave."""
         self._lock = threading.Lock()
 
     @property
     def wanted(self) -> int:
-        """Members that the cluster is to have."""
+        """Number of members that the cluster is to have."""
         return len(self._wanted)
 
     def members(self) -> tuple[MemberInfo, ...]:
@@ -106,7 +103,7 @@ class Elasticity:
         return self._membership.members()
 
     def set_size(self, members: int) -> None:
-        """Add members, or tell some to leave; return at once."""
+        """Add members, or order some to leave; return at once."""
         with self._lock:
             missing = members - len(self._wanted)
             if missing > 0:
@@ -116,10 +113,10 @@ class Elasticity:
                 self._dismiss(choose_leavers(self._seats(), count=-missing))
 
     def dismiss(self, member: MemberInfo) -> None:
-        """Tell a member to leave for good; return at once.
+        """Order a member to leave for good; return at once.
 
         Raises:
-            ValueError: it is the last one.
+            ValueError: it is the last member.
         """
         with self._lock:
             if self._wanted == {member.partition}:
@@ -140,7 +137,7 @@ class Elasticity:
         self._executors.decommission(executor_id, reason="drained by a ShardCluster")
 
     def wait_settled(self, *, timeout_seconds: float) -> None:
-        """Wait until every wanted member is announced, and no other is left.
+        """Wait until exactly the wanted members are announced.
 
         Raises:
             ScaleTimeoutError: it takes longer; what was begun goes on.
@@ -208,7 +205,7 @@ class Elasticity:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_seconds: float) -> bool:
-    """Ask until the condition holds or the time passes; return whether it holds."""
+    """Poll until the condition holds or the time passes; return whether it holds."""
     deadline = time.monotonic() + timeout_seconds
     pause = threading.Event()
     while not condition():

@@ -1,8 +1,8 @@
-"""What the driver's JVM knows of executors, asked over Py4J.
+"""Queries the driver's JVM for executors, over Py4J.
 
-Asked for, not listened to: a listener in Python costs the JVM's event bus a call into Python for every event of every
-task, and a bus that cannot keep up drops events. To ask takes well under a millisecond, sees a lost executor as soon as
-its connection breaks, and there is no event at all for one that is being decommissioned.
+Polled, not listened to: a listener in Python costs the JVM's event bus a call into Python for every event of every
+task, and a bus that cannot keep up drops events. A query takes well under a millisecond and sees a lost executor as
+soon as its connection breaks; for one that is being decommissioned there is no event at all.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SEPARATOR = ","
 
 
 class Executors:
-    """Executors of a session, as of now. Safe to use from several threads."""
+    """The current executors of a session. Safe to use from several threads."""
 
     def __init__(self, context: SparkContext) -> None:
-        """Bind them.
+        """Query the executors of one session.
 
         Args:
-            context: Whose executors.
+            context: The session's.
         """
         self._context = context
         # `Any` here and below: what Py4J returns has the JVM's types.
@@ -40,10 +40,10 @@ class Executors:
         self._backend: Any = self._jvm_context.schedulerBackend()
         gateway = context._gateway  # noqa: SLF001 - as above
         self.can_be_lost: bool = is_instance_of(gateway, self._backend, _CLIENT_CLASS)
-        """False with a local master, whose one executor is the driver."""
+        """False with a local master, because its only executor is the driver."""
 
     def alive(self) -> frozenset[str]:
-        """Return the ids of those that are connected.
+        """Return the ids of connected executors.
 
         Raises:
             ClusterStoppedError: the session was stopped.
@@ -57,7 +57,7 @@ class Executors:
         return frozenset(filter(None, joined.split(_SEPARATOR)))
 
     def leaving(self, executor_ids: Iterable[str]) -> frozenset[str]:
-        """Return which of these Spark is decommissioning.
+        """Return the executors among these that Spark is decommissioning.
 
         Raises:
             ClusterStoppedError: the session was stopped.
@@ -73,7 +73,7 @@ class Executors:
             raise ClusterStoppedError("the Spark session was stopped") from error
 
     def decommission(self, executor_id: str, *, reason: str) -> None:
-        """Have Spark start no more tasks there, and end the executor once it has none left.
+        """Make Spark start no more tasks there, and end the executor once its tasks have ended.
 
         Raises:
             SparkConfError: the session does not allow it.
@@ -93,57 +93,55 @@ class Executors:
         self._backend.decommissionExecutor(executor_id, info, False, False)
 
 
-# Acts on what becomes of executors: members of a lost one are buried, those of one that leaves are
-# moved.
-#
-#     executor lost             ─► its members' leases are revoked: their shards move now, not when the leases end
-#     executor decommissioned   ─► its members are told to move: shards handed over, started anew elsewhere
-#
-# Both only hurry: a lease ends by itself, and fences hold whatever happens.
-
 LOOK_SECONDS = 0.2
-"""Between two looks at who is alive: one call into the JVM."""
+"""Between two polls of the live executors: one call into the JVM."""
 LOOKS_A_LEAVING = 5
-"""Looks for each one at who is leaving, which takes a call for each executor."""
+"""Polls of the live executors for each poll of the leaving ones, which takes a call for each executor."""
 log = structlog.get_logger()
 
 
 class ExecutorWatch:
-    """Looks from a thread of its own, from `start` to `stop`."""
+    """Moves shards off lost and decommissioned executors, from a background thread.
+
+        executor lost             ─► its members' leases are revoked: their shards move now, not when the leases end
+        executor decommissioned   ─► its members are ordered to move: shards handed over, members restarted elsewhere
+
+    Both only save time: a lease ends by itself, and the stores' fences hold whatever happens.
+    """
 
     def __init__(self, executors: Executors, membership: Membership) -> None:
-        """Bind the watch.
+        """Watch the executors of a cluster.
 
         Args:
-            executors: Whom to watch.
-            membership: Of the cluster, whose members are on them.
+            executors: The executors to watch.
+            membership: The cluster's members.
         """
         self._executors = executors
         self._membership = membership
         self._settled: frozenset[str] = frozenset()
-        """Who was alive when all members of others had been buried."""
+        """Executors alive at the last poll; the members of all others have been buried."""
         self._moved: set[tuple[int, int]] = set()
-        """Task and attempt of members that were told to move."""
+        """Task and attempt of members that were ordered to move."""
         self._looks = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="executor-watch", daemon=True)
 
     def start(self) -> None:
-        """Start to look, if there is anything to be seen."""
+        """Start to poll, unless there is nothing to observe."""
         if self._executors.can_be_lost:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Idempotent, and safe before `start`."""
+        """Stop polling. Idempotent, and safe before `start`."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self) -> None:
-        """Look once.
+        """Poll once.
 
         Raises:
-            EtcdError: etcd did not answer; the next look does what this one could not.
+            EtcdError: etcd did not answer; the next poll does what this one could not.
             ClusterStoppedError: the session was stopped.
         """
         alive = self._executors.alive()
@@ -156,7 +154,8 @@ class ExecutorWatch:
 
     def _bury(self) -> None:
         hosts = self._membership.hosts()
-        # Read after the hosts: whoever hosted a member then is in it, unless lost.
+        # Read after the hosts: it has every executor that hosted a member then, unless that was
+        # lost.
         alive = self._executors.alive()
         lost = [host for host in hosts if host.executor_id not in alive]
         for member_id in self._membership.bury(lost):

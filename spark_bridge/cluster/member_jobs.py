@@ -1,6 +1,6 @@
-"""The Spark jobs whose tasks are members: submitted, watched, and as a last resort cancelled.
+"""Spark jobs whose tasks are members: submitted, watched, and as a last resort cancelled.
 
-A job cannot grow, so each time that the cluster does, another job brings the new members. All are in one job group.
+A job cannot grow, so each growth of the cluster is another job. All jobs are in one job group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POOL_PROPERTY = "spark.scheduler.pool"
 
 
 class MemberJobs:
-    """Each job runs on a thread of its own: other jobs of the session run beside it."""
+    """The jobs of a cluster, each on its own thread, so that the session's other jobs run beside them."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class MemberJobs:
         """Describe the jobs; `add` submits one.
 
         Args:
-            spark: Whose executors host the members.
+            spark: The session whose executors host the members.
             task: What each task does.
-            pool: Of the fair scheduler; None: that of the calling thread.
-            resources: What each task takes; None: one slot.
+            pool: Pool of the fair scheduler; None: that of the calling thread.
+            resources: Resources of each task; None: one slot.
         """
         self._spark = spark
         self._task = task
@@ -48,7 +48,7 @@ class MemberJobs:
         """Their job group, as Spark's pages show it."""
 
     def add(self, count: int) -> range:
-        """Submit a job of so many members; return their numbers, which are new."""
+        """Submit a job of so many members; return their numbers, which were never used before."""
         partitions = range(self._next_partition, self._next_partition + count)
         self._next_partition = partitions.stop
         job = _Job(self._spark, partitions, self._submit)
@@ -58,7 +58,7 @@ class MemberJobs:
 
     @property
     def failure(self) -> Exception | None:
-        """Why Spark gave a job up."""
+        """The reason why Spark gave a job up."""
         return next((job.failure for job in self._jobs if job.failure is not None), None)
 
     @property
@@ -67,14 +67,14 @@ class MemberJobs:
         return frozenset(one for job in self._jobs if not job.ended.is_set() for one in job.members)
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until every job has ended; return whether that is so."""
+        """Wait until every job has ended; return False if that takes longer."""
         deadline = time.monotonic() + timeout_seconds
         return all(
             job.ended.wait(max(0.0, deadline - time.monotonic())) for job in tuple(self._jobs)
         )
 
     def cancel(self) -> None:
-        """Make Spark kill every task: SIGKILL after some seconds, nothing is cleaned up."""
+        """Make Spark kill every task, with SIGKILL after some seconds: nothing is cleaned up."""
         self._spark.sparkContext.cancelJobGroup(self.group)
 
     def _submit(self, partitions: range) -> tuple[MemberResult, ...]:
@@ -83,7 +83,8 @@ class MemberJobs:
         context.setJobGroup(self.group, f"members {members} of {self._task.root}")
         if self._pool is not None:
             context.setLocalProperty(_POOL_PROPERTY, self._pool)
-        # A row a partition: a member's number is not its partition's, if it is not of the first job.
+        # A row a partition carries the member's number, which differs from the partition's in later
+        # jobs.
         rows = context.parallelize(partitions, len(partitions))
         tasks = rows.mapPartitions(self._task)
         if self._resources is not None:
@@ -114,7 +115,7 @@ class _Job:
     def _run(self) -> None:
         try:
             self._submit(self.members)
-        except Exception as error:  # Py4J and Spark raise what they like; the cluster reports it
+        except Exception as error:  # Py4J and Spark raise anything; the cluster reports it
             self.failure = error
         finally:
             self.ended.set()

@@ -1,4 +1,4 @@
-"""A cluster's members as etcd knows them, for the driver: who is alive and where, orders to leave, burials."""
+"""The driver's view of a cluster's members in etcd: live members, their hosts, orders, and revoked leases."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ from broadsheet.spark_bridge.member.orders import all_members_key, attempt_key, 
 
 _log = structlog.get_logger()
 
-# Ends the leases of members that are known to be gone, so that nobody waits for their time to pass.
-#
-# It is only for speed. A process that is wrongly held for gone loses its lease, stops its shards
-# and cannot commit: the stores' fences see to that.
 
 log = structlog.get_logger()
 
@@ -39,7 +35,11 @@ log = structlog.get_logger()
 async def revoke_members(
     etcd: Etcd, keys: Keys, should_revoke: Callable[[Incarnation], bool]
 ) -> tuple[MemberId, ...]:
-    """Revoke the lease of every member that a task made and that `should_revoke` chooses; return who they were."""
+    """Revoke the leases of the members that `should_revoke` chooses among those of tasks; return these members.
+
+    It only saves the time until a lease ends. A live process that is wrongly taken for dead loses its lease, stops its
+    shards and cannot commit, because the stores' fences hold.
+    """
     revoked: list[MemberId] = []
     for member_id, lease in await _members(etcd, keys):
         incarnation = parse_suffix(member_id.suffix)
@@ -59,7 +59,7 @@ async def _members(etcd: Etcd, keys: Keys) -> list[tuple[MemberId, LeaseId]]:
         try:
             parsed = keys.parse(kv.key)
         except KeyDecodeError:
-            continue  # not a member's; whoever watches the root reports it
+            continue  # not a member's key; those who watch the root report it
         assert isinstance(parsed, MemberKey), "read below members/"
         members.append((parsed.member_id, LeaseId(kv.lease)))
     return members
@@ -71,28 +71,28 @@ class MemberInfo:
 
     member_id: MemberId
     endpoint: str
-    """Where it serves gRPC."""
+    """Address at which it serves gRPC."""
     partition: int
-    """Number of its task in the cluster, from 0 on; one that left for good is not replaced under its number."""
+    """Number of its task in the cluster, from 0 on; the number of one that left for good is not used again."""
     attempt: int
-    """How often its task was started before."""
+    """Number of earlier starts of its task."""
     exiting: bool
     executor_id: str
-    """Of the executor that it is on, as Spark calls it."""
+    """Its executor, by Spark's id."""
     log_url: str
-    """Where Spark's pages show its log; empty if the cluster manager does not tell."""
+    """Page on which Spark shows its log; empty if the cluster manager does not tell."""
 
 
 class Membership:
-    """A blocking context manager around an etcd client on a loop of its own."""
+    """A cluster's members and orders; a blocking context manager around an etcd client and its event loop."""
 
     def __init__(self, config: EtcdConfig, keys: Keys, *, application_id: str) -> None:
-        """Describe whose members are meant.
+        """Select a cluster's members.
 
         Args:
             config: How to reach etcd.
-            keys: Where the cluster keeps its keys.
-            application_id: Spark's; the members are those whose tasks it runs.
+            keys: The cluster's keys.
+            application_id: Spark's application, whose tasks the members are.
         """
         self._config = config
         self._keys = keys
@@ -101,11 +101,11 @@ class Membership:
         cluster = f"{application_id}-{uuid4().hex[:8]}"
         self._prefix = cluster_prefix(keys.root, cluster)
         self.orders_prefix = orders_prefix(keys.root, cluster)
-        """Members watch the keys that start so."""
+        """Prefix of the keys that members watch for orders."""
         self.hosts_prefix = hosts_prefix(keys.root, cluster)
-        """Members write where they are to keys that start so."""
+        """Prefix of the keys in which members tell their hosts."""
         self.failure_key = failure_key(keys.root, cluster)
-        """Members that fail write why to this key."""
+        """Key in which a member that fails writes the reason."""
 
     def __enter__(self) -> Self:
         self._loop = LoopThread(name="shard-cluster-etcd")
@@ -128,24 +128,24 @@ class Membership:
         return self._loop.call(self._read_members())
 
     def hosts(self) -> tuple[Host, ...]:
-        """Return where each task's newest attempt was started, also of those that are gone."""
+        """Return the host of each task's newest attempt, dead ones included."""
         return self._loop.call(self._read_hosts())
 
     def order_all_to_leave(self) -> None:
-        """Tell every member to leave, for good."""
+        """Order every member to leave for good."""
         self._loop.call(self._etcd.put(all_members_key(self.orders_prefix), b""))
 
     def order_to_leave(self, partition: int) -> None:
-        """Tell one task's member to leave, for good."""
+        """Order one task's member to leave for good."""
         self._loop.call(self._etcd.put(task_key(self.orders_prefix, partition), b""))
 
     def order_to_move(self, host: Host) -> None:
-        """Tell a member to leave, so that Spark starts it anew."""
+        """Order a member to leave, so that Spark starts it again elsewhere."""
         key = attempt_key(self.orders_prefix, host.partition, host.attempt)
         self._loop.call(self._etcd.put(key, b""))
 
     def bury(self, hosts: Collection[Host]) -> tuple[MemberId, ...]:
-        """Revoke the leases of members whose executors are gone; return who held one."""
+        """Revoke the leases of members whose executors are gone; return the members that held one."""
         gone = {(host.partition, host.attempt) for host in hosts}
         return self._loop.call(
             revoke_members(
@@ -156,12 +156,12 @@ class Membership:
         )
 
     def failure(self) -> str:
-        """Return why a member failed last; empty if none did."""
+        """Return the reason of the latest failure of a member; empty if none failed."""
         found = self._loop.call(self._etcd.get_range(self.failure_key))
         return found.kvs[0].value.decode() if found.kvs else ""
 
     def clear(self) -> None:
-        """End the leases of members that are left, and remove the cluster's own keys."""
+        """Revoke the leases of remaining members, and remove the cluster's own keys."""
         self._loop.call(revoke_members(self._etcd, self._keys, self._is_ours))
         self._loop.call(self._etcd.delete(self._prefix, prefix_range_end(self._prefix)))
 

@@ -5,9 +5,9 @@
         cluster.apply(specs)
         cluster.wait_for_primary([spec.id for spec in specs])
 
-Members are tasks of non-barrier jobs that each live until told to leave; Spark starts a lost one again, alone. Leaving
-is asked for by keys in etcd that every member watches. A cancelled job kills its tasks without a word, so that is the
-last resort.
+Members are tasks of non-barrier jobs, and each lives until it is ordered to leave; Spark restarts a lost one alone.
+Orders to leave are keys in etcd that every member watches. Cancelling a job kills its tasks without a hand-over, so it
+is the last resort.
 """
 
 from __future__ import annotations
@@ -58,23 +58,24 @@ PRIMARY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 """Longest wait for members to leave by themselves; then the job is cancelled."""
 RETURN_SECONDS_MAX = 5.0
-"""For tasks to return once their members are gone."""
+"""Longest wait for tasks to return once their members are gone."""
 CANCEL_SECONDS_MAX = 20.0
 """Spark kills a cancelled Python worker after about 3 s."""
 ALLOCATION = AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0))
-"""Executors are not renewed one by one: balance has nothing to wait for."""
+"""Balancing starts at once, because executors are not replaced one by one."""
 DRAIN_ALONE_SECONDS_MAX = 1.0
-"""Members that all leave together have nobody to hand over to; it covers the time until the last has said so."""
+"""Longest hand-over of members that all leave together: they have no successor, so it only covers the time until the
+last one has announced that it leaves.
+"""
 DRAIN_COVERED_SECONDS_MAX = 5.0
-"""For shards that have a ready replica elsewhere: Spark starts nobody in a member's place before it has left."""
-
-
-# The etcd and the broker that a cluster uses: the user's, or embedded ones on this machine.
+"""Longest hand-over of shards that have a ready replica elsewhere; Spark starts no replacement before the member has
+left.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """How to reach both."""
+    """Addresses of the etcd and the broker in use."""
 
     etcd: EtcdConfig
     broker_address: str
@@ -84,14 +85,14 @@ class Services:
 def find_or_start(
     etcd: EtcdConfig | Sequence[str] | None, broker_address: str | None, *, data_dir: Path
 ) -> Iterator[Services]:
-    """Give the services named, and start what is not named.
+    """Return the services named, and start embedded ones in place of those not named.
 
-    What is started listens on 127.0.0.1, so it serves only executors of this machine.
+    Embedded services listen on 127.0.0.1, so they serve only executors of this machine.
 
     Args:
         etcd: Endpoints of your cluster, or all that is needed to reach it; None starts one.
         broker_address: `http://host:port` of your brokers; None starts one.
-        data_dir: Where started ones keep their data; it survives them.
+        data_dir: Holds the data of embedded services; it survives them.
     """
     from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
     from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
@@ -108,7 +109,7 @@ def find_or_start(
 
 
 class ShardCluster:
-    """Members on executors; a context manager that starts and stops them."""
+    """A cluster of members on Spark executors; a context manager that starts and stops them."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class ShardCluster:
     ) -> None:
         """Describe the cluster; `start` starts it.
 
-        What is not given is taken from the session's conf (`broadsheet.spark_bridge.cluster.cluster_conf`), if it says.
+        Arguments not given are taken from the session's conf (`broadsheet.spark_bridge.cluster.cluster_conf`), if set.
 
         Args:
             spark: A session started with `broadsheet.spark_bridge.recommended_conf()`. Each member takes one task slot
@@ -138,20 +139,20 @@ class ShardCluster:
             application: `module:factory` that executors can import, or a function that makes the application and can
                 be pickled. It takes no argument, or one: the arguments.
             members: Number of members.
-            root: Where the cluster keeps its keys in etcd, e.g. `/broadsheet/flights`. Clusters of one session need
-                roots of their own.
+            root: Prefix of the cluster's keys in etcd, e.g. `/broadsheet/flights`. Each cluster of a session needs
+                another.
             etcd: Endpoints, or all that is needed to reach etcd; None starts one on this machine.
             broker: Address of the journal brokers, `http://host:port`; None starts one on this machine.
             zone: Failure domain of all members; None: each executor's `BROADSHEET_ZONE`, or else its host name.
-            arguments: For the application, beside and before those of the conf. They are not logged.
+            arguments: Arguments of the application; they take precedence over those of the conf. They are not logged.
             pool: Of Spark's fair scheduler, for the members' tasks; None: the calling thread's.
-            resources: What a member takes, by stage-level scheduling; None: one slot of any executor.
-            data_dir: Where a started etcd and broker keep their data; None: in a directory that `stop` removes.
+            resources: Resources of a member, by stage-level scheduling; None: one slot of any executor.
+            data_dir: Holds the data of an embedded etcd and broker; None: a directory that `stop` removes.
             start_timeout_seconds: Longest wait for every member to announce itself.
             settings: Further settings of every member.
 
         Raises:
-            ConnectNotSupportedError: the session is one over Spark Connect.
+            ConnectNotSupportedError: the session is a Spark Connect session.
             SparkConfError: a setting of the session would harm members.
             ClusterConfError: a setting of the session that is meant for clusters is wrong.
             ValidationError: an argument is out of its bounds.
@@ -180,12 +181,12 @@ class ShardCluster:
 
     @property
     def root(self) -> str:
-        """Where the cluster keeps its keys in etcd."""
+        """Prefix of the cluster's keys in etcd."""
         return self._keys.root
 
     @property
     def auth_keys(self) -> str:
-        """Sign requests to the members; empty if they take any."""
+        """Keys that sign requests to the members; empty if members do not check signatures."""
         return self._settings.get("auth_keys", "")
 
     @property
@@ -195,7 +196,7 @@ class ShardCluster:
 
     @property
     def client(self) -> SyncShardClient:
-        """A client of a member that lives now. Take it anew for each use: members come and go.
+        """A client of a live member. Get it again for each use, because members come and go.
 
         Raises:
             NoMemberError: there is none at the moment.
@@ -226,9 +227,9 @@ class ShardCluster:
         return self._running().members()
 
     def last_failure(self) -> str:
-        """Return who failed last, and why, e.g. to explain a member that is missing; empty if none did, or none said.
+        """Return the member that failed last, and the reason; empty if none reported a failure.
 
-        A member that is killed says nothing. Spark starts either anew.
+        A member that is killed reports nothing. Spark restarts it in either case.
 
         Raises:
             ClusterStoppedError: the cluster was stopped, or its job failed.
@@ -247,11 +248,11 @@ class ShardCluster:
         not_on: Container[MemberId] = (),
         timeout_seconds: float = PRIMARY_SECONDS_MAX,
     ) -> dict[str, MemberId]:
-        """Wait until every shard has a primary that serves; return who it is, by shard id.
+        """Wait until every shard has a serving primary; return the primaries by shard id.
 
         Args:
             shard_ids: The shards.
-            not_on: Members that do not count, e.g. one that was killed and that etcd does not know to be gone yet.
+            not_on: Members that do not count, e.g. one that was killed and whose lease has not ended yet.
             timeout_seconds: Longest wait.
 
         Raises:
@@ -263,10 +264,10 @@ class ShardCluster:
         )
 
     def scale(self, members: int, *, timeout_seconds: float = SCALE_SECONDS_MAX) -> None:
-        """Have so many members from now on, and wait until that is so.
+        """Change the number of members, and wait until it is reached.
 
-        New ones take task slots that are free, or become so; they are given shards as they come. Who leaves hands its
-        shards over first: those that are on the fullest executors, the youngest first.
+        New members take task slots that are free, or become free; they are assigned shards as they come. Leaving
+        members hand their shards over first; those on the fullest executors leave first, the youngest of them first.
 
         Raises:
             ScaleTimeoutError: it takes longer. It goes on: members come as soon as Spark has slots, or leave.
@@ -280,7 +281,7 @@ class ShardCluster:
     def drain(
         self, target: MemberInfo | MemberId | str, *, timeout_seconds: float = SCALE_SECONDS_MAX
     ) -> None:
-        """Empty a member or an executor: shards are handed over first; wait until that is done.
+        """Empty a member or an executor: hand its shards over, and wait until that is done.
 
         A member leaves for good, and the cluster is smaller by it. An executor, named by Spark's id for it, is
         decommissioned: its members are started again on others as slots allow, Spark places no further task there, and
@@ -302,7 +303,7 @@ class ShardCluster:
             running.wait_settled(timeout_seconds=timeout_seconds)
 
     def stop(self) -> None:
-        """Stop the members, by asking first, and let go of everything. Idempotent."""
+        """Stop the members, by orders first, and release everything. Idempotent."""
         jobs, self._jobs = self._jobs, None
         try:
             if jobs is not None:
@@ -391,7 +392,8 @@ class ShardCluster:
         raise NotInClusterError(member_id, known=f"members {known or 'none'}")
 
     def _refuse_second_cluster(self) -> None:
-        # Two clusters of one application and one root would take each other's members for dead predecessors.
+        # Two clusters of one application and root would each take the other's members for dead
+        # predecessors.
         if running := self._membership.members():
             raise ClusterStartError(
                 f"{len(running)} members of this Spark application are at {self.root} already: "
@@ -404,7 +406,7 @@ class ShardCluster:
             left = self._membership.members
             if not wait_until(lambda: not left(), timeout_seconds=STOP_SECONDS_MAX):
                 log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
-            # What is left then are members whose time is up, and tasks that wait for a slot, maybe for ever.
+            # Left are members that took too long, and tasks that wait for a slot, maybe for ever.
             elif jobs.wait(RETURN_SECONDS_MAX):
                 return
             jobs.cancel()
@@ -412,7 +414,7 @@ class ShardCluster:
 
     def _clear(self) -> None:
         self._watch.stop()  # before its orders are cleared away
-        # What was killed could not revoke its lease; nobody shall wait for it.
+        # Killed members could not revoke their leases, and nothing should wait for these to expire.
         self._membership.clear()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the driver does to a cluster's shards, through whichever member answers."""
+"""Applies shard specs and waits for primaries, from the driver, through any member that answers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,13 @@ from broadsheet.spark_bridge.errors import NoMemberError
 log = structlog.get_logger()
 
 
-# A client of whichever member lives: members come and go, their addresses with them.
-
-
 class MemberClient:
-    """Keeps a connection to one member for as long as it lives, and then finds another."""
+    """A connection to one live member; when that is gone, to another one."""
 
     def __init__(
         self, members: Callable[[], Sequence[MemberInfo]], *, auth: ClientAuth | None
     ) -> None:
-        """Create it, not connected.
+        """Create it, without a connection.
 
         Args:
             members: Returns the live members.
@@ -45,7 +42,7 @@ class MemberClient:
         self._unreachable: set[MemberId] = set()
 
     def current(self) -> SyncShardClient:
-        """Return a client of a member that etcd knows, preferably of one that was reachable.
+        """Return a client of a live member, preferably of one that was reachable.
 
         Raises:
             NoMemberError: there is none at the moment.
@@ -68,7 +65,7 @@ class MemberClient:
         return client
 
     def give_up(self) -> None:
-        """Let go of the member in use, which did not answer, and prefer others from now on."""
+        """Drop the member in use, which did not answer, and prefer others from now on."""
         if self._connected is not None:
             self._unreachable.add(self._connected[0])
             self.close()
@@ -80,25 +77,24 @@ class MemberClient:
             connected[1].close()
 
 
-# Who serves which shard, read from a listing.
 @dataclass(frozen=True, slots=True)
 class ShardReplicas:
     """The shards of a listing, by id."""
 
     primaries: Mapping[str, MemberId] = field(default_factory=dict)
-    """Those that serve."""
+    """Members that serve as primary, by shard id."""
     statuses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What each replica of a shard says, for messages."""
+    """Status of each replica of a shard, for messages."""
 
     def describe(self, shard_id: str) -> str:
-        """Tell what is known of a shard, on one line."""
+        """Return what is known of a shard, on one line."""
         if shard_id not in self.statuses:
             return f"{shard_id} (no such shard)"
         return f"{shard_id} ({', '.join(self.statuses[shard_id]) or 'assigned to nobody'})"
 
 
 def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) -> ShardReplicas:
-    """Read a listing; replicas on the members `not_on` do not count."""
+    """Return the replicas of a listing; those on the members `not_on` do not count."""
     primaries: dict[str, MemberId] = {}
     statuses: dict[str, tuple[str, ...]] = {}
     for shard in listing.shards:
@@ -117,7 +113,7 @@ class Shards:
     """Applies specs, and waits for primaries; a member that cannot be reached is not asked again."""
 
     def __init__(self, client: MemberClient) -> None:
-        """Bind them.
+        """Use one cluster.
 
         Args:
             client: Of the cluster's members.

@@ -1,4 +1,4 @@
-"""Arrow messages, each a UUID and a stream of one record batch: decoded into batches, and encoded from them."""
+"""Decodes and encodes Arrow messages, each a UUID and a stream of one record batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_
 
 
 class ArrowDecoder:
-    """Decodes the messages of one journal, each of which is a batch of rows."""
+    """Decodes one journal's messages, each a batch of rows; columns that a batch lacks are null."""
 
     whole_bytes = staticmethod(whole_frames)
 
@@ -33,7 +33,7 @@ class ArrowDecoder:
         """Return the rows of whole frames.
 
         Raises:
-            FramingError: a message is no Arrow stream, or its columns have other types.
+            FramingError: a message is not an Arrow stream, or its columns have other types.
         """
         frames = frames_of(content)
         begins, ends = places_of(content, frames)
@@ -72,10 +72,10 @@ class ArrowDecoder:
 
 
 def read_arrow(payload: bytes) -> pa.Table:
-    """Return the rows of a message, validated; none if it is an acknowledgement.
+    """Return the validated rows of a message; none if it is an acknowledgement.
 
     Raises:
-        ValueError: it is no Arrow stream, or not a valid one.
+        ValueError: it is not a valid Arrow stream.
     """
     if len(payload) <= _UUID_BYTES:
         return pa.table({})
@@ -95,11 +95,11 @@ def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
 # An acknowledgement is a UUID alone. The UUID precedes the stream so that sequencing parses no Arrow.
 
 _FRAME_BYTES_AIM = FRAME_BYTES_MAX // 8
-"""Longer stretches are cut in two: readers hold a whole message in memory, and refuse one of 64 MiB."""
+"""Longer stretches are cut in two, because readers hold a whole message in memory and refuse one of 64 MiB."""
 
 
 class ArrowFrames:
-    """Encodes batches of rows."""
+    """Encodes batches of rows as framed Arrow messages."""
 
     content_type = ARROW_STREAM
 
@@ -110,7 +110,7 @@ class ArrowFrames:
         stamper: Stamper,
         order: Indices | None = None,
     ) -> Encoded:
-        """Return the messages of each stretch of rows, one for a stretch unless it is large."""
+        """Return the messages of each stretch of rows: one, unless the stretch is large."""
         rows = in_order(rows, order)
         streams = [_cut(rows.slice(begin, end - begin)) for begin, end in stretches]
         messages = [len(pieces) for pieces in streams]
@@ -127,7 +127,7 @@ class ArrowFrames:
 
 
 def _cut(rows: pa.RecordBatch) -> list[bytes]:
-    """Return the IPC streams of rows, each of a bearable length unless a single row is longer."""
+    """Return the IPC streams of rows, each at most the aimed length unless a single row is longer."""
     if rows.nbytes <= _FRAME_BYTES_AIM or rows.num_rows == 1:
         return [_stream_of(rows)]
     half = rows.num_rows // 2

@@ -1,4 +1,4 @@
-"""CSV records, decoded into Arrow batches and encoded from them: the UUID, then a field for each column in order."""
+"""Decodes and encodes CSV records: the UUID, then a field for each column in order."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 
 _UUID_COLUMN = "\0uuid"
-"""No column of anybody's is called so."""
+"""A name that no user's column has."""
 
 
 class CsvDecoder:
-    """Decodes the records of one journal."""
+    """Decodes one journal's records into Arrow batches."""
 
     def __init__(self, columns: RowColumns) -> None:
-        """Say what is wanted.
+        """Select the columns.
 
         Raises:
-            OptionError: CSV has nothing for a column.
+            OptionError: CSV cannot represent a column.
         """
         for field in columns.of_messages:
             if isinstance(field.dataType, (ArrayType, MapType, StructType)):
@@ -57,7 +57,7 @@ class CsvDecoder:
         """Return the messages of whole records.
 
         Raises:
-            FramingError: a record has other fields than there are columns, or a value does not fit its own.
+            FramingError: a record's fields are not as many as the columns, or a value does not fit its column.
         """
         records = _records(content.data)
         try:
@@ -124,7 +124,7 @@ _CSV_LINES_UUID_COLUMN = "uuid"
 
 
 class CsvLines:
-    """Encodes batches of rows."""
+    """Encodes batches of rows as CSV records."""
 
     content_type = CSV
 

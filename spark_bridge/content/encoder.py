@@ -1,4 +1,4 @@
-"""The interface of encoders, which turn rows into messages, and the Spark types that each can write."""
+"""The interface of encoders, which turn rows into messages, and a check of the types that they write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from broadsheet.spark_bridge.journal_sink.texts import Indices
 
 Stretches: TypeAlias = Sequence[tuple[int, int]]
-"""Ranges [begin, end) of rows, none of them empty, each of which goes to one journal; shape (S,)."""
+"""Non-empty ranges [begin, end) of rows, each for one journal; shape (S,)."""
 
 
 class Encoded(NamedTuple):
@@ -39,11 +39,11 @@ class Encoded(NamedTuple):
     contents: Sequence[bytes | memoryview]
     """Whole frames of each stretch of rows; shape (S,)."""
     messages: list[int]
-    """How many; shape (S,)."""
+    """Number of messages; shape (S,)."""
 
 
 class Encoder(Protocol):
-    """Makes messages of rows. It is pickled on the driver and used in tasks."""
+    """Turns rows into messages. Pickled on the driver, used in tasks."""
 
     content_type: str
 
@@ -58,10 +58,10 @@ class Encoder(Protocol):
 
         Args:
             rows: N of them.
-            stretches: Which are written where.
-            stamper: Mints their UUIDs.
-            order: The rows by their places, shape (N,), to be written, and counted by `stretches`, in this order; None:
-                as they are.
+            stretches: The rows of each journal.
+            stamper: Mints the messages' UUIDs.
+            order: Row indices, shape (N,), in the order in which rows are written and counted by `stretches`; None: as
+                they are.
 
         Raises:
             PublishError: a value cannot be encoded; the message names its column.
@@ -74,12 +74,12 @@ class Encoder(Protocol):
 
 
 def in_order(rows: pa.RecordBatch, order: Indices | None) -> pa.RecordBatch:
-    """Return rows in the order in which they are to be written, for encoders that write one after the other."""
+    """Return rows in the order of writing, for encoders that write them one after the other."""
     if order is None:
         return rows
     import pyarrow as pa
 
-    # Given the NumPy array itself, Arrow takes twice as long.
+    # Wrapped, because Arrow takes twice as long with the NumPy array itself.
     return rows.take(pa.array(order))
 
 
@@ -102,7 +102,7 @@ def check_columns(schema: StructType, *, form: str, nested: bool) -> None:
 
     Args:
         schema: Of the rows.
-        form: What the messages are, for the error.
+        form: Name of the encoding, for the error.
         nested: Whether lists, maps and structs can be written.
 
     Raises:
@@ -128,7 +128,7 @@ def check_columns(schema: StructType, *, form: str, nested: bool) -> None:
 
 
 def _leaves(kind: DataType, path: str) -> Iterable[tuple[str, DataType]]:
-    """Yield each type within `kind`, itself first unless it is the whole schema, with its path."""
+    """Yield `kind`, unless it is the whole schema, and each type within it, with its path."""
     if path:
         yield path, kind
     if isinstance(kind, StructType):

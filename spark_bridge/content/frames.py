@@ -1,4 +1,4 @@
-"""Length-prefixed frames of a partition's content, shared by the protobuf and Arrow decoders."""
+"""Finds length-prefixed frames in a partition's content, for the protobuf and Arrow decoders."""
 
 from __future__ import annotations
 

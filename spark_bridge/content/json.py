@@ -1,8 +1,8 @@
-"""JSON lines: decoded into Arrow batches, and encoded from them.
+"""Decodes JSON lines into Arrow batches, and encodes them.
 
-Arrow's reader decodes numbers, strings, booleans, times, lists and structs at some hundred MB/s. It does not know maps
-and binaries, and refuses a number where a string is expected; such a batch is decoded value by value, which either
-succeeds or names the value at fault.
+Arrow's reader decodes numbers, strings, booleans, times, lists and structs at some hundred MB/s. It knows neither maps
+nor binaries, and refuses a number where a string is expected. Such a batch is decoded value by value, which either
+succeeds or names the invalid value.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _INT_BITS: Final[dict[type[DataType], int]] = {
     LongType: 64,
 }
 _BEYOND: Final = 1 << 64
-"""Of whole numbers; 1e999999999 is not to be written out."""
+"""Bound of exponents of whole numbers, because 1e999999999 must not be expanded."""
 _NOT_FINITE: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
-"""As Spark's JSON writer writes them."""
+"""Names that Spark's JSON writer gives them."""
 _text = msgspec.json.Decoder(str).decode
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -89,16 +89,16 @@ def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
     """Return the undecoded values of a JSON object by name.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a JSON object.
     """
     return _object(payload)
 
 
 def converter(data_type: DataType) -> Convert:
-    """Return what makes values of a type of JSON texts.
+    """Return the converter of JSON texts to values of a type.
 
     Raises:
-        TypeError: JSON has nothing for this type.
+        TypeError: JSON cannot represent this type.
     """
     match data_type:
         case StructType():
@@ -142,7 +142,7 @@ def _struct(data_type: StructType) -> Convert:
 
 
 def _string(text: bytes) -> str:
-    """Return a string, or any other value as it is written: so does Spark."""
+    """Return a string, or the JSON text of any other value, as Spark does."""
     return _text(text) if text.startswith(b'"') else text.decode()
 
 
@@ -228,18 +228,18 @@ _SCALARS: Final[dict[type[DataType], Convert]] = {
 
 
 class JsonDecoder:
-    """Decodes the lines of one journal."""
+    """Decodes one journal's JSON lines into Arrow batches."""
 
     def __init__(self, columns: RowColumns, *, permissive: bool) -> None:
-        """Say what is wanted.
+        """Select the columns.
 
         Args:
             columns: Of the batches.
-            permissive: Whether a value that does not fit its column becomes null, instead of an error; and a message
+            permissive: Whether a value that does not fit its column becomes null instead of an error, and a message
                 that is no JSON object a row of nulls.
 
         Raises:
-            OptionError: JSON has nothing for a column.
+            OptionError: JSON cannot represent a column.
         """
         self._columns = columns
         self._permissive = permissive
@@ -283,7 +283,7 @@ class JsonDecoder:
                 values = _read_at_once(content.data, self._readable, len(starts))
                 return {f.name: values[f.name].cast(f.type) for f in self._arrow_fields}
             except pa.ArrowInvalid:
-                pass  # what Arrow refuses is read value by value, which tells where it is wrong
+                pass  # read value by value instead, which finds the invalid value
         return self._read_one_by_one(content, starts, stops)
 
     def _read_one_by_one(
@@ -326,11 +326,11 @@ def _read_at_once(data: bytes, schema: pa.Schema, lines: int) -> dict[str, pa.Ar
     if not data.isascii():
         try:
             data.decode()
-        except UnicodeDecodeError as error:  # Arrow's reader would hand the bytes on as a text
+        except UnicodeDecodeError as error:  # Arrow's reader would pass the bytes on as text
             raise pa.ArrowInvalid(str(error)) from error
     table = pa_json.read_json(
         pa.BufferReader(data),
-        # One block, so that each column is one array. Spark runs a task a core: no further threads.
+        # One block, so that each column is one array. No threads, because Spark runs a task on each core.
         read_options=pa_json.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
         parse_options=pa_json.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior="ignore"
@@ -342,7 +342,7 @@ def _read_at_once(data: bytes, schema: pa.Schema, lines: int) -> dict[str, pa.Ar
 
 
 def _readable_schema(schema: StructType) -> pa.Schema | None:
-    """Return the columns for Arrow's reader, None if it cannot read them all."""
+    """Return the schema for Arrow's reader; None if it cannot read every column."""
     fields = []
     for field in schema:
         if isinstance(field.dataType, DateType):
@@ -382,14 +382,14 @@ _HEAD: Final = ('{"_meta":{"uuid":"', '"}')
 _JSON_LINES_NOT_FINITE: Final = MappingProxyType(
     {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 )
-"""JSON has no such numbers; Spark's sink writes them as strings too."""
+"""Written as strings, as by Spark's sink, because JSON has no such numbers."""
 _CONTROLS: Final = MappingProxyType({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
 _CONTROLS_END: Final = 32
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
 
 class JsonLines:
-    """Encodes batches of rows."""
+    """Encodes batches of rows as JSON lines."""
 
     content_type = NDJSON
 
@@ -401,7 +401,7 @@ class JsonLines:
             ignore_null_fields: Leave out fields that are null.
 
         Raises:
-            PublishError: a column cannot be written, or is named as the message's UUID is.
+            PublishError: a column cannot be written, or has the name of the UUID's field.
         """
         check_columns(schema, form="JSON", nested=True)
         if "_meta" in schema.names:
@@ -428,7 +428,7 @@ class JsonLines:
         )
 
     def acknowledgement(self, uuid: bytes) -> bytes:
-        """Return the line that acknowledges, given its UUID."""
+        """Return the line of an acknowledgement, given its UUID."""
         return LineFraming().frame(JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}))
 
     def _field(self, name: str, column: Any) -> list[Part]:
@@ -441,7 +441,7 @@ class JsonLines:
         return [label, pc.fill_null(_join(parts), "null")]
 
     def _value(self, column: Any) -> list[Part]:
-        """Return a column's values as parts to be joined; the join is null where a value is."""
+        """Return a column's values as parts to be joined; the join is null where a value is null."""
         kind = column.type
         if pa.types.is_null(kind):
             return [pa.nulls(len(column), pa.string())]
@@ -459,7 +459,7 @@ class JsonLines:
 
     def _entries(self, column: Any) -> Any:
         keys = column.keys
-        # A key of JSON is a string, whatever it is in Arrow.
+        # JSON keys are strings, whatever their Arrow type.
         texts = self._value(keys) if _is_quoted(keys.type) else ['"', *self._value(keys), '"']
         return _join([*texts, ":", self._elements(column.items)])
 
@@ -470,14 +470,14 @@ class JsonLines:
         if not parts:
             text = pa.array(["{}"] * len(column), pa.string())
         else:
-            # Every field brings a comma before it, and the first of them is one too many.
+            # Every field comes with a comma before it; the first comma is removed.
             body = pc.utf8_slice_codeunits(_join(parts, nulls=""), 1)
             text = _join(["{", body, "}"])
         return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))
 
 
 def _head(uuids: Bytes) -> list[Part]:
-    """Return what lines begin with, up to the UUID's closing brace."""
+    """Return the beginning of each line, up to the UUID's closing brace."""
     before, after = _HEAD
     found = first_digits(uuids)
     if found is None:
@@ -507,7 +507,7 @@ def _join(parts: Sequence[Part], *, nulls: str | None = None) -> Any:
 
 
 def _merged(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts, with strings that follow each other made one."""
+    """Return the parts, with consecutive strings merged."""
     merged: list[Part] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):

@@ -1,4 +1,4 @@
-"""Protobuf messages of one class, length-prefixed: decoded into Arrow batches, and encoded from them."""
+"""Decodes and encodes length-prefixed protobuf messages of one class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ProtobufDecoder:
-    """Decodes the messages of one journal, a row each."""
+    """Decodes one journal's messages, a row each; columns that no field fills are null."""
 
     whole_bytes = staticmethod(whole_frames)
 
@@ -44,7 +44,7 @@ class ProtobufDecoder:
         """Return the messages of whole frames.
 
         Raises:
-            FramingError: a message is none of the class, or its fields do not fit the columns.
+            FramingError: a message is not of the class, or its fields do not fit the columns.
         """
         frames = frames_of(content)
         begins, ends = places_of(content, frames)
@@ -100,7 +100,7 @@ def _value_of(field: Any, value: Any) -> Any:
 
 
 class ProtobufFrames:
-    """Encodes batches of rows."""
+    """Encodes batches of rows as framed protobuf messages."""
 
     content_type = PROTOBUF_FIXED
 
@@ -163,7 +163,7 @@ class ProtobufFrames:
         )
 
     def acknowledgement(self, uuid: bytes) -> bytes:
-        """Return a frame with nothing but the UUID."""
+        """Return a frame that holds only the UUID."""
         message_class = imported(self._class_name, option="messageType")
         message = message_class(**{self._uuid_field: uuid})
         return FixedFraming().frame(message.SerializeToString())
@@ -178,7 +178,7 @@ def _serialized(message_class: Any, values: Mapping[str, Any]) -> bytes:
 
 
 def _culprit(message_class: Any, values: Mapping[str, Any]) -> str | None:
-    """Name the column whose value its field refuses."""
+    """Return the column whose value its field refuses."""
     for name, value in values.items():
         try:
             message_class(**{name: value})
@@ -195,7 +195,7 @@ def _python_values(column: Any) -> list[Any]:
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """Return a nested value as protobuf's constructors want it: maps as dicts, and no nulls within structs."""
+    """Return a nested value for protobuf's constructors: maps as dicts, structs without nulls."""
     if value is None:
         return None
     if pa.types.is_map(kind):

@@ -1,4 +1,4 @@
-"""Rows into journals, exactly once: what `df.write.format("journal")` and `df.writeStream.format("journal")` do."""
+"""Writes rows into journals, exactly once: `df.write.format("journal")` and `df.writeStream.format("journal")`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceWriter:
-    """Return what publishes a DataFrame once.
+    """Return the writer that publishes a DataFrame once.
 
     Raises:
         OptionError: an option is unknown, missing or wrong.
@@ -33,7 +33,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamWriter:
-    """Return what publishes a stream of micro-batches.
+    """Return the writer that publishes a stream of micro-batches.
 
     Raises:
         OptionError: an option is unknown, missing or wrong.

@@ -1,7 +1,7 @@
-"""What one attempt of a task does: append its rows to journals, uncommitted, as a producer of its own.
+"""Performs one attempt of a task: appends its rows to journals, uncommitted, as a new producer.
 
-Nothing that it wrote is visible to readers of committed messages until the driver acknowledges this very attempt. One
-that fails, or that Spark passes over for a copy of it, leaves bytes that nobody will ever acknowledge.
+Readers of committed messages see nothing of it until the driver acknowledges this very attempt. An attempt that fails,
+or that loses to a speculative copy, leaves bytes that are never acknowledged.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     from broadsheet.spark_bridge.journal_source.options import Access
 
 _FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 5 << 20
-"""What is worth being encoded at once, and an append, all journals together: bytes of rows in memory, and of UUIDs. It
-grows, so that brokers soon have something to do."""
+"""Size of a chunk, which is encoded at once and appended, all journals together: bytes of rows in memory and of UUIDs.
+It grows, so that brokers get their first appends soon.
+"""
 _APPEND_GROWTH = 4
 _WHOLE_BYTES_MAX = 8 << 20
-"""Of an append in one message: brokers take 16 MiB, and a write does not wait for other appends of its client."""
+"""Largest append in one message: brokers take 16 MiB, and a write does not wait for other appends of its client."""
 
 Chunk: TypeAlias = dict[str, list[bytes | memoryview]]
-"""What is worth an append, by journal."""
+"""Content of one append to each journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """How rows become messages of journals; made on the driver, the same for all tasks."""
+    """A plan of turning rows into journals' messages; made on the driver, the same for all tasks."""
 
     access: Access
     """Of the brokers."""
@@ -48,22 +49,22 @@ class WritePlan:
     mapping: RowMapping
     encoder: Encoder
     hidden_columns: tuple[str, ...] = ()
-    """For the mapping, not for the messages."""
+    """Columns for the mapping, left out of the messages."""
 
 
 def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> CommitAttempt:
-    """Append every row, and return what commits them.
+    """Append every row, uncommitted, and return their acknowledgements.
 
     Raises:
         PublishError: a row cannot be encoded or mapped.
-        ConsumerError: a broker refused, or nobody knows whether it took an append; another attempt begins anew.
+        ConsumerError: a broker refused, or the outcome of an append is unknown; another attempt starts over.
     """
     with asyncio.Runner() as runner:
         return runner.run(_write(_Chunks(batches, plan), plan))
 
 
 async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
-    # gRPC may only be used after the fork that made this process, so it is imported here.
+    # Imported here, because gRPC may only be used after the fork that made this process.
     from broadsheet.allocator.runtime.task_group import TaskGroup
     from broadsheet.consumer.journal.appender import BULK_CHUNK_BYTES
     from broadsheet.spark_bridge.brokers import open_client
@@ -74,7 +75,7 @@ async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
     ) as journals:
         chunk = await asyncio.to_thread(chunks.next)
         while chunk:
-            # The next one is encoded while this one is appended.
+            # The next chunk is encoded while this one is appended.
             async with TaskGroup() as tasks:
                 appending = tasks.start_soon(_append(journals, chunk), name="append")
                 chunk = await asyncio.to_thread(chunks.next)
@@ -91,7 +92,7 @@ async def _append(journals: JournalClient, chunk: Chunk) -> None:
 
 
 class _Chunks:
-    """Encodes batches into chunks that are worth an append. Each method runs on any thread, one at a time."""
+    """Encodes batches into chunks. Methods run on any thread, one at a time."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], plan: WritePlan) -> None:
         self._batches = batches
@@ -102,7 +103,7 @@ class _Chunks:
         self._journals: set[str] = set()
 
     def next(self) -> Chunk:
-        """Return the next content by journal; nothing at the end."""
+        """Return the next chunk; empty at the end."""
         chunk: Chunk = {}
         batches: list[pa.RecordBatch] = []
         size = 0
@@ -119,7 +120,7 @@ class _Chunks:
         return chunk
 
     def attempt(self) -> CommitAttempt:
-        """Return what commits everything encoded."""
+        """Return the acknowledgement of everything encoded."""
         return CommitAttempt(
             messages=self._messages,
             acknowledgement=self._plan.encoder.acknowledgement(
@@ -142,7 +143,7 @@ class _Chunks:
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the rows in as few batches as can hold them: there is much to do that costs by the batch."""
+    """Return the rows in as few batches as possible, because much work costs the same for each batch."""
     if len(batches) < 2:
         return batches
     joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
@@ -150,7 +151,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _stretches_of(indices: Indices) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return each value of an ascending array that is not empty, and the range of its places."""
+    """Return each value of a non-empty ascending array, and its range of indices."""
     begins = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist()]
     ends = [*begins[1:], len(indices)]
     return indices[begins].tolist(), list(zip(begins, ends, strict=True))

@@ -1,13 +1,14 @@
-"""The driver's part: make what tasks wrote a fact, then tell the readers.
+"""Commits what tasks wrote, on the driver: record it in etcd, then append acknowledgements.
 
     STARTED        tasks are done; nothing is visible
-    RECORDED       etcd has the acknowledgements: from here on the rows are published, whoever has to finish it
+    RECORDED       etcd has the acknowledgements: from here on the rows are published, whichever driver finishes it
     ACKNOWLEDGED   a journal has its acknowledgements, once for each journal
     FINISHED       every journal has
 
-Killed before RECORDED, the rows were never there. Killed after it, whoever commits the same thing again finds the
-record and appends *its* acknowledgements; readers that have them already take them for duplicates. All acknowledgements
-of a journal are one append, so that no reader at its end sees some tasks' rows and not the others'.
+If the driver is killed before RECORDED, nothing was published. If it is killed after it, the next driver that commits
+the same thing finds the record and appends *its* acknowledgements; readers that have them already discard the
+duplicates. All acknowledgements of a journal are one append, so that a reader at its end sees the rows of all tasks or
+of none.
 
 Source: gazette/core message/publisher.go (BuildAckIntents: intents are stored durably before they are written).
 """
@@ -40,11 +41,13 @@ _log = structlog.get_logger()
 ACKNOWLEDGE_TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS = 0.5
 _PRUNE_EVERY_BATCHES = 1_000
-"""How often a query prunes; also with its first batch, so that forgotten queries are made up for by new ones."""
+"""Batches between two prunings by a query. It also prunes with its first batch, so that new queries clean up after
+abandoned ones.
+"""
 
 
 class CommitStep(Enum):
-    """How far a commit has come."""
+    """The steps of a commit."""
 
     STARTED = "started"
     RECORDED = "recorded"
@@ -53,29 +56,29 @@ class CommitStep(Enum):
 
 
 StepObserver: TypeAlias = Callable[[CommitStep, int], None]
-"""Is called after each step with the number of the batch, -1 if it is none."""
+"""Called after each step with the number of the micro-batch; -1 for a batch write."""
 
 
 def observe_nothing(step: CommitStep, batch: int) -> None:
-    """Take no notice."""
+    """Ignore the step."""
     del step, batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTarget:
-    """Where commits are remembered and acknowledged."""
+    """The etcd that records commits, and the brokers that take acknowledgements."""
 
     access: Access
     """Of the brokers."""
     etcd: EtcdConfig
     root: str
     retention_days: int | None
-    """How long it is remembered what was committed; None prunes nothing."""
+    """Retention of records of commits; None prunes nothing."""
     on_step: StepObserver = observe_nothing
 
 
 async def committed_publication(target: CommitTarget, name: str) -> Publication | None:
-    """Return what is published under a name; None if nothing is."""
+    """Return the publication of a name; None if there is none."""
     from broadsheet.allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
@@ -94,19 +97,19 @@ async def committed_batch(target: CommitTarget, query: str) -> int:
 async def commit_publication(
     target: CommitTarget, name: str, record: Publication, *, keep: bool = True
 ) -> Publication:
-    """Publish a DataFrame under a name, or finish what was published under it before.
+    """Publish a DataFrame under a name, or finish an earlier publication of that name.
 
     Args:
-        target: Where.
+        target: Records and acknowledges it.
         name: The publication's.
-        record: What tasks wrote.
+        record: The attempts that tasks wrote.
         keep: Remember the name afterwards.
 
     Returns:
-        What is published: `record`, unless there was another.
+        The publication of that name: `record`, unless there was an earlier one.
 
     Raises:
-        PublishError: it is committed, but not acknowledged in every journal; the message says how to go on.
+        PublishError: it is committed, but not acknowledged in every journal; the message says how to finish it.
         EtcdUnavailableError: etcd did not answer; commit again under the same name.
     """
     from broadsheet.allocator.etcd.client import EtcdClient
@@ -152,10 +155,10 @@ async def commit_micro_batch(target: CommitTarget, query: str, record: Publicati
 
 
 async def finish_publication(target: CommitTarget, name: str) -> None:
-    """Acknowledge what tasks found published under a name.
+    """Acknowledge a publication that tasks found under its name.
 
     Raises:
-        PublishError: it is forgotten since, or not every journal could be acknowledged.
+        PublishError: its record was pruned since, or not every journal could be acknowledged.
     """
     record = await committed_publication(target, name)
     if record is None:
@@ -170,7 +173,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
     """Acknowledge a micro-batch that tasks found committed.
 
     Raises:
-        PublishError: it is forgotten since.
+        PublishError: its record was pruned since.
     """
     from broadsheet.allocator.etcd.client import EtcdClient
 
@@ -189,7 +192,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
 
 
 async def acknowledge(target: CommitTarget, record: Publication) -> None:
-    """Append a publication's acknowledgements, each journal's at once; appended twice they do no harm."""
+    """Append a publication's acknowledgements, one append a journal; repeated ones do no harm."""
     from broadsheet.spark_bridge.brokers import open_client
 
     async with (
@@ -210,7 +213,7 @@ async def _prune(etcd: EtcdClient, target: CommitTarget) -> None:
 
 
 async def _append_again(journals: JournalClient, journal: str, intent: bytes) -> None:
-    """Append until an answer comes."""
+    """Repeat an append until the broker answers."""
     repeating = AsyncRetrying(
         retry=retry_if_exception_type(AppendOutcomeUnknownError), wait=wait_fixed(_RETRY_SECONDS)
     )

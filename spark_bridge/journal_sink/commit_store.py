@@ -1,10 +1,10 @@
-"""What is committed, in etcd: the one place that decides whether rows were published.
+"""Records of commits in etcd, which alone decide whether rows were published.
 
     {root}.publications/{name}      a DataFrame published under a name: written once, if it is absent
     {root}.queries/{query}          the latest micro-batch of a streaming query: replaced by the next one's, and by
-                                    nothing else, so an older batch that turns up again is known for committed
+                                    nothing else, so an older batch that is repeated is known to be committed
 
-A record goes when its time is over (`prune`): whoever comes then under its name publishes anew.
+A record is pruned after its retention (`prune`): after that, a publication of its name publishes again.
 """
 
 from __future__ import annotations
@@ -29,41 +29,40 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 _DAY_SECONDS = 86_400.0
 
-# What was published, as etcd keeps it: enough to make it visible, as often as it takes.
 
 RECORD_BYTES_MAX = 1 << 20
-"""Etcd refuses requests of more than 1.5 MiB. Some 8,000 tasks fit."""
+"""Largest record: etcd refuses requests of more than 1.5 MiB. Some 8,000 tasks fit."""
 NO_BATCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAttempt:
-    """What one successful attempt of a task wrote, uncommitted."""
+    """The uncommitted messages of one successful attempt of a task."""
 
     messages: int
     acknowledgement: bytes
-    """Framed; commits what the attempt wrote, in each of its journals."""
+    """Framed; commits the attempt's messages in each of its journals."""
     journals: tuple[str, ...]
-    """Those it wrote to."""
+    """Journals that it wrote to."""
 
 
 class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A published DataFrame, or a published micro-batch."""
+    """A published DataFrame or micro-batch, as etcd keeps it: enough to acknowledge it any number of times."""
 
     messages: int
     """Messages published."""
     acknowledgements: list[bytes]
-    """Framed, one for each attempt that wrote anything."""
+    """Framed acknowledgements, one for each attempt that wrote anything."""
     attempts: dict[str, str]
-    """Which attempts wrote to a journal: a hexadecimal number whose bit i stands for `acknowledgements[i]`."""
+    """Attempts that wrote to each journal: a hexadecimal number whose bit i means `acknowledgements[i]`."""
     committed_at: float = 0.0
     """Wall time, seconds since the Unix epoch."""
     batch: int = NO_BATCH
-    """Number of the micro-batch; -1 if it is none."""
+    """Number of the micro-batch; -1 for a batch write."""
 
     @property
     def intents(self) -> dict[str, bytes]:
-        """Bytes to append to each journal, at once: acknowledgements of all attempts that wrote to it."""
+        """Content to append to each journal at once: acknowledgements of all attempts that wrote to it."""
         return {
             journal: b"".join(
                 acknowledgement
@@ -75,7 +74,7 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def publication_of(attempts: Iterable[CommitAttempt], *, batch: int = NO_BATCH) -> Publication:
-    """Return what would commit the attempts."""
+    """Return the publication that commits the attempts."""
     written = [attempt for attempt in attempts if attempt.journals]
     bits: dict[str, int] = {}
     for index, attempt in enumerate(written):
@@ -110,7 +109,7 @@ def decoded(value: bytes, key: bytes) -> Publication:
     """Return the publication of a value in etcd.
 
     Raises:
-        PublishError: it is none; the error names its key.
+        PublishError: the value is not a publication; the error names its key.
     """
     try:
         publication = decode_json(value, Publication)
@@ -130,7 +129,7 @@ async def load(etcd: EtcdClient, key: bytes) -> Publication | None:
 
 
 async def commit_once(etcd: EtcdClient, key: bytes, record: Publication) -> Publication:
-    """Write a record unless there is one, and return the one that is there then: it is what was published.
+    """Write a record unless there is one; return the one in etcd, which is what was published.
 
     Raises:
         EtcdUnavailableError: nobody knows; do it again.
@@ -140,11 +139,11 @@ async def commit_once(etcd: EtcdClient, key: bytes, record: Publication) -> Publ
 
 
 async def commit_batch(etcd: EtcdClient, key: bytes, record: Publication) -> Publication | None:
-    """Let a micro-batch follow the one before it, and return what of it is committed.
+    """Record a micro-batch after the one before it; return its committed record.
 
     Returns:
-        The record; that of another driver which committed the same batch; None if a later batch is there, whose
-        driver has acknowledged this one long ago.
+        The record; that of another driver if it committed the same batch; None if a later batch is recorded, whose
+        driver acknowledged this one long ago.
 
     Raises:
         EtcdUnavailableError: nobody knows; do it again.
@@ -163,19 +162,19 @@ async def commit_batch(etcd: EtcdClient, key: bytes, record: Publication) -> Pub
 
 
 async def forget(etcd: EtcdClient, key: bytes) -> None:
-    """Delete a record that nobody will ask for."""
+    """Delete a record that is no longer needed."""
     await etcd.delete(key)
 
 
 async def prune(etcd: EtcdClient, root: str, *, retention_days: float) -> int:
-    """Delete the records of a root that are older than the retention, and return how many there were."""
+    """Delete a root's records that are older than the retention; return their number."""
     before = time.time() - retention_days * _DAY_SECONDS
     pruned = 0
     for prefix in (publication_key(root, ""), query_key(root, "")):
         listed = await etcd.get_range(prefix, prefix_range_end(prefix))
         for kv in listed.kvs:
             if _committed_at(kv) < before:
-                # Not if it was written again meanwhile.
+                # Compared, because it may have been written again meanwhile.
                 unchanged = Compare.mod_revision(kv.key, kv.mod_revision)
                 result = await etcd.txn((unchanged,), (Delete(kv.key),))
                 pruned += result.succeeded
@@ -183,7 +182,7 @@ async def prune(etcd: EtcdClient, root: str, *, retention_days: float) -> int:
 
 
 def _committed_at(kv: KeyValue) -> float:
-    """Return when a record was committed; never, if that cannot be read: who wants that record decides about it."""
+    """Return the time of a record's commit; an unreadable one never expires, so that its next reader reports it."""
     try:
         return decoded(kv.value, kv.key).committed_at
     except PublishError as error:

@@ -1,4 +1,4 @@
-"""What an application names by import path: a message class, a mapping."""
+"""Imports objects that an application names by import path: a message class, a mapping."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _CACHED_NAMES_MAX = 64
 
 @lru_cache(maxsize=_CACHED_NAMES_MAX)
 def imported(name: str, *, option: str) -> Any:
-    """Return what `module:attribute` names.
+    """Return the object that `module:attribute` names.
 
     Args:
-        name: As the option has it.
-        option: Its name, for the error.
+        name: The option's value.
+        option: The option's name, for the error.
 
     Raises:
         OptionError: it names nothing.

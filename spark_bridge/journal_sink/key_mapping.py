@@ -1,7 +1,7 @@
-"""Which journal each row of a batch goes to, by its key, without a loop over rows.
+"""Maps the rows of a batch to journals by key, without a loop over rows.
 
-Hash and use agree with `broadsheet.consumer.message.mapping`, and so with Gazette's publishers: a key has the same
-journal whoever publishes it. A key is the UTF-8 bytes of its column's text, or the bytes of a binary column.
+Hash and use agree with `broadsheet.consumer.message.mapping`, and so with Gazette's publishers: every publisher maps a
+key to the same journal. A key is the UTF-8 bytes of its column's text, or the bytes of a binary column.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from broadsheet.spark_bridge.journal_sink.texts import Indices, content_of, plai
 Hashes = npt.NDArray[np.uint32]
 
 _BLOCK_BYTES = 16
-"""Of a key, fetched at once: to fetch one byte of each takes as long."""
+"""Bytes of each key that are fetched at once; fetching one byte of each takes as long."""
 _UINT16_MAX = np.iinfo(np.uint16).max
 _FNV_OFFSET, _FNV_PRIME = np.uint32(0x811C9DC5), np.uint32(0x01000193)
 
 
 class RowMapping(Protocol):
-    """Chooses journals. It is pickled on the driver and used in tasks."""
+    """Chooses the journal of each row. Pickled on the driver, used in tasks."""
 
     def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
         """Return the index of each row's journal; shape (N,).
@@ -45,7 +45,7 @@ class RowMapping(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneJournal:
-    """There is nothing to choose."""
+    """The mapping to the only journal."""
 
     def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
         """Return zeros."""
@@ -55,7 +55,7 @@ class OneJournal:
 
 @dataclass(frozen=True, slots=True)
 class IndexColumn:
-    """A column that holds the index already."""
+    """A mapping by a column that holds the journal's index."""
 
     name: str
 
@@ -68,7 +68,7 @@ class IndexColumn:
 
 @dataclass(frozen=True, slots=True)
 class ModuloMapping:
-    """The hash of the key, modulo the number of journals."""
+    """A mapping by the key's hash, modulo the number of journals."""
 
     key: str
 
@@ -80,7 +80,9 @@ class ModuloMapping:
 
 @dataclass(frozen=True, slots=True)
 class RendezvousMapping:
-    """The journal whose own hash, combined with the key's, is the greatest: few keys move when journals are added."""
+    """A mapping to the journal whose hash, combined with the key's, is the greatest: few keys move when journals are
+    added.
+    """
 
     key: str
 
@@ -99,7 +101,9 @@ class RendezvousMapping:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationMapping:
-    """A function of the application: takes a `pyarrow.RecordBatch` and the journals' names, returns N indices."""
+    """A mapping by an application's function of a `pyarrow.RecordBatch` and the journals' names, which returns N
+    indices.
+    """
 
     name: str
     """`module:function`; executors import it."""
@@ -108,7 +112,7 @@ class ApplicationMapping:
         """Return the index of each row's journal.
 
         Raises:
-            PublishError: what the function returned are no such indices.
+            PublishError: the function did not return such indices.
         """
         function = imported(self.name, option="mapping")
         found = np.asarray(function(rows, journals))
@@ -188,13 +192,13 @@ def fnv1a_32_of(texts: Any) -> Hashes:
 
 
 def _blocks(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
-    """Return the block that begins at each byte, the last ones with bytes that mean nothing; shape (bytes + 1,)."""
+    """Return the block that begins at each byte, shape (bytes + 1,); the last ones are padded with arbitrary bytes."""
     padded = np.append(content, np.zeros(_BLOCK_BYTES, dtype=np.uint8))
     return np.ndarray((len(content) + 1,), f"V{_BLOCK_BYTES}", padded, strides=(1,))
 
 
 def stable_order(values: npt.NDArray[np.signedinteger[Any]]) -> Indices:
-    """Return what sorts values of at least 0, equal ones in their order; NumPy sorts short integers by their digits."""
+    """Return indices that sort non-negative values stably; narrow integers, because NumPy radix-sorts those."""
     small = not len(values) or values.max() <= _UINT16_MAX
     return np.argsort(values.astype(np.uint16) if small else values, kind="stable")
 

@@ -16,7 +16,7 @@ from broadsheet.spark_bridge.journal_source.options import Access
 
 DEFAULT_ROOT: Final = "/broadsheet"
 RETENTION_DAYS: Final = 30
-"""How long it is remembered what was committed, by default: longer than anybody runs a failed job again."""
+"""Default retention of records of commits: longer than anybody waits before they rerun a failed job."""
 MODULO: Final = "modulo"
 RENDEZVOUS: Final = "rendezvous"
 
@@ -46,21 +46,21 @@ _KNOWN: Final = (
     "etcdKeyFile",
     "etcdUsername",
     "etcdPasswordFile",
-    # Spark's own, which it passes on.
+    # Options of Spark itself, which it passes on.
     "checkpointLocation",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where to write, how rows become messages, and who remembers it."""
+    """Options of a write: the journals, the messages' format, and the etcd that records commits."""
 
     access: Access
     selector: str
     """Chooses the journals."""
     etcd: EtcdConfig
     root: str
-    """Beside which etcd keeps what is committed."""
+    """Root in etcd, beside which commits are recorded."""
     key: str | None = None
     """Column that chooses among the journals."""
     mapping: str = MODULO
@@ -72,7 +72,7 @@ class WriteOptions:
     ignore_null_fields: bool = True
     """Of JSON messages."""
     publication: str | None = None
-    """Name that makes a batch write idempotent."""
+    """Publication name that makes a batch write idempotent."""
     retention_days: int = RETENTION_DAYS
 
 
@@ -134,7 +134,7 @@ def _path(given: FormatOptions, name: str) -> Path | None:
 
 
 def _etcd_password(given: FormatOptions) -> str | None:
-    # A file, and not the password itself: Spark shows options in plans and logs.
+    # A file instead of the password itself, because Spark shows options in plans and logs.
     path = _path(given, "etcdPasswordFile")
     if path is None:
         return None

@@ -1,6 +1,6 @@
-"""UUIDs for many messages at once, as NumPy columns: one producer, clocks that only grow.
+"""Mints UUIDs for many messages at once, as NumPy columns: one producer, growing clocks.
 
-The same bits as `broadsheet.consumer.message.uuid.build_uuid`, which is the reference.
+The bits are those of `broadsheet.consumer.message.uuid.build_uuid`, which is the reference.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Stamper:
     """Mints the UUIDs of one producer. Used by one thread at a time."""
 
     def __init__(self, producer: int, *, now: Callable[[], int] = time.time_ns) -> None:
-        """Start a producer.
+        """Create a producer.
 
         Args:
-            producer: Its 48-bit id, used by nobody else.
+            producer: Its unique 48-bit id.
             now: Wall time, nanoseconds since the Unix epoch.
         """
         self.producer = producer
@@ -93,7 +93,7 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
     template = np.empty(len(before) + UUID_CHARACTERS + len(after), dtype=np.uint8)
     template[:] = np.frombuffer(before + b"-" * UUID_CHARACTERS + after, dtype=np.uint8)
     place = len(before)
-    # UUIDs of one batch mostly differ in their first bytes alone: the others are written once for all.
+    # UUIDs of one batch mostly differ only in their first bytes, so the others are written once for all.
     varying = _varying_bytes(uuids)
     if varying < _UUID_BYTES:
         _write_digits(template[None, :], uuids[:1], place=place)
@@ -107,7 +107,7 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
 
 
 def first_digits(uuids: Bytes) -> tuple[Bytes, bytes] | None:
-    """Return the text forms of UUIDs as the 8 digits that differ, shape (N, 8), and what follows them in each.
+    """Return the text forms of UUIDs as the 8 digits that differ, shape (N, 8), and their common rest.
 
     None if the UUIDs differ elsewhere, or there are none.
     """

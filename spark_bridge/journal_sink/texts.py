@@ -1,4 +1,4 @@
-"""Arrow columns as text, column by column and never value by value.
+"""Formats Arrow columns as text, column by column and never value by value.
 
 Numbers are written so that reading them gives the same value; timestamps in ISO 8601, those with a zone in UTC.
 """
@@ -27,18 +27,18 @@ _COMMA: Final = ord(",")
 _TIMESTAMP: Final = b"0000-00-00T00:00:00.000000"
 
 Indices: TypeAlias = npt.NDArray[np.int64]
-"""Of rows in a batch, or of journals among those of a write; shape (N,)."""
+"""Indices of rows in a batch, or of journals in a write; shape (N,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """Texts that stand in the order in which rows are written, and not in their own."""
+    """Texts already in the order in which rows are written."""
 
     texts: pa.StringArray
 
 
 Part: TypeAlias = str | pa.StringArray | InOrder
-"""A string that stands in every row, or texts that differ; null is nothing."""
+"""A string common to all rows, or a text for each row; null adds nothing."""
 
 
 def fixed_width_texts(texts: npt.NDArray[np.uint8]) -> pa.StringArray:
@@ -51,18 +51,18 @@ def fixed_width_texts(texts: npt.NDArray[np.uint8]) -> pa.StringArray:
 def concatenated(
     parts: Sequence[Part], count: int, order: Indices | None = None
 ) -> tuple[memoryview, npt.NDArray[np.int32]]:
-    """Return the rows of texts, joined, one after the other, and where they begin.
+    """Return the joined texts of each row, one row after the other, and their offsets.
 
-    Arrow takes the parts out of one array that has them all: in two thirds of the time that its own join takes, and
-    in any order for nothing.
+    Arrow takes the parts out of one array that has them all: this takes two thirds of the time of its own join, and any
+    order costs nothing.
 
     Args:
         parts: Of each row.
-        count: How many rows there are.
-        order: Which row stands where, shape (count,); None: as they are.
+        count: Number of rows.
+        order: Row indices in the order of output, shape (count,); None: as they are.
 
     Returns:
-        Their bytes, and `count + 1` places among them: where each row begins, and where the last one ends.
+        The bytes, and `count + 1` offsets among them: the beginning of each row, and the end of the last one.
     """
     texts = [part for part in parts if not isinstance(part, str)]
     arrays = [part.texts if isinstance(part, InOrder) else part for part in texts]
@@ -78,12 +78,12 @@ def concatenated(
 
 @lru_cache(maxsize=1)
 def _places(count: int, kinds: tuple[type, ...]) -> pa.UInt32Array:
-    """Do as `_places_of` for rows as they are; batches are mostly of one length, and so it is kept."""
+    """Return `_places_of` for rows as they are; cached, because most batches have one length."""
     return _places_of(np.arange(count), kinds)
 
 
 def _places_of(order: Indices, kinds: tuple[type, ...]) -> pa.UInt32Array:
-    """Return where `concatenated` finds each part of each row, by the parts' types."""
+    """Return the index of each part of each row for `concatenated`, by the parts' types."""
     count = len(order)
     places = np.empty((count, len(kinds)), dtype=np.uint32)
     ordered, rows = order.astype(np.uint32), np.arange(count, dtype=np.uint32)
@@ -119,7 +119,7 @@ def plain_text(column: Any) -> Any:
 def number_text(column: Any) -> Any:
     """Return a column of integers or finite floating-point numbers as JSON text; null stays null.
 
-    orjson writes an array of them sooner than Arrow casts it.
+    orjson writes such an array faster than Arrow casts it.
     """
     if not len(column):
         return plain_text(column)
@@ -128,7 +128,7 @@ def number_text(column: Any) -> Any:
     ends = np.flatnonzero(np.frombuffer(listed, dtype=np.uint8) == _COMMA)
     offsets = np.empty(len(column) + 1, dtype=np.int32)
     offsets[0], offsets[1:-1], offsets[-1] = 0, ends, len(listed) - 1
-    # The bracket before the first and the commas between them are gone.
+    # The opening bracket and the commas are gone.
     offsets[1:] -= np.arange(1, len(column) + 1, dtype=np.int32)
     text = pa.StringArray.from_buffers(
         len(column), pa.py_buffer(offsets), pa.py_buffer(listed.translate(None, b"[,]"))
@@ -148,9 +148,9 @@ def base64_text(column: Any) -> Any:
 
 
 def timestamp_text(column: Any) -> Any:
-    """Return timestamps as `2024-02-03T04:05:06.000007`, those with a zone in UTC and with a `Z`.
+    """Return timestamps as `2024-02-03T04:05:06.000007`; those with a zone in UTC, with a `Z`.
 
-    Arrow's own cast to text takes about 1.8 microseconds a value; this a tenth of that.
+    Arrow's own cast to text takes about 1.8 microseconds a value; this takes a tenth of that.
     """
     zoned = column.type.tz is not None
     micros = pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64())
@@ -170,7 +170,7 @@ def timestamp_text(column: Any) -> Any:
 
 
 def _null_where(column: Any, text: Any) -> Any:
-    """Return texts, null where a column is."""
+    """Return texts, null where the column is null."""
     if not column.null_count:
         return text
     return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))

@@ -1,7 +1,7 @@
-"""Spark's side of the sink: what it pickles to tasks, and calls on the driver to commit.
+"""The sink's writers, which Spark pickles to tasks and calls on the driver to commit.
 
-Tasks write uncommitted (`attempt.py`) and return what commits them; `commit.py` makes it a fact. A task whose work is
-committed already, by a driver that was killed after its commit and before Spark took note of it, writes nothing.
+Tasks write uncommitted messages (`attempt.py`) and return acknowledgements, which `commit.py` commits. A task writes
+nothing if its work is committed already, by a driver that was killed before Spark took note of the commit.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-# Spark's names of the local properties that every task of a micro-batch has.
+# Local properties that Spark sets in every task of a micro-batch.
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
-# Which journals a write goes to: those that its selector finds, agreed on by all its tasks.
 async def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
-    """Find the journals, and agree on how rows become their messages.
+    """Find the journals and choose the encoding of rows, the same for all tasks.
 
     Raises:
         OptionError: no journal matches, or their content types differ.
@@ -93,16 +92,17 @@ async def _find_journals(options: WriteOptions) -> tuple[tuple[str, ...], str]:
 
 @dataclass(frozen=True)
 class AttemptMessage(WriterCommitMessage):
-    """What a task returns."""
+    """The message that a task returns to the driver."""
 
     attempt: CommitAttempt | None
-    """None if its work was found committed, or failed."""
+    """None if its work was found committed, or if it failed."""
     query: str = ""
-    """Of a micro-batch: the query's id, which stays the same as long as its checkpoint does."""
+    """For a micro-batch: the query's id, which lasts as long as its checkpoint."""
     batch: int = -1
     failure: str = ""
-    """Why rows cannot be written by any attempt. Told to the driver, because Spark would try a task that fails again:
-    four times by default, without end in sessions that host members."""
+    """The reason why no attempt can write the rows. Returned to the driver, because Spark would retry a failed task:
+    four times by default, without end in sessions that host members.
+    """
 
 
 class BatchJournalWriter(DataSourceArrowWriter):
@@ -133,7 +133,7 @@ class BatchJournalWriter(DataSourceArrowWriter):
         return _attempted(iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks wrote, or finish what is published under the name."""
+        """Publish the tasks' messages, or finish an earlier publication of the name."""
         given = _succeeded(messages)
         if any(message.attempt is None for message in given):
             asyncio.run(finish_publication(self._target, self._publication))
@@ -143,7 +143,7 @@ class BatchJournalWriter(DataSourceArrowWriter):
         freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave what tasks wrote unacknowledged: no reader of committed messages sees it, now or later."""
+        """Leave the tasks' messages unacknowledged: no reader of committed messages ever sees them."""
         _log.warning(
             "publication.aborted",
             publication=self._publication,
@@ -152,7 +152,7 @@ class BatchJournalWriter(DataSourceArrowWriter):
 
 
 class StreamJournalWriter(DataSourceStreamArrowWriter):
-    """Publishes the micro-batches of a query. Spark makes one for every batch, and another to commit it."""
+    """Publishes the micro-batches of a query. Spark creates one for each batch, and another to commit it."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         return _attempted(iterator, self._plan, query=query, batch=batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish what the tasks wrote, or finish the micro-batch if it is committed."""
+        """Publish the tasks' messages, or finish the micro-batch if it is committed."""
         given = _succeeded(messages)
         attempts = list(_attempts(given))
         if len(attempts) < len(given):
@@ -192,7 +192,7 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Leave what tasks wrote unacknowledged; the restarted query writes the batch again."""
+        """Leave the tasks' messages unacknowledged; the restarted query writes the batch again."""
         _log.warning(
             "micro_batch.aborted", batch=batchId, uncommitted_messages=_message_count(messages)
         )
@@ -209,7 +209,7 @@ def _commit_target(options: WriteOptions, on_step: StepObserver) -> CommitTarget
 
 
 def _micro_batch() -> tuple[str, int]:
-    """Return the query and the batch that this task belongs to."""
+    """Return this task's query and batch."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -226,7 +226,7 @@ def _attempted(
     batches: Iterator[pa.RecordBatch], plan: WritePlan, *, query: str = "", batch: int = -1
 ) -> AttemptMessage:
     try:
-        with few_collections():  # Spark's worker does nothing else meanwhile.
+        with few_collections():  # Spark's Python worker runs nothing else meanwhile.
             return AttemptMessage(write_attempt(batches, plan), query, batch)
     except (PublishError, OptionError) as error:
         return AttemptMessage(None, query, batch, str(error))
@@ -263,10 +263,10 @@ CONTENT_TYPES = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
 
 
 def encoder_for(content_type: str, schema: StructType, options: WriteOptions) -> Encoder:
-    """Return what encodes rows for journals of a content type.
+    """Return the encoder for journals of a content type.
 
     Raises:
-        OptionError: there is no such encoding.
+        OptionError: the content type has no encoder.
         PublishError: the rows do not fit it.
     """
     if content_type == NDJSON:

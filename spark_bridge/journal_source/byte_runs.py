@@ -1,7 +1,7 @@
-"""Which bytes of a journal a task reads, and which of them it keeps.
+"""Partitions of a journal's bytes: the ranges that a task reads, and the runs within them that it keeps.
 
-A *run* is a stretch [begin, end) of whole frames that are all wanted. What lies between two runs of a partition is read
-and thrown away: acknowledgements, messages of transactions that are open or were rolled back, duplicates.
+A *run* is a stretch [begin, end) of whole frames that are all wanted. Bytes between two runs of a partition are read
+and discarded: acknowledgements, messages of transactions that are open or were rolled back, duplicates.
 
 Pure.
 """
@@ -22,20 +22,20 @@ class BytePartition:
 
     journal: str
     bounds: Offsets
-    """Begins and ends of the runs in turn, ascending; shape (2R,), bytes."""
+    """Begins and ends of the runs alternately, ascending; shape (2R,), bytes."""
     damaged: bool = False
-    """Each run is a record that is no message."""
+    """Whether each run is a damaged record."""
     epoch: bytes = b""
     """Encoded JournalEpoch in which the partition was planned; empty if it is not known."""
 
     @property
     def begin(self) -> int:
-        """First byte wanted."""
+        """Offset of the first wanted byte."""
         return int(self.bounds[0])
 
     @property
     def end(self) -> int:
-        """After the last byte wanted."""
+        """Offset after the last wanted byte."""
         return int(self.bounds[-1])
 
     def runs(self) -> Iterator[tuple[int, int]]:
@@ -46,13 +46,13 @@ class BytePartition:
 def partitions_of(
     journal: str, begins: Offsets, ends: Offsets, *, bytes_max: int
 ) -> list[BytePartition]:
-    """Return the partitions that hold exactly the wanted stretches, of about equal size.
+    """Return partitions of about equal size that hold exactly the wanted stretches.
 
     Args:
         journal: Their journal.
         begins: Offset of each wanted stretch of messages, in any order; shape (N,), bytes.
         ends: Offset after each; shape (N,), bytes.
-        bytes_max: What a partition reads at most, holes included; a single stretch may be longer.
+        bytes_max: Most bytes that a partition reads, holes included; a single stretch may be longer.
     """
     if not len(begins):
         return []
@@ -74,13 +74,13 @@ def partitions_of(
 def damaged_partitions_of(
     journal: str, begins: Offsets, ends: Offsets, *, bytes_max: int
 ) -> list[BytePartition]:
-    """Return the partitions of records that are no messages: a run each, also where they are consecutive.
+    """Return the partitions of damaged records, each a run, also where they are consecutive.
 
     Args:
-        journal: Theirs.
-        begins: Of each, ascending; shape (N,), bytes.
-        ends: After each; shape (N,), bytes.
-        bytes_max: What a partition reads at most, holes included; a single record may be longer.
+        journal: Their journal.
+        begins: Offset of each, ascending; shape (N,), bytes.
+        ends: Offset after each; shape (N,), bytes.
+        bytes_max: Most bytes that a partition reads, holes included; a single record may be longer.
     """
     partitions: list[BytePartition] = []
     start = 0
@@ -111,10 +111,10 @@ class RunCutter:
         self._run = next(self._runs, None)
 
     def take(self, offset: int, content: bytes) -> list[tuple[int, bytes]]:
-        """Return the wanted pieces of `content`, which stands at `offset`, with their own offsets.
+        """Return the wanted pieces of `content`, which begins at `offset`, with their own offsets.
 
-        Runs that end before `offset` are gone: contents come in order, and where there is a gap, whole fragments are
-        missing, which end where messages do.
+        Runs that end before `offset` are dropped: contents come in order, and a gap is made of whole missing fragments,
+        which end at message boundaries.
         """
         pieces: list[tuple[int, bytes]] = []
         content_end = offset + len(content)
@@ -130,33 +130,27 @@ class RunCutter:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every run was cut out to its end."""
+        """True once every run was cut out to its end."""
         return self._run is None
-
-
-# The wanted bytes of a partition as they are decoded: pieces of a journal joined, their places
-# kept.
-#
-# Pure.
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedContent:
-    """Whole frames from one or more places of a journal."""
+    """Whole frames from one or more ranges of a journal, joined, with their offsets; pure."""
 
     journal: str
     data: bytes = field(repr=False)
-    """Not shown: asyncio shows results to itself, and megabytes take their time."""
+    """Left out of the repr, because asyncio formats results and megabytes take long."""
     piece_starts: Offsets
-    """Where each piece begins in `data`; shape (P,), bytes."""
+    """Beginning of each piece in `data`; shape (P,), bytes."""
     piece_offsets: Offsets
-    """Where it begins in the journal; shape (P,), bytes."""
+    """Beginning of each piece in the journal; shape (P,), bytes."""
 
     def offsets_of(self, starts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
-        """Return begin and end in the journal of N frames [start, stop) of `data`; shape (N,) each, bytes.
+        """Return begins and ends in the journal of N frames [start, stop) of `data`; shape (N,) each, bytes.
 
         Requires:
-            Pieces that a frame lies across are consecutive in the journal.
+            Pieces that share a frame are consecutive in the journal.
         """
         piece = np.searchsorted(self.piece_starts, stops - 1, side="right") - 1
         ends = self.piece_offsets[piece] + (stops - self.piece_starts[piece])
@@ -164,14 +158,14 @@ class FetchedContent:
 
 
 class ContentBuffer:
-    """Collects pieces until there are enough to decode."""
+    """Collects pieces of a journal until there are enough to decode."""
 
     def __init__(self, journal: str, whole_bytes: Callable[[bytes], int]) -> None:
         """Start empty.
 
         Args:
-            journal: Whose content it is.
-            whole_bytes: Returns how many bytes of content are whole frames; the rest waits.
+            journal: The journal's name.
+            whole_bytes: Returns the number of content bytes that are whole frames; the rest waits.
         """
         self._journal = journal
         self._whole_bytes = whole_bytes
@@ -179,12 +173,12 @@ class ContentBuffer:
         self.size_bytes = 0
 
     def add(self, offset: int, piece: bytes) -> None:
-        """Add the bytes that stand at `offset`; they are not empty."""
+        """Add the bytes at `offset`; they are not empty."""
         self._pieces.append((offset, piece))
         self.size_bytes += len(piece)
 
     def take(self) -> FetchedContent:
-        """Remove and return the whole frames, perhaps none."""
+        """Remove and return the whole frames, if any."""
         data = b"".join([piece for _, piece in self._pieces])
         used = self._whole_bytes(data)
         starts = np.cumsum([0, *(len(piece) for _, piece in self._pieces)], dtype=np.int64)[:-1]

@@ -1,15 +1,15 @@
 """Decides which messages of a journal a micro-batch holds, from their UUIDs alone.
 
-A scan goes over a journal once, stops anywhere, and goes on in the next micro-batch. A message belongs to the batch in
-which it becomes committed: a message outside a transaction to the one that reaches it, one within a transaction to the
-one that reaches its acknowledgement, however long before it was written. So each batch is a list of places in the
-journal, some of which may lie before the batch's own beginning.
+A scan goes over a journal once, may stop anywhere, and continues in the next micro-batch. A message belongs to the
+batch in which it becomes committed: outside a transaction, the batch that reaches the message; within one, the batch
+that reaches its acknowledgement, however long ago the message was written. So each batch is a list of ranges of the
+journal, and some may lie before the batch's own beginning.
 
-A `JournalState` says all that a later scan needs. What a batch holds depends on nothing but the state that it begins
-with, the offset that it ends at and the journal's bytes, so a batch that is planned again, elsewhere or years later,
-holds the same messages. Only which silent producers the state at its end still knows depends on the time it took.
+A `JournalState` has everything that a later scan needs. The messages of a batch depend only on the state at its
+beginning, the offset of its end and the journal's bytes, so a batch that is planned again, elsewhere or years later,
+holds the same messages. Only the set of silent producers that the state at its end still knows depends on time.
 
-Which message is committed is decided by `broadsheet.consumer.message.sequence_rules`, as in a shard.
+`broadsheet.consumer.message.sequence_rules` decides which messages are committed, as in a shard.
 
 Pure: the caller reads.
 
@@ -54,18 +54,13 @@ from broadsheet.spark_bridge.journal_source.message_table import (
 
 UNLIMITED: Final = sys.maxsize
 STRETCH_BYTES: Final = 1 << 20
-"""So a batch of millions of messages is some hundred stretches."""
+"""Default length of a stretch, bytes: a batch of millions of messages is then some hundred stretches."""
 
-# Messages that await their acknowledgement: their places, as much of them as memory allows.
-#
-# What exceeds the bound is forgotten, oldest first, and read again once it is acknowledged.
-#
-# Pure.
 
 PENDING_BYTES: Final = 64 << 20
-"""Of one journal's scan: about two million messages."""
+"""Default bound of one journal's pending messages: about two million of them."""
 _SEGMENT_BYTES: Final = 400
-"""What a segment takes beside its rows."""
+"""Memory of a segment besides its rows."""
 _ROW_BYTES: Final = 24
 _DEAD_SLOTS_MAX: Final = 10_000
 
@@ -79,7 +74,7 @@ class ScanSegment(NamedTuple):
 
     @classmethod
     def of(cls, table: MessageTable, start: int, stop: int) -> ScanSegment:
-        """Return messages [start, stop) of a table, which it does not keep alive."""
+        """Return messages [start, stop) of a table, copied so that they do not keep it alive."""
         return cls(
             table.begins[start:stop].copy(),
             table.ends[start:stop].copy(),
@@ -93,7 +88,7 @@ class ScanSegment(NamedTuple):
 
 
 class ScanSpan:
-    """The pending messages of one producer that are still in memory, in offset order."""
+    """Pending messages of one producer that are still in memory, in offset order."""
 
     __slots__ = ("live", "segments")
 
@@ -103,17 +98,20 @@ class ScanSpan:
 
 
 class PendingRing:
-    """Owns the memory of all spans."""
+    """Owns the memory of all spans.
+
+    Messages beyond the bound are dropped, oldest first, and read again once they are acknowledged.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._slots: deque[ScanSpan] = deque()
-        """The span of each segment, in order of arrival; a span that left is swept out some time."""
+        """The span of each segment, in order of arrival; released spans are removed later."""
         self._dead_slots = 0
 
     def add(self, span: ScanSpan, segment: ScanSegment) -> None:
-        """Add messages, and forget the oldest if they are too many; these here are kept."""
+        """Add messages, and drop the oldest others if there are too many."""
         while self._slots and self._bytes + segment.size_bytes > self._bytes_max:
             self._forget_oldest()
         span.segments.append(segment)
@@ -121,7 +119,7 @@ class PendingRing:
         self._slots.append(span)
 
     def release(self, span: ScanSpan) -> None:
-        """Let go of a span's messages."""
+        """Release a span's messages."""
         span.live = False
         self._bytes -= sum(segment.size_bytes for segment in span.segments)
         self._dead_slots += len(span.segments)
@@ -143,8 +141,8 @@ def committed_of(
     """Return begins and ends of the messages that an acknowledgement commits.
 
     Args:
-        segments: What may be committed, in the order of the journal.
-        selection: By the acknowledgement.
+        segments: The pending messages, in the order of the journal.
+        selection: Of the acknowledgement.
     """
     if not segments:
         nothing = np.zeros(0, dtype=np.int64)
@@ -158,15 +156,15 @@ def committed_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanLimits:
-    """How much a micro-batch may hold. Neither limit cuts a transaction or a message."""
+    """The limits of a micro-batch. Neither one cuts a transaction or a message."""
 
     rows_max: int = UNLIMITED
     """Committed messages."""
     bytes_max: int = UNLIMITED
-    """Bytes that the scan goes on, committed or not; what is read again comes on top."""
+    """Bytes that the scan moves on, committed or not; bytes that are read again are not counted."""
     may_exceed: bool = True
     """Whether the batch's first transaction may be larger than `rows_max`, and its first message than `bytes_max`. If
-    not, the batch is full, and so is every other with these limits."""
+    not, the batch is full, and so would be every other one with these limits."""
 
 
 NO_LIMITS: Final = ScanLimits()
@@ -177,21 +175,21 @@ class ScannedBatch:
     """One journal's part of a micro-batch."""
 
     end: JournalState
-    """Where the next micro-batch goes on."""
+    """Offset at which the next micro-batch continues."""
     rows: int
     """Committed messages, acknowledgements left out."""
     begins: Offsets
-    """Where stretches of them begin, in the order of commits; shape (R,), bytes."""
+    """Beginning of each stretch of them, in the order of commits; shape (R,), bytes."""
     ends: Offsets
-    """After each; shape (R,), bytes."""
+    """End of each; shape (R,), bytes."""
     damaged_begins: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Where records begin that are no messages, if they are wanted; shape (D,), bytes."""
+    """Beginning of each damaged record, if those are wanted; shape (D,), bytes."""
     damaged_ends: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class ScanReplay:
-    """Bytes [begin, end) that must be read again, for the messages of one producer."""
+    """A range [begin, end) to be read again, for the messages of one producer."""
 
     begin: int
     end: int
@@ -206,13 +204,13 @@ class _Producer(ProducerClocks):
         self.heard_ms = state.heard_ms
         self.span = ScanSpan()
         self.replayed: list[ScanSegment] | None = None
-        """What was read again, before the span."""
+        """Messages that were read again, which precede the span."""
 
     def known_from(self, *, acknowledged_at: int) -> int:
-        """Return where what is known begins of what an acknowledgement commits, bytes; `begin` if all of it is known.
+        """Return the offset from which an acknowledgement's messages are known; `begin` if all of them are.
 
         Args:
-            acknowledged_at: Where the acknowledgement begins.
+            acknowledged_at: Offset of the acknowledgement.
         """
         if self.begin == NOTHING_PENDING or self.replayed is not None:
             return self.begin
@@ -220,7 +218,7 @@ class _Producer(ProducerClocks):
         return int(segments[0].begins[0]) if segments else acknowledged_at
 
     def state(self) -> ProducerState:
-        """Return what must be kept."""
+        """Return the state to be kept of the producer."""
         pending = self.begin != NOTHING_PENDING
         max_clock = self.max_clock if pending else 0
         return ProducerState(self.min_clock, self.begin, max_clock, self.heard_ms)
@@ -237,22 +235,22 @@ class CommitScan:
         pending_bytes: int = PENDING_BYTES,
         keep_damaged: bool = False,
     ) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Args:
-            state: Where an earlier scan ended, or a bare offset.
-            stretch_bytes: Consecutive messages make stretches of about so many; of 1, each makes its own.
-            pending_bytes: Memory for places of pending messages; what exceeds it is read again when it is committed.
-            keep_damaged: Whether records that are no messages are wanted; else they are passed by.
+            state: The state at which an earlier scan ended, or a bare offset.
+            stretch_bytes: Target length of stretches of consecutive messages; with 1, each message is a stretch.
+            pending_bytes: Memory for pending messages; those that exceed it are read again when they are committed.
+            keep_damaged: Whether records that are no messages are wanted; else they are skipped.
         """
         self.position = state.offset
-        """Where to read on, bytes."""
+        """Offset from which to read on, bytes."""
         self.replay: ScanReplay | None = None
-        """What must be read again before the scan can go on."""
+        """Range that must be read again before the scan can continue."""
         self._producers = {key: _Producer(kept) for key, kept in state.producers.items()}
         self._reading = ReadingTime(state.read_ms / 1000)
         self._heard: set[int] = set()
-        """Producers of which the micro-batch has read anything."""
+        """Producers with any message read in the micro-batch."""
         self._ring = PendingRing(pending_bytes)
         self._stretch_bytes = stretch_bytes
         self._keep_damaged = keep_damaged
@@ -262,7 +260,7 @@ class CommitScan:
         self._heads = NO_HEADS
         self._block = self._next = 0
         self._held: int | None = None
-        """Whose acknowledgement the batch had no room for."""
+        """Producer whose acknowledgement the batch had no room for."""
         self.begin(NO_LIMITS)
 
     def begin(self, limits: ScanLimits) -> None:
@@ -279,10 +277,10 @@ class CommitScan:
         self._heard.clear()
 
     def feed(self, table: MessageTable) -> None:
-        """Take the messages from `position` on.
+        """Add the messages from `position` on.
 
         Requires:
-            `advance` went over all that was fed before.
+            `advance` has consumed everything fed before.
         """
         assert self._table is None, "messages were fed while others wait"
         if len(table):
@@ -292,7 +290,7 @@ class CommitScan:
             self.position = int(table.ends[-1])
 
     def advance(self) -> None:
-        """Go over what was fed, until the batch is full or something must be read again."""
+        """Sequence what was fed, until the batch is full or a range must be read again."""
         table = self._table
         if table is None or self.replay is not None:
             return
@@ -309,7 +307,7 @@ class CommitScan:
             self._take_block(table, self._next, min(self._bounds[self._block + 1], stop))
 
     def feed_replay(self, table: MessageTable) -> None:
-        """Take messages of the range to replay, of whatever producers, in order."""
+        """Add messages of the range to replay, of any producers, in order."""
         assert self.replay is not None, "no replay was asked for"
         producer = self._producers[self.replay.producer]
         assert producer.replayed is not None
@@ -319,14 +317,14 @@ class CommitScan:
             producer.replayed.append(ScanSegment.of(found, 0, len(found)))
 
     def end_replay(self) -> None:
-        """Say that the range was read to its end."""
+        """Note that the range was read to its end."""
         self.replay = None
 
     def finish(self, now_seconds: float | None = None) -> ScannedBatch:
         """End the micro-batch.
 
         Args:
-            now_seconds: By a clock of this process that never steps: silent producers age by it. None: nobody ages.
+            now_seconds: Monotonic seconds of this process, by which silent producers age. None: no producer ages.
         """
         if (
             self._offset > self._began_at
@@ -347,7 +345,7 @@ class CommitScan:
         )
 
     def _admitted(self, table: MessageTable) -> int:
-        """Return the index of the first message that the limit on bytes does not admit."""
+        """Return the index of the first message beyond the limit on bytes."""
         end = min(self._began_at + self._limits.bytes_max, UNLIMITED)
         stop = int(np.searchsorted(table.ends, end, side="right"))
         if stop <= self._next and self._offset == self._began_at and self._limits.may_exceed:
@@ -385,7 +383,7 @@ class CommitScan:
         self._producers[key] = producer
 
     def _take_damaged(self, table: MessageTable, start: int, stop: int) -> None:
-        """Take records that are no messages, or pass them by."""
+        """Keep damaged records, or skip them."""
         if not self._keep_damaged:
             self._pass(table, stop)
             return
@@ -400,7 +398,7 @@ class CommitScan:
         self._pass(table, start + count)
 
     def _take_singles(self, table: MessageTable, start: int, stop: int) -> int:
-        """Take messages that commit by themselves, as many as there is room for; return how many."""
+        """Take as many self-committing messages as there is room for; return their number."""
         count = min(stop - start, self._limits.rows_max - self.rows)
         if count <= 0:
             self.full = True
@@ -429,7 +427,7 @@ class CommitScan:
         self._pass(table, index + 1)
 
     def _commit(self, producer: _Producer, *, through: int) -> bool:
-        """Take what an acknowledgement commits; return False if there is no room for it."""
+        """Take the messages that an acknowledgement commits; return False if there is no room for them."""
         segments = [*(producer.replayed or ()), *producer.span.segments]
         selection = CommitSelection(after=producer.min_clock, through=through)
         begins, ends = committed_of(segments, selection)
@@ -445,12 +443,12 @@ class CommitScan:
             self.rows += len(begins)
 
     def _pass(self, table: MessageTable, index: int) -> None:
-        """Be done with the messages before `index`."""
+        """Move on to the message at `index`."""
         if index > self._next:
             self._next, self._offset = index, int(table.ends[index - 1])
 
     def _settle(self, producer: _Producer, clock: int) -> None:
-        """Let a producer have nothing pending after `clock`."""
+        """Clear a producer's pending messages, up to `clock`."""
         self._ring.release(producer.span)
         producer.span = ScanSpan()
         producer.replayed = None
@@ -461,7 +459,7 @@ class CommitScan:
         return round(self._reading.seconds * 1000)
 
     def _age(self, now_seconds: float | None) -> None:
-        """Forget producers that have been silent for long, and have nothing pending
+        """Drop producers that have been silent for long and have nothing pending
         (`broadsheet.consumer.message.ageing`).
         """
         if now_seconds is not None:
@@ -478,7 +476,7 @@ class CommitScan:
 
 
 def _stretches(begins: Offsets, ends: Offsets, stretch_bytes: int) -> tuple[Offsets, Offsets]:
-    """Return messages joined where they are consecutive, and cut anew in each `stretch_bytes` of the journal."""
+    """Join consecutive messages to stretches, cut at each multiple of `stretch_bytes` in the journal."""
     if len(begins) == 1:
         return begins.copy(), ends.copy()  # A view would keep the whole table.
     places = begins // stretch_bytes

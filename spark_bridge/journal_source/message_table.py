@@ -125,16 +125,12 @@ def _u64(value: int) -> np.uint64:
     return np.uint64(value)
 
 
-# Finds messages and their UUIDs by their framing, one by one.
-#
-# Pure.
-
 UuidOf: TypeAlias = Callable[[bytes], bytes]
 """Returns the 16-byte UUID of a payload, 16 zero bytes if it has none; raises ValueError if it is no message."""
 
 
 class FrameTables:
-    """Turns a journal's frames into tables as they arrive."""
+    """Turns a journal's frames into tables as they arrive: finds messages and UUIDs one by one; pure."""
 
     def __init__(
         self, journal: str, content_type: str, uuid_of: UuidOf, *, read_around: bool = False

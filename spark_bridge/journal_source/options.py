@@ -53,9 +53,6 @@ _KNOWN: Final = (
 CORRUPT_COLUMN: Final = "_corrupt_record"
 """As Spark's own sources call it by default. Its configuration is not to be had where a source runs."""
 
-# From where on, or up to where, journals are read: as an option says it.
-#
-# Pure.
 
 _EXPECTED: Final = (
     "earliest, latest, a time such as 2026-03-01T00:00:00Z, "
@@ -66,7 +63,7 @@ _NAMED: Final = {"earliest": 0, "latest": -1}
 
 @dataclass(frozen=True, slots=True)
 class ReadStart:
-    """A place in each of several journals."""
+    """Offsets of several journals at which a read starts or ends, as an option gives them; pure."""
 
     kind: Literal["earliest", "latest", "time", "offsets"]
     time: datetime | None = None

@@ -55,17 +55,14 @@ _SHORT_STRETCH_BYTES_MAX: Final = 64 << 10
 Heads = Mapping[str, int]
 """Where each journal ends, bytes."""
 
-# Scans one journal of a broker, as far as a micro-batch goes. Driver only.
 FEED_BYTES: Final = 1 << 20
 """Content looked at together: less costs time, more costs memory."""
 
-# Looks at the clocks of messages as a read is planned: those ahead are warned of, or end the read.
-# Driver only.
 _log = structlog.get_logger()
 
 
 class TableClocks:
-    """The clocks of one read, all its journals together."""
+    """Checks the clocks of a read's messages, all journals together: those ahead are warned of, or end the read."""
 
     def __init__(
         self, options: ReadOptions, *, wall_seconds: Callable[[], float] = time.time
@@ -105,7 +102,7 @@ class TableClocks:
 
 
 class JournalScanner:
-    """Goes over one journal, micro-batch by micro-batch."""
+    """Scans one journal of a broker, micro-batch by micro-batch. Driver only."""
 
     def __init__(
         self,
@@ -391,9 +388,6 @@ def _stretch_bytes(options: ReadOptions) -> int:
 def _share(limit: int, used: int, left: int) -> int:
     """Return a journal's share of what is left of a limit."""
     return limit if limit == UNLIMITED else max(0, -(-(limit - used) // left))
-
-
-# Plans a read that is no stream. Driver only.
 
 
 async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:

@@ -1,4 +1,4 @@
-"""Makes the user's application where it is to run."""
+"""Creates the user's application on the executor where it runs, with its arguments."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 from broadsheet.consumer.application import Application
 from broadsheet.spark_bridge.errors import ApplicationLoadError, ArgumentMissingError
 
-# What an application is told beside its code: arguments and secrets, by name.
-
 
 class Arguments(Mapping[str, str]):
-    """A read-only mapping whose text shows names and never values, for some are secrets."""
+    """Arguments of an application by name. Its text never shows values, because some are secrets."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -35,15 +33,15 @@ class Arguments(Mapping[str, str]):
         return f"Arguments({', '.join(sorted(self._values))})"
 
 
-# `Any`: the store of the user's application is its own business.
+# `Any`: the type of the store is the user's choice.
 ApplicationFactory = Callable[[], Application[Any]] | Callable[[Arguments], Application[Any]]
-"""Makes the application; one that has a parameter without a default is given the arguments."""
+"""Creates the application; one that has a parameter without a default gets the arguments."""
 
 
 def load_application(
     application: str | ApplicationFactory, arguments: Arguments
 ) -> Application[Any]:
-    """Make the user's application.
+    """Create the user's application.
 
     Args:
         application: `module:factory`, or the factory.
@@ -53,7 +51,7 @@ def load_application(
         ApplicationLoadError: the name does not lead to a factory.
     """
     factory = _named(application) if isinstance(application, str) else application
-    # `Any`: which of the two it is was just found out.
+    # `Any`: `_takes_arguments` tells which of the two signatures it has.
     given: tuple[Any, ...] = (arguments,) if _takes_arguments(factory) else ()
     made: Application[Any] = factory(*given)
     return made

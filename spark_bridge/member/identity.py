@@ -1,6 +1,6 @@
-"""Who a member is: an application, a partition of the job, and the attempt of its task.
+"""Identity of a member: an application, a partition of the job, and the attempt of its task.
 
-Spark gives a task no executor id, and may start it anew anywhere; so identity is ours:
+Spark gives a task no executor id, and may restart it anywhere, so members have an identity of their making:
 
     {zone}#{application}-{partition}-{attempt}
 """
@@ -18,17 +18,17 @@ from broadsheet.allocator.documents import decode_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """One attempt at one member's task."""
+    """One attempt of a member's task."""
 
     application_id: str
-    """Spark's, e.g. `app-20261231235959-0000`."""
+    """Spark's id, e.g. `app-20261231235959-0000`."""
     partition: int
     attempt: int
-    """From 0; Spark starts the next one once it holds this one for failed."""
+    """From 0; Spark starts the next one once it takes this one for failed."""
 
     @property
     def attempts_prefix(self) -> str:
-        """What the suffixes of all attempts at this task start with; the attempt's number follows."""
+        """Prefix of the suffixes of all attempts of this task; the attempt's number follows."""
         return f"{self.application_id}-{self.partition}-"
 
     @property
@@ -38,7 +38,7 @@ class Incarnation:
 
 
 def parse_suffix(suffix: str) -> Incarnation | None:
-    """Return whose suffix this is; None if no task made it."""
+    """Return the incarnation of a suffix; None if no task made it."""
     application_id, _, rest = suffix.rpartition("-")
     application_id, _, partition = application_id.rpartition("-")
     if not application_id or not (_is_number(partition) and _is_number(rest)):
@@ -50,33 +50,30 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-# Where a member's task runs, as it tells the driver: Spark knows tasks and executors, but not who
-# is which member.
-
 LOCAL_EXECUTOR = "driver"
-"""What Spark calls the executor of a local master, which is the driver."""
+"""Spark's id for the executor of a local master, which is the driver."""
 _EXECUTOR_OPTION = "--executor-id"
 _LOG_VARIABLE = "SPARK_LOG_URL_STDERR"
 
 
 class Host(msgspec.Struct, frozen=True):
-    """One attempt's place; the newest of each task is kept in etcd as JSON."""
+    """The executor of one attempt. The newest of each task is kept in etcd as JSON, because Spark does not tell it."""
 
     partition: int
     attempt: int
     executor_id: str
-    """As Spark calls it."""
+    """Spark's id."""
     log_url: str = ""
-    """Where Spark's pages show what the member logs; empty if the cluster manager does not tell."""
+    """Page on which Spark shows the member's log; empty if the cluster manager does not tell."""
 
 
 def host_of(
     incarnation: Incarnation, *, executor_command: Sequence[str], environ: Mapping[str, str]
 ) -> Host:
-    """Return an incarnation's place.
+    """Return the host of an incarnation.
 
     Args:
-        incarnation: Who.
+        incarnation: The attempt.
         executor_command: Command line of the JVM above the task's process.
         environ: The process's environment.
     """
@@ -89,7 +86,7 @@ def host_of(
 
 
 def executor_id_of(command: Sequence[str]) -> str:
-    """Return the id in an executor's command line; standalone, YARN and Kubernetes all pass it there."""
+    """Return the id from an executor's command line, where standalone, YARN and Kubernetes all pass it."""
     for option, value in pairwise(command):
         if option == _EXECUTOR_OPTION:
             return value
@@ -97,19 +94,19 @@ def executor_id_of(command: Sequence[str]) -> str:
 
 
 def host_key(prefix: bytes, partition: int) -> bytes:
-    """Return the key of a task's place."""
+    """Return the key of a task's host."""
     return prefix + b"%d" % partition
 
 
 def encode_host(host: Host) -> bytes:
-    """Return what is kept in etcd."""
+    """Return a host's value in etcd."""
     return msgspec.json.encode(host)
 
 
 def decode_host(value: bytes) -> Host:
-    """Return what was kept in etcd.
+    """Return the host of a value in etcd.
 
     Raises:
-        DocumentError: it is none.
+        DocumentError: the value is not a host.
     """
     return decode_json(value, Host)

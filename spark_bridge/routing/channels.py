@@ -1,8 +1,8 @@
-"""A worker's channels, one a member: shared by every task that the process runs, closed when idle.
+"""Keeps a Python worker's channels and routes: shared by all tasks of the process, closed when idle.
 
-gRPC closes the connection of an idle channel by itself, so that a worker that waits for its next task holds none. It
-does so once in a channel's life (grpc/grpc#38454), so a channel that may have been idle is not used again: the next
-call opens a new one, and what is left of the idle ones goes then. No thread of ours is needed for either.
+gRPC closes the connection of an idle channel by itself, so a worker that waits for its next task holds none. It does so
+once in a channel's life (grpc/grpc#38454), so a channel that may have been idle is not used again: the next call opens
+a new one, and closes those that are idle. This needs no thread of ours.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.spark_bridge.routing.routes import RouteTable
 
 CHANNELS_MAX = 256
-"""Most channels kept; beyond, those unused for longest are closed."""
+"""Most channels kept; of more, those unused for longest are closed."""
 IDLE_SECONDS = 10.0
-"""A connection unused for so long is closed; opening one takes about a millisecond."""
+"""Time after which an unused connection is closed; opening one takes about a millisecond."""
 FRESH_SHARE = 0.9
-"""A channel unused for this share of its idle time has not been idle for certain; gRPC's clock is not ours."""
+"""A channel is reused up to this share of its idle time, because gRPC's clock differs from ours."""
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100))
 
 
@@ -62,7 +62,7 @@ class WorkerChannels:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where channels lead."""
+        """Endpoints of the open channels."""
         return tuple(self._entries)
 
     @contextmanager
@@ -75,10 +75,10 @@ class WorkerChannels:
             release()
 
     def borrow(self, endpoint: str) -> tuple[grpc.Channel, Callable[[], None]]:
-        """Return the channel to an endpoint, and what must be called once, when the call on it is over.
+        """Return the channel to an endpoint, and a function to be called once, when the call on it is over.
 
         Raises:
-            ValidationError: `endpoint` is no address.
+            ValidationError: `endpoint` is not an address.
         """
         with self._lock:
             entry = self._fresh_or_none(endpoint) or self._open(endpoint)
@@ -100,7 +100,7 @@ class WorkerChannels:
             entry.channel.close()
 
     def _fresh_or_none(self, endpoint: str) -> _Entry | None:
-        """Return the channel to an endpoint if it will notice that it is idle."""
+        """Return the channel to an endpoint if gRPC will still close it when idle."""
         entry = self._entries.get(endpoint)
         return None if entry is None or self._may_be_idle(entry) else entry
 
@@ -118,7 +118,7 @@ class WorkerChannels:
         return entry
 
     def _sweep(self) -> None:
-        """Close what may be idle, and what is too many."""
+        """Close channels that may be idle, and those beyond the maximum."""
         unused = sorted(
             (entry.used_monotonic_seconds, endpoint)
             for endpoint, entry in self._entries.items()
@@ -130,20 +130,18 @@ class WorkerChannels:
                 self._entries.pop(endpoint).channel.close()
 
 
-# What one process keeps between tasks: its channels, and who serves which shard.
-#
-# Spark gives a task nothing that outlives it, but may give the process to the next one. So this is
-# found by process id: a fork, which can use neither its parent's channels nor its locks, finds
-# nothing and starts anew.
-
 CLUSTERS_MAX = 16
-"""Most clusters whose routes a worker keeps; beyond, the one met first is forgotten."""
+"""Most clusters whose routes a worker keeps; of more, the oldest is dropped."""
 THREADS_MAX = 32
 """Calls under way at once as futures; more wait."""
 
 
 class PythonWorkerCache:
-    """The channels and routes of this process."""
+    """Channels and routes that a process keeps between tasks.
+
+    Spark gives a task nothing that outlives it, but may give its process to the next one. The cache is therefore found
+    by process id: a fork, which can use neither its parent's channels nor its locks, gets a new one.
+    """
 
     def __init__(self) -> None:
         self.channels = WorkerChannels()
@@ -162,11 +160,11 @@ class PythonWorkerCache:
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """For calls that their caller does not wait for; started when there is one."""
+        """Thread pool for calls that their callers do not wait for; started with the first of them."""
         return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="shard-calls")
 
     def close(self) -> None:
-        """Close every channel and forget every route. What comes later starts anew."""
+        """Close every channel and drop every route. Later calls start from an empty cache."""
         self._routes.clear()
         threads: ThreadPoolExecutor | None = self.__dict__.pop("threads", None)
         if threads is not None:
@@ -175,7 +173,7 @@ class PythonWorkerCache:
 
 
 def this_worker() -> PythonWorkerCache:
-    """Return what this process keeps."""
+    """Return the cache of this process."""
     return _worker_of(os.getpid())
 
 

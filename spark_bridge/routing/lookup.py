@@ -164,9 +164,6 @@ def _auth_of(keys: str) -> KeyedAuth:
     return KeyedAuth(keys)
 
 
-# What the driver finds out for its tasks: which shards there are, and where, as of one revision.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """A member's answer."""

@@ -1,4 +1,4 @@
-"""What came of one attempt of a call, and what it means for the next.
+"""Classifies the outcome of a call's attempt, and decides whether another one follows.
 
 answer, status OK or none of ours                           Answered
 status of a shard that moves (in the message or metadata)   Moved
@@ -42,12 +42,12 @@ _MAP_KEY_TEXT, _MAP_VALUE_INT64 = 9, 3
 
 @dataclass(frozen=True, slots=True)
 class CallAnswered:
-    """The call is done."""
+    """The attempt was answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The shard is not served there at the moment: ask again, elsewhere if `header` says so."""
+    """The shard is not served there at the moment: try again, elsewhere if `header` says so."""
 
     cause: str
     header: Header | None = None
@@ -55,7 +55,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Questioned:
-    """It may be that the wrong process was asked; if it was the primary, `error` is the end. None: the token is."""
+    """The wrong process may have been asked; if not, the call ends with `error`, or for None with TokenIgnoredError."""
 
     cause: str
     error: Exception | None
@@ -63,7 +63,7 @@ class Questioned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Another attempt would meet the same."""
+    """The attempt failed with an error that another one would meet, too."""
 
     error: Exception
 
@@ -78,7 +78,7 @@ def of_answer(shard_id: str, response: object, initial: Pairs | None, *, asked: 
         shard_id: The shard.
         response: The message.
         initial: Metadata that came before it.
-        asked: The token, if its being honoured must be acknowledged; else empty.
+        asked: The token, if the answer must acknowledge it; else empty.
     """
     status, header = _in_band(response)
     if status != Status.OK:
@@ -149,26 +149,17 @@ def _has_read_through(kind: Descriptor) -> bool:
     return (parts["key"].type, parts["value"].type) == (_MAP_KEY_TEXT, _MAP_VALUE_INT64)
 
 
-# Decides what follows an attempt of a call, and remembers who was asked: pure, with time as an
-# argument.
-#
-# Answered ─► Done                 Failed ─► Final
-# Moved, to where its header says ─► Again, at once
-# Moved ─► Again, after a pause, looked up anew
-# Questioned, by the primary as was just heard ─► Final
-# Questioned ─► Confirm: look the primary up; the same ─► Final, another ─► Again
-
 FOLLOWED_MAX = 3
-"""Most moves followed without a pause: two members that each name the other must not be asked in a rush."""
+"""Most moves followed without a pause, because two members that name each other must not be asked in a busy loop."""
 ASKED_MAX = 8
-"""Most members that an error tells of: the last ones."""
+"""Most members that an error lists: the last ones asked."""
 CAUSE_CHARACTERS_MAX = 300
 _NOBODY = "nobody"
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer is the call's."""
+    """The attempt's answer is the call's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +174,13 @@ class Again:
     """Another attempt follows."""
 
     learned: ShardRoute | None = None
-    """Where the shard is now; None: look it up."""
+    """The shard's new route; None: look it up."""
     pause: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Find out whether the primary was asked; if so, the call ends with the error."""
+    """The call ends with an error if the primary was asked, which must be looked up."""
 
     error: Exception
 
@@ -198,13 +189,20 @@ Step = Done | Final | Again | Confirm
 
 
 class CallHistory:
-    """What one call has met so far."""
+    """Decides what follows each attempt of one call, and remembers the members asked; pure.
+
+    Answered ─► Done                 Failed ─► Final
+    Moved, to where its header says ─► Again, at once
+    Moved ─► Again, after a pause and a new look-up
+    Questioned, by the primary as heard lately ─► Final
+    Questioned ─► Confirm: look the primary up; the same ─► Final, another ─► Again
+    """
 
     def __init__(self, shard_id: str, method: str, *, seconds: float) -> None:
-        """Begin.
+        """Start a call.
 
         Args:
-            shard_id: Whom the call is for.
+            shard_id: The shard that the call is for.
             method: The method's full name.
             seconds: Until the call's deadline.
         """
@@ -216,11 +214,11 @@ class CallHistory:
         self.attempts = 0
 
     def after(self, outcome: Outcome, route: ShardRoute | None, *, confirmed: bool) -> Step:
-        """Return what follows an attempt.
+        """Return the step after an attempt.
 
         Args:
             outcome: Of the attempt.
-            route: Whom it asked; None if nobody was known.
+            route: The member that it asked; None if no member was known.
             confirmed: Whether a member named this primary just now.
         """
         self.attempts += 1
@@ -241,12 +239,12 @@ class CallHistory:
                 assert_never(outcome)
 
     def confirmed(self, asked: ShardRoute, found: ShardRoute, error: Exception) -> Step:
-        """Return what follows once the primary was looked up.
+        """Return the step after the primary was looked up.
 
         Args:
-            asked: Whom the attempt asked.
-            found: Who the primary is.
-            error: What the attempt met.
+            asked: The member that the attempt asked.
+            found: The primary.
+            error: The attempt's error.
         """
         if found.endpoint == asked.endpoint:
             return Final(error)

@@ -1,6 +1,6 @@
-"""How a reader of tables reaches a cluster: its options, pure; and what asks the first member that answers.
+"""Access to a cluster's members for readers of tables: options, and a request to the first that answers.
 
-Whatever needs gRPC is imported where it is used: Spark may fork a process that has this module.
+gRPC is imported where it is used, because Spark may fork a process that has imported this module.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
-    """Where members are, and what proves that one may ask them."""
+    """Addresses of members, and the keys that authorize requests to them."""
 
     addresses: tuple[str, ...]
     auth_keys_file: str | None = None
-    """A file of each machine. Not the keys themselves: Spark shows options in plans and logs."""
+    """A file on each machine, instead of the keys themselves, because Spark shows options in plans and logs."""
 
     def auth(self) -> ClientAuth | None:
-        """Return what signs requests; None without keys.
+        """Return the signer of requests; None without keys.
 
         Raises:
             OptionError: the file cannot be read, or holds no keys.
@@ -68,7 +68,7 @@ def options_of(options: Mapping[str, str], *, known: Collection[str]) -> FormatO
 
 
 def access_of(given: FormatOptions) -> ClusterAccess:
-    """Return how to reach the cluster.
+    """Return the access that options describe.
 
     Raises:
         OptionError: no address is given.
@@ -85,7 +85,7 @@ def selector_of(given: FormatOptions) -> str:
     """Return the selector's text; empty selects every shard.
 
     Raises:
-        OptionError: it is no selector.
+        OptionError: it is not a selector.
     """
     text = given.text_or_none("selector") or ""
     try:
@@ -98,10 +98,10 @@ def selector_of(given: FormatOptions) -> str:
 async def first_answer(
     addresses: Collection[str], ask: Callable[[str], Awaitable[AnswerT]]
 ) -> AnswerT:
-    """Return what the first of `addresses` answers that can be reached.
+    """Return the answer of the first of `addresses` that can be reached.
 
     Raises:
-        NoMemberAnsweredError: none can.
+        NoMemberAnsweredError: none can be reached.
     """
     from broadsheet.consumer.errors import EndpointError
 
@@ -114,15 +114,8 @@ async def first_answer(
     raise NoMemberAnsweredError(met)
 
 
-# What a reader of tables may meet.
-#
-# SparkBridgeError
-# ├── NoMemberAnsweredError(met)      none of the members named can be reached
-# └── StateReadError(shard_id)        a shard's state cannot be read
-
-
 class NoMemberAnsweredError(SparkBridgeError):
-    """None of the members that were named can be reached."""
+    """None of the members named can be reached."""
 
     def __init__(self, met: Mapping[str, str]) -> None:
         causes = "; ".join(f"{address}: {cause}" for address, cause in met.items())
@@ -133,7 +126,7 @@ class NoMemberAnsweredError(SparkBridgeError):
 
 
 class StateReadError(SparkBridgeError):
-    """A shard's state cannot be read; the message says what was met."""
+    """A shard's state cannot be read; the message has the reasons."""
 
     def __init__(self, shard_id: str, detail: str) -> None:
         super().__init__(f"the state of shard {shard_id} cannot be read: {detail}")

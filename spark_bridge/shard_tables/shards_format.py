@@ -1,9 +1,9 @@
-"""The format "shards": one row a replica, with the shard's spec, its place, its status, and how far it has come.
+"""The format "shards": one row a replica, with the shard's spec, its member, its status and its progress.
 
     spark.read.format("shards").option("address", "http://127.0.0.1:8080").option("selector", "app=counts").load()
 
-The driver asks one member for a listing; a task asks each member how far its replicas have come. One that cannot be
-reached leaves those columns empty; `option("progress", "false")` asks none.
+The driver asks one member for a listing; a task asks each member for its replicas' progress. The columns of a member
+that cannot be reached stay empty; `option("progress", "false")` asks none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 _KNOWN = ("selector", "progress")
 
-# The columns of the table of replicas.
 _SOURCE = StructType([StructField("journal", StringType()), StructField("min_offset", LongType())])
 _OFFSETS = MapType(StringType(), LongType())
 SHARDS_TABLE: Final = StructType(
@@ -82,7 +81,7 @@ SHARDS_TABLE: Final = StructType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardsOptions:
-    """Which shards, and how much of them."""
+    """Options of a read of shards."""
 
     access: ClusterAccess
     selector: str
@@ -90,7 +89,7 @@ class ShardsOptions:
 
 
 class ShardsFormat(DataSource):
-    """Reads shards and their replicas."""
+    """The format of shards and their replicas."""
 
     @classmethod
     def name(cls) -> str:
@@ -102,7 +101,7 @@ class ShardsFormat(DataSource):
         return SHARDS_TABLE
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads them once."""
+        """Return the reader of a batch DataFrame."""
         given = options_of(self.options, known=_KNOWN)
         options = ShardsOptions(
             access=access_of(given),
@@ -128,7 +127,7 @@ class ShardsReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """List the shards, on the driver: what is wrong must not be tried again by every attempt of a task."""
+        """List the shards, on the driver, because a task that fails would be retried."""
         listing = asyncio.run(list_shards(self._options.access, self._options.selector))
         return [ListedPartition(listing.SerializeToString())]
 
@@ -149,11 +148,6 @@ class ShardsReader(DataSourceReader):
         return batches
 
 
-# Shards as a table: one row a replica. Pure: from a listing, and from what members told of their
-# replicas.
-#
-# A shard without a replica has one row, with nothing of a replica in it: what is not served must
-# not be missing.
 ProgressKey = tuple[str, str]
 """(shard id, member as `zone#suffix`)."""
 
@@ -161,11 +155,13 @@ ProgressKey = tuple[str, str]
 def shard_rows(
     listing: ListResponse, progress: Mapping[ProgressKey, ReplicaProgress]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each replica, in order of shards and members.
+    """Yield a row for each replica, in order of shards and members; pure.
+
+    A shard without a replica has one row, with the replica's columns empty, because unserved shards must appear too.
 
     Args:
         listing: Of shards.
-        progress: Of replicas, as far as their members told.
+        progress: Of replicas whose members answered.
     """
     revision = listing.header.etcd.revision
     for listed in listing.shards:
@@ -182,7 +178,7 @@ def shard_rows(
 
 
 def members_of(listing: ListResponse) -> dict[str, str]:
-    """Return where the members with replicas listen, by `zone#suffix`; those that are leaving are left out."""
+    """Return the endpoints of members with replicas, by `zone#suffix`, without those that are leaving."""
     return {
         str(member_id_of(member)): endpoint
         for listed in listing.shards
@@ -238,18 +234,15 @@ def _replica_columns(
     return columns
 
 
-# Asks a cluster what it has: shards of one member, then each member for how far its replicas have
-# come.
-
 MEMBERS_AT_ONCE = 32
 """Members asked at the same time."""
 
 
 async def list_shards(access: ClusterAccess, selector: str) -> ListResponse:
-    """Return the selected shards, as the first member tells that answers.
+    """Return the selected shards, from the first member that answers.
 
     Raises:
-        NoMemberAnsweredError: none does.
+        NoMemberAnsweredError: none answers.
         ConsumerError: the token does not allow it.
     """
     auth = access.auth()
@@ -264,12 +257,12 @@ async def list_shards(access: ClusterAccess, selector: str) -> ListResponse:
 async def progress_of(
     access: ClusterAccess, selector: str, listing: ListResponse
 ) -> dict[ProgressKey, ReplicaProgress]:
-    """Return how far the replicas of a listing have come, as far as their members tell.
+    """Return the progress of a listing's replicas, from the members that answer.
 
     Args:
-        access: How to reach members.
+        access: Access to members.
         selector: Of the listing.
-        listing: Says which members there are.
+        listing: Has the members.
     """
     auth = access.auth()
     wanted = parse_selector(selector)

@@ -2,8 +2,8 @@
 
     spark.read.format("shard_state").option("address", "http://127.0.0.1:8080").option("table", "counts").load()
 
-A partition a shard, streamed as Arrow from its primary; or, with `maxStalenessSeconds`, from a standby that has all
-that was committed so long before. Columns are those of the first shard; `.schema(...)` chooses some, or other types.
+Each partition is a shard, streamed as Arrow from its primary; or, with `maxStalenessSeconds`, from a standby that has
+everything committed up to so long ago. Columns are those of the first shard; `.schema(...)` selects or casts them.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ if TYPE_CHECKING:
     from broadsheet.consumer.protocol.shard_pb2 import ListResponse
     from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder
 
-# The options of a read of shards' state. Pure.
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long a shard may have nobody who answers for it, by default: a fail-over takes a second, a recovery some more."""
+"""Default wait for a member that answers for a shard: a fail-over takes a second, a recovery some more."""
 _KNOWN: Final = ("selector", "table", "maxStalenessSeconds", "includeMetadata", "timeoutSeconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOptions:
-    """What to read of which shards."""
+    """Options of a read of shards' state."""
 
     access: ClusterAccess
     selector: str
     table: str
-    """Empty: the only one that stores show."""
+    """Name of the table; empty: the stores' only one."""
     max_staleness_seconds: float
     """0: only primaries answer."""
     include_metadata: bool
@@ -92,7 +91,7 @@ def _seconds(given: FormatOptions, name: str, *, default: float) -> float:
 
 
 class ShardStateFormat(DataSource):
-    """Reads what shards hold."""
+    """The format of shards' state."""
 
     @classmethod
     def name(cls) -> str:
@@ -100,7 +99,7 @@ class ShardStateFormat(DataSource):
         return "shard_state"
 
     def schema(self) -> StructType:
-        """Return the columns that the first shard's store shows."""
+        """Return the columns of the first shard's table."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         options = state_options(self.options)
@@ -115,13 +114,13 @@ class ShardStateFormat(DataSource):
         return with_metadata(table) if options.include_metadata else table
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads them once."""
+        """Return the reader of a batch DataFrame."""
         return ShardStateReader(state_options(self.options), schema)
 
 
 @dataclass
 class ShardPartition(InputPartition):
-    """A shard, and who had it when the driver looked."""
+    """A shard, and its route as the driver saw it."""
 
     shard_id: str
     route: bytes
@@ -136,7 +135,7 @@ class ShardStateReader(DataSourceReader):
         self._columns = table_columns(schema, include_metadata=options.include_metadata)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """List the shards; what is wrong with the table is told here, and not by every attempt of each task."""
+        """List the shards. A wrong table fails here, because tasks would be retried."""
         shards = _listed(self._options)
         if shards:
             tables = _described(self._options, shards[0])

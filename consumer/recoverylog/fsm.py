@@ -1,14 +1,15 @@
-"""Which files a log's operations add up to: the state machine that recorder and player share.
+"""The file state machine of a recovery log, shared by recorder and player.
 
-An operation applies if it bears the next sequence number, the next checksum, and, while hints say so, the author whose
-branch is being recovered. A file is known for ever by its *fnode*, the number of the operation that created it.
+It derives the live files from a log's operations. An operation applies if it has the next sequence number, the next
+checksum, and, while hints say so, the author whose branch is being recovered. A file is identified forever by its
+*fnode*, the number of the operation that created it.
 
-Hints name the fnodes that were live when they were made. Operations on others are stepped over: those files are gone.
-Hints also hold every property as of that moment, which is later than most of what is played from them: an older value,
-or a file that had the path before, must not stop us.
+Hints name the fnodes that were live when they were made. Operations on other fnodes are skipped, because those files
+are gone. Hints also hold every property as of that moment, which is later than most operations played from them: an
+older value, or a file that had the path before, must not stop the playback.
 
-Source: gazette/core consumer/recoverylog/fsm.go (conditions and their order). That hinted properties hold no path
-against the past, and are not set back by it, is ours.
+Source: gazette/core consumer/recoverylog/fsm.go (conditions and their order). That older operations neither conflict
+with a hinted property's path nor reset its value is ours.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from broadsheet.consumer.recoverylog.segments import (
 
 
 class OperationOutcome(Enum):
-    """What became of an operation."""
+    """The outcome of applying an operation."""
 
     APPLIED = "applied"
     NOT_TRACKED = "of a file that is gone: stepped over"
@@ -46,32 +47,32 @@ class OperationOutcome(Enum):
 
     @property
     def stepped(self) -> bool:
-        """Whether the operation took its sequence number."""
+        """True if the operation took its sequence number."""
         return self is _APPLIED or self is _NOT_TRACKED
 
     @property
     def expected(self) -> bool:
-        """Whether it is of the kind that any log holds; the others are worth a line in the log."""
+        """True if every recovery log has such operations; other outcomes are worth a log line."""
         return self.stepped or self in (OperationOutcome.STALE, OperationOutcome.NOT_HINTED_AUTHOR)
 
 
-# Members are looked up at every operation, and slowly, before Python 3.12.
+# Bound once because looking up an enum's member is slow before Python 3.12, and every operation needs one.
 _APPLIED, _NOT_TRACKED = OperationOutcome.APPLIED, OperationOutcome.NOT_TRACKED
 
 
 @dataclass(slots=True)
 class FilePlacement:
-    """Where an operation stands. Not frozen, which would make it twice as dear to make."""
+    """The position of an operation in a log. Not frozen, because that would double the cost of creating one."""
 
     log: str
     first_offset: int
-    """Of its first byte; a recorder knows a lower bound."""
+    """Offset of its first byte; a recorder knows only a lower bound."""
     last_offset: int
-    """After its last byte, raw bytes included; 0: unknown."""
+    """Offset after its last byte, raw bytes included; 0: unknown."""
 
 
 class Fnode:
-    """A file that is live."""
+    """A live file."""
 
     __slots__ = ("_last_offset", "_last_seq", "_newest", "_past", "links")
 
@@ -80,17 +81,17 @@ class Fnode:
         """Its paths; never empty."""
         self._past: list[Segment] = []
         self._newest: Segment | None = None
-        """As it began; it goes on to the operation below."""
+        """As it began; it extends to the operation below."""
         self._last_seq = 0
         self._last_offset = 0
 
     @property
     def segments(self) -> list[Segment]:
-        """Where the operations stand that made it what it is."""
+        """The segments with the operations that produced its content."""
         return [*self._past, *self._closed()]
 
     def touch(self, op: pb.RecordedOp, place: FilePlacement) -> None:
-        """Take note that the file's recovery needs an operation."""
+        """Record that the file's recovery needs an operation."""
         newest = self._newest
         if newest is None or newest.author != op.author or newest.log != place.log:
             self._past += self._closed()
@@ -114,31 +115,31 @@ def _segment_of(op: pb.RecordedOp, place: FilePlacement) -> Segment:
 
 
 class FileStateMachine:
-    """Files by path, from operations in order."""
+    """The live files by path, derived from operations in order."""
 
     def __init__(self, hints: pb.FSMHints) -> None:
-        """Start where `hints` say that the first live file begins; at the log's beginning if they name none.
+        """Start where the first live file of `hints` begins, or at the log's beginning if they name none.
 
         Raises:
-            HintsError: they contradict themselves.
+            HintsError: the hints contradict themselves.
         """
         fnodes, segments = live_segments(hints)
         self.next_seq = 1
         self.next_checksum = 0
         self.last_log = hints.log
-        """Where the newest operation stands."""
+        """The log of the newest operation."""
         self.properties: dict[str, str] = {}
-        if fnodes:  # Else all is played from the beginning.
+        if fnodes:  # Otherwise the whole log is played from its beginning, and sets them.
             self.properties = {each.path: each.content for each in hints.properties}
         self._hinted_properties = frozenset(self.properties)
         self._unplayed_properties = set(self.properties)
-        """Of the hints, until an operation sets them."""
+        """Properties of the hints that no operation has set yet."""
         self.fnodes: dict[int, Fnode] = {}
         self.links: dict[str, int] = {}
         self.hinted_segments: deque[Segment] = deque(segments)
-        """What the hints have us read yet, in order."""
+        """Segments of the hints that are still to be read, in order."""
         self.hinted_fnodes: deque[int] = deque(fnodes)
-        """What the hints have us create yet, in order."""
+        """Fnodes of the hints that are still to be created, in order."""
         self._enter_hinted_segment()
 
     def apply(self, op: pb.RecordedOp, payload: bytes, place: FilePlacement) -> OperationOutcome:
@@ -151,7 +152,7 @@ class FileStateMachine:
         return verdict
 
     def hints(self, log: str) -> pb.FSMHints:
-        """Return hints for recovering what is live now into `log`."""
+        """Return hints for the recovery of the files that are live now; recording goes on in `log`."""
         return pb.FSMHints(
             log=log,
             live_nodes=[
@@ -186,7 +187,7 @@ class FileStateMachine:
         hinted = self.hinted_fnodes
         if hinted and hinted[0] == op.seq_no and not op.HasField("create"):
             return OperationOutcome.HINTED_FNODE_NOT_CREATED
-        if op.HasField("write"):  # Most are.
+        if op.HasField("write"):  # Checked first, because most operations are writes.
             return self._touch(op.write.fnode, op, place)
         if op.HasField("create"):
             return self._create(op, place)
@@ -196,14 +197,14 @@ class FileStateMachine:
             return self._unlink(op, place)
         if op.HasField("property"):
             return self._set_property(op.property)
-        return _APPLIED  # It does nothing but take its number.
+        return _APPLIED  # Its only effect is to take its sequence number.
 
     def _create(self, op: pb.RecordedOp, place: FilePlacement) -> OperationOutcome:
         path = op.create.path
         if self._taken(path):
             return OperationOutcome.PATH_TAKEN
         if self.hinted_segments:
-            # What the hints do not name was gone when they were made. Its end may stand where they have us skip.
+            # A file that the hints do not name was gone when they were made. Its removal may be in a skipped range.
             if not self.hinted_fnodes or self.hinted_fnodes[0] != op.seq_no:
                 return _NOT_TRACKED
             self.hinted_fnodes.popleft()
@@ -240,7 +241,7 @@ class FileStateMachine:
         if path in self.links:
             return OperationOutcome.PATH_TAKEN
         self._unplayed_properties.discard(path)
-        # The hints are younger than all that they have us read.
+        # The hints are newer than every operation in their segments.
         if not self.hinted_segments or path not in self._hinted_properties:
             self.properties[path] = each.content
         return _APPLIED
@@ -276,7 +277,7 @@ class FileStateMachine:
 
 
 def live_segments(hints: pb.FSMHints) -> tuple[list[int], SegmentSet]:
-    """Return the live fnodes, ascending, and what must be read to recover them.
+    """Return the live fnodes, ascending, and the segments that must be read to recover them.
 
     Raises:
         HintsError: the hints contradict themselves.
@@ -299,23 +300,21 @@ def live_segments(hints: pb.FSMHints) -> tuple[list[int], SegmentSet]:
     return fnodes, segments
 
 
-# Who writes a recovery log, and the fence that keeps all others out.
+# Authors and the fence of a recovery log.
 #
-# Each recorder is an *author*: a random number in each of its operations. The journal's register
-# `author` names the one that may append; whoever takes over sets it, with the operation that hands
-# the log over.
+# Each recorder is an *author*: a random number in each of its operations. The journal's register `author` names the
+# only author that may append; a successor sets it with the operation that hands the log over.
 #
-# Source: gazette/core consumer/recoverylog/{recorder.go,author.go} (numbers, and their text in
-# registers).
+# Source: gazette/core consumer/recoverylog/{recorder.go,author.go} (numbers, and their text in registers).
 
 AUTHOR_REGISTER: Final = "author"
 AUTHOR_MAX: Final = (1 << 32) - 2
-"""Zero means nobody, and all ones is left to others."""
+"""Zero means no author, and all ones is reserved for other uses."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
 def author_from(random_bits: int) -> int:
-    """Return an author made of 32 or more random bits."""
+    """Return an author derived from 32 or more random bits."""
     return 1 + random_bits % AUTHOR_MAX
 
 
@@ -334,14 +333,14 @@ def fence_of(author: int) -> LabelSet:
 
 
 def fence_check(author: int) -> LabelSelector:
-    """Return what the registers must match for `author` to append."""
+    """Return the selector that the registers must match for `author` to append."""
     return LabelSelector(include=fence_of(author))
 
 
 def holds_fence(registers: LabelSet, author: int) -> bool:
-    """Tell whether `author` is the one that the registers name.
+    """Tell whether the registers name `author`.
 
-    Registers may be lost; a broker then lets everyone append. That they still name us must be *seen*.
+    Registers may be lost; a broker then lets every author append. So an author must *see* that they still name it.
     """
     named = [label.value for label in registers.labels if label.name == AUTHOR_REGISTER]
     return named == [author_text(author)]

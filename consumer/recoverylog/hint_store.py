@@ -1,10 +1,10 @@
-"""A shard's hints in etcd: read as of one revision, written only by whoever holds the assignment.
+"""A shard's hints in etcd: read at one revision, written only by the holder of the assignment.
 
-    primary     of the present recorder: replaced on a timer and by bytes
-    backups     of past recoveries: the newest is put first after a restore that succeeded, the oldest falls off
+    primary     of the current recorder: replaced on a timer and by bytes
+    backups     of past recoveries: the newest is put first after a successful restore, the oldest is dropped
 
-Source: gazette/core consumer/recovery.go (fetchHints, storeRecordedHints, storeRecoveredHints). Unlike the model, a
-write whose transaction was refused is an error: the assignment is gone, and so is the right to serve.
+Source: gazette/core consumer/recovery.go (fetchHints, storeRecordedHints, storeRecoveredHints). Unlike there, a write
+whose transaction was refused is an error, because the assignment is gone, and with it the right to serve.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from broadsheet.consumer.recoverylog.hints import (
 from broadsheet.consumer.recoverylog.liveness import HintsValue, ShardHints
 
 BACKUPS_READ_MAX = 127
-"""Backups read in one transaction beside the primary hints: etcd takes 128 operations."""
+"""Backups read in one transaction with the primary hints: etcd takes 128 operations."""
 JSON_BYTES_MAX = 512 << 10
 """Hints longer than this are stored as protobuf: etcd takes 1.5 MiB in one request."""
 
@@ -61,8 +61,8 @@ async def store_recorded_hints(
     """Replace the primary hints.
 
     Raises:
-        AssignmentLostError: the assignment is gone or was made anew; nothing was written.
-        EtcdUnavailableError: etcd did not answer; the old hints are as good, only slower.
+        AssignmentLostError: the assignment is gone or was created again; nothing was written.
+        EtcdUnavailableError: etcd did not answer; the old hints are still valid, only slower to recover from.
     """
     result = await etcd.txn(
         (_still_assigned(assignment),), (Put(primary_hints_key(spec), _encode(hints)),)
@@ -74,7 +74,7 @@ async def store_recorded_hints(
 async def rotate_backup_hints(
     etcd: Etcd, spec: ShardSpec, assignment: Assignment, recovered: FSMHints
 ) -> None:
-    """Put the hints of a recovery that succeeded before the backups, up to the first one that was empty.
+    """Insert the hints of a successful recovery as the first backup, and shift the others up to the first empty one.
 
     Raises:
         AssignmentLostError: the assignment is gone, or another process rotated at the same time; nothing was written.
@@ -99,7 +99,7 @@ async def rotate_backup_hints(
 
 
 def _encode(hints: FSMHints) -> bytes:
-    """Return JSON, or protobuf, which takes half the room, if they name a great many files."""
+    """Return hints as JSON, or as protobuf, which is half as long, if they exceed `JSON_BYTES_MAX`."""
     value = encode_hints(hints)
     return value if len(value) <= JSON_BYTES_MAX else hints.SerializeToString()
 
@@ -137,29 +137,27 @@ def _decode_or_none(kvs: Sequence[KeyValue], spec: ShardSpec) -> FSMHints | None
     return hints
 
 
-# Reads the hints of every shard of a cluster, as of one revision of etcd.
-
 ATTEMPTS_MAX = 3
-"""Reads that start over because etcd compacted the revision in between."""
+"""Attempts to read all shards at one revision: a read starts over if etcd compacted its revision meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterHints:
-    """What any recovery in a cluster could begin from."""
+    """The hints of every shard of a cluster, as of one revision of etcd."""
 
     shards: tuple[ShardHints, ...]
-    """Of shards with a recovery log, by id."""
+    """Hints of the shards with a recovery log, by id."""
     unreadable_specs: tuple[str, ...]
     """Keys of specs that cannot be decoded."""
     revision: int
 
 
 async def read_cluster_hints(etcd: Etcd, keys: Keys) -> ClusterHints:
-    """Read all specs below a root, not a mirror's that may lag, and then each shard's hints.
+    """Read all specs below a root from etcd, because a mirror may lag, and then each shard's hints.
 
     Raises:
         EtcdUnavailableError: etcd did not answer.
-        RevisionCompactedError: etcd is compacted so often that no read gets through.
+        RevisionCompactedError: etcd is compacted so often that no read completes.
     """
     for _ in range(ATTEMPTS_MAX - 1):
         try:
@@ -187,7 +185,7 @@ async def _read(etcd: Etcd, keys: Keys) -> ClusterHints:
 
 
 async def _read_shard(etcd: Etcd, spec: ShardSpec, revision: int) -> ShardHints:
-    """Read a shard's hints in one go: etcd may have others beside them, which no recovery looks at."""
+    """Read the hints that the spec names; other hints in etcd are left out, because no recovery reads them."""
     prefix = f"{spec.hint_prefix}/{spec.id}.".encode()
     held = await etcd.get_range(prefix, prefix_range_end(prefix), revision=revision)
     backups = set(backup_hints_keys(spec))

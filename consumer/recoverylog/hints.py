@@ -1,8 +1,12 @@
-"""Hints as they are stored, and which of them to recover from.
+"""Recovery hints: their encoding, the choice between them, and their keys in etcd.
 
-Stored is JSON with the wire's field names, numbers as numbers; protobuf is read, too.
+They are stored as JSON with the wire's field names, numbers as numbers; protobuf is read, too.
 
-Source: gazette/core consumer/recovery.go (encoding, and the order in which hints are tried).
+    {hint_prefix}/{shard id}.primary       of the current recorder
+    {hint_prefix}/{shard id}.backup.{n}    of past recoveries, newest first
+
+Source: gazette/core consumer/recovery.go (encoding, and the order in which hints are tried),
+consumer/protocol/shard_spec_extensions.go (HintPrimaryKey, HintBackupKeys).
 """
 
 from __future__ import annotations
@@ -19,37 +23,37 @@ from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 
 INTEGER_FIELDS = frozenset({"fnode", "first_seq_no", "first_offset", "last_seq_no", "last_offset"})
-"""64-bit fields, which protobuf's own JSON writes as text, and the stored JSON as numbers."""
+"""64-bit fields: protobuf's own JSON writes them as text, the stored JSON as numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredHints:
-    """A shard's hints; None where a key was never written."""
+    """A shard's stored hints; None where a key was never written."""
 
     primary: FSMHints | None = None
     backups: tuple[FSMHints | None, ...] = ()
     """Newest first, one for each backup that the spec asks for."""
 
     def picked(self, log: str) -> FSMHints:
-        """Return what to recover from: primary, else newest backup, else nothing but the name of `log`."""
+        """Return the hints to recover from: primary, else newest backup, else hints with only the name of `log`."""
         for hints in (self.primary, *self.backups):
             if hints is not None:
                 return hints
         return FSMHints(log=log)
 
     def all(self) -> Sequence[FSMHints]:
-        """Return every one there is, newest first."""
+        """Return all existing hints, newest first."""
         return [each for each in (self.primary, *self.backups) if each is not None]
 
 
 def encode_hints(hints: FSMHints) -> bytes:
-    """Return hints as they are stored."""
+    """Encode hints for storage."""
     document = MessageToDict(hints, preserving_proto_field_name=True)
     return msgspec.json.encode(_with_numbers(document))
 
 
 def decode_hints(value: bytes) -> FSMHints:
-    """Return stored hints.
+    """Decode stored hints.
 
     Raises:
         ValueError: they are neither JSON nor protobuf of the expected shape.
@@ -71,14 +75,6 @@ def _with_numbers(node: object) -> object:
     if isinstance(node, list):
         return [_with_numbers(element) for element in node]
     return node
-
-
-# Where a shard's recovery hints are kept in etcd.
-#
-#     {hint_prefix}/{shard id}.primary       of the present recorder
-#     {hint_prefix}/{shard id}.backup.{n}    of past recoveries, newest first
-#
-# Source: gazette/core consumer/protocol/shard_spec_extensions.go (HintPrimaryKey, HintBackupKeys).
 
 
 def has_recovery_log(spec: ShardSpec) -> bool:

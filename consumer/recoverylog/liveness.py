@@ -1,7 +1,7 @@
-"""Which bytes of recovery logs some hints need: all that a prune must keep.
+"""Liveness of recovery logs: the bytes that some hints need, which a prune must keep.
 
-Hints need their segments, wherever those stand, and everything behind the last one, for playback goes on from there to
-the end of the log. Every hint of every shard counts, backups too. What is in doubt is kept:
+Hints need their segments, in whatever log, and everything after the last one, because playback continues from there to
+the end of the log. All hints of every shard count, backups too. In doubt, bytes are kept:
 
     a shard without hints, or whose hints name no file       plays its log from the first byte: all of it is needed
     hints that contradict themselves or their spec           all of every log that they name is needed
@@ -9,8 +9,8 @@ the end of the log. Every hint of every shard counts, backups too. What is in do
 
 Pure.
 
-Source: gazette/core cmd/gazctl/gazctlcmd/shards_prune.go (open end of the last segment, hints that protect). Looking at
-all shards, and the treatment of what cannot be read, are ours.
+Source: gazette/core cmd/gazctl/gazctlcmd/shards_prune.go (open end of the last segment, hints that protect). Reading
+all shards, and the treatment of what cannot be decoded, are ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broadsheet.consumer.recoverylog.hints import decode_hints
 from broadsheet.consumer.recoverylog.segments import Segment
 
 ENDLESS: Final = 1 << 63
-"""Stands for the end of what has none; offsets are below."""
+"""The end of an interval without an end; every offset is below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class HintsValue:
     """Hints as etcd holds them."""
 
     name: str
-    """Their key, for people."""
+    """Their key, for messages to operators."""
     value: bytes
     is_backup: bool = False
 
@@ -51,24 +51,24 @@ class ShardHints:
 
     @property
     def is_based(self) -> bool:
-        """Whether there is a backup."""
+        """True if there is a backup."""
         return any(each.is_backup for each in self.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNeeds:
-    """What must stay of one log."""
+    """The bytes that must stay of one log."""
 
     log: str
     shards: tuple[str, ...]
-    """Whose log it is."""
+    """The shards whose own log it is."""
     spared: str = ""
-    """Why all of it must; empty if only the intervals must."""
+    """Reason why all of it must stay; empty if only the intervals must."""
     intervals: tuple[tuple[int, int], ...] = ()
-    """[begin, end) in bytes, ascending, apart from each other."""
+    """Intervals [begin, end) in bytes, ascending and disjoint."""
     based: bool = False
-    """Each shard whose hints name it has a backup: what any hints need that were written since that recovery, the
-    backup needs as well. So nobody can be playing what is dead, unless the shard failed over in the meantime."""
+    """Whether each shard whose hints name it has a backup. A backup needs everything that hints written since its
+    recovery need. So no player can be reading dead bytes, unless the shard failed over in the meantime."""
 
     def needs(self, begin: int, end: int) -> bool:
         """Tell whether a byte of [begin, end) must stay."""
@@ -94,11 +94,11 @@ class _Draft:
 def live_logs(
     shards: Iterable[ShardHints], *, unreadable_specs: Iterable[str] = ()
 ) -> list[LogNeeds]:
-    """Return what must stay of each log that is a shard's own, by name. Other logs are nobody's to prune.
+    """Return the needs of each log that is a shard's own, by name; other logs are not pruned.
 
     Args:
         shards: Every shard of the cluster that has a recovery log.
-        unreadable_specs: Keys of specs that cannot be decoded: who knows which logs they need.
+        unreadable_specs: Keys of specs that cannot be decoded, and so may need any log.
     """
     drafts: dict[str, _Draft] = {}
     doubts = [
@@ -111,7 +111,7 @@ def live_logs(
 
 
 def _add_shard(drafts: dict[str, _Draft], shard: ShardHints) -> list[str]:
-    """Add what a shard's hints need; return why that may be anything."""
+    """Add the needs of a shard's hints; return the reasons why they may need any log."""
     own = drafts.setdefault(shard.log, _Draft())
     own.shards.append(shard.shard)
     own.based = own.based and shard.is_based
@@ -151,7 +151,7 @@ def _add_hints(drafts: dict[str, _Draft], shard: ShardHints, name: str, hints: F
 
 
 def _needed(hints: FSMHints) -> Sequence[Segment]:
-    """Return the segments of hints, the last of which has no end: playback goes on from there.
+    """Return the segments of hints, the last without an end, because playback continues from there.
 
     Raises:
         HintsError: the hints contradict themselves.
@@ -183,7 +183,7 @@ def _intervals(segments: Iterable[Segment]) -> Iterable[tuple[int, int]]:
 
 
 def merged(intervals: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return intervals [begin, end) in order, joined where they touch or overlap."""
+    """Return intervals [begin, end) in order, merged where they touch or overlap."""
     joined: list[tuple[int, int]] = []
     for begin, end in sorted(intervals):
         if joined and begin <= joined[-1][1]:

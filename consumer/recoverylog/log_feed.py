@@ -1,7 +1,7 @@
-"""Reads logs ahead of the player, so that reading, decoding and writing to the disk go on side by side.
+"""Read-ahead of recovery logs, so that reading, decoding and writing to disk run concurrently.
 
-what is played   ──► read ahead by `AHEAD_BYTES`
-the next jump    ──► read, too, before it is time: a jump then costs no round trip
+current position ──► read ahead by `AHEAD_BYTES`
+next jump        ──► read in advance as well, so that a jump costs no round trip
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
 
 AHEAD_BYTES: Final = 8 << 20
-"""Read and not taken yet, bytes; no more is read above it. Of each feed."""
+"""Bytes read and not taken yet at which a feed stops reading; of each feed."""
 LINGER_SECONDS: Final = 0.05
-"""So much later than it might a feed at the write head is told of what is appended: five or ten transactions of a busy
-shard are then one message, and one step of its standby. A feed that somebody waits for does not linger.
+"""Delay with which a feed at the write head receives new content: five or ten transactions of a busy shard are then one
+message, and one step of its standby. A feed does not linger once a hand-over waits for it.
 """
 
 
 class LogFeed:
-    """The content of one log from a position on, for ever: reads block at the write head."""
+    """The content of one log from a position on, without end: reads block at the write head."""
 
     def __init__(
         self,
@@ -41,18 +41,18 @@ class LogFeed:
         linger_seconds: float,
         guard: OffsetGuard,
     ) -> None:
-        """Begin to read, in a task of `group`.
+        """Start to read in a task of `group`.
 
         Args:
             journals: Reads the log.
-            position: Of the first byte.
+            position: Position of the first byte.
             group: Outlives the feed.
             on_arrival: Called when there is something to take.
-            linger_seconds: Of the reader at the write head.
-            guard: Of this feed alone.
+            linger_seconds: Delay at the write head.
+            guard: Used by this feed alone.
         """
         self.begin = position
-        """Where it began to read."""
+        """Position of the first byte."""
         self._reader = journals.reader(
             position.log,
             offset=position.offset,
@@ -71,24 +71,24 @@ class LogFeed:
 
     @property
     def write_head(self) -> int:
-        """The log's write head as the broker told it last, bytes."""
+        """The log's write head as last reported by a broker, bytes."""
         return self._reader.write_head
 
     @property
     def read_to(self) -> int:
-        """Offset up to where it has read, bytes."""
+        """Offset up to which it has read, bytes."""
         return self._reader.offset
 
     @property
     def waiting_bytes(self) -> int:
-        """Read and not taken yet, bytes."""
+        """Number of bytes read and not taken yet."""
         return self._bytes
 
     def take(self) -> ReadSpan | None:
-        """Return the next bytes, if some have arrived.
+        """Return the next bytes, or None if none have arrived.
 
         Raises:
-            ConsumerError: the log cannot be read, and all that was read is taken.
+            ConsumerError: the log cannot be read, and everything read before is taken.
         """
         if not self._spans:
             if self._error is not None:
@@ -101,7 +101,7 @@ class LogFeed:
         return span
 
     def reaches(self, position: PlaybackPosition) -> bool:
-        """Tell whether a position is read, or so near that it soon will be."""
+        """Tell whether a position is read already, or near enough to be read soon."""
         return (
             position.log == self.begin.log
             and position.offset <= self._reader.offset + JUMP_BYTES
@@ -109,11 +109,11 @@ class LogFeed:
         )
 
     def end_at(self, offset: int) -> None:
-        """Read no more than up to `offset`, apart from what is read beyond it already."""
+        """Stop reading at `offset`; bytes beyond it that are read already stay."""
         self._limit = offset
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._task.cancel()
 
     async def _read(self) -> None:
@@ -129,8 +129,8 @@ class LogFeed:
                         self._room.clear()
                         await self._room.wait()
         except JournalReplacedError as error:
-            # What follows in it may follow from operations that are there no more: whoever took it over from here
-            # would record what nobody could recover.
+            # Later operations may depend on operations that no longer exist: a recorder that took the log over from
+            # here would write what cannot be recovered.
             self._error = LogDataLossError(
                 self.begin.log, f"it is not the log that was followed any more: {error}"
             )
@@ -142,7 +142,7 @@ class LogFeed:
 
 
 class LogFeeds:
-    """The feed that is played, and the one that will be after the next jump."""
+    """The feed of the current position, and the feed of the next jump."""
 
     def __init__(
         self,
@@ -153,26 +153,26 @@ class LogFeeds:
         *,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
-        """Begin to read at `position`; the arguments are those of a feed."""
+        """Start to read at `position`; the arguments are those of a feed."""
         self._journals = journals
         self._group = group
         self._on_arrival = on_arrival
         self._linger_seconds = linger_seconds
         self._epochs: dict[str, JournalEpoch] = {}
-        """In which each log was read, as brokers told."""
+        """The epoch in which each log was read, as reported by brokers."""
         self._read_to: dict[str, int] = {}
-        """Offset up to where each log was read then, bytes."""
+        """Offset up to which each log was read in that epoch, bytes."""
         self.current = self._open(position)
         self.next: LogFeed | None = None
 
     def take(self, played_to: int) -> ReadSpan | None:
-        """Return the next bytes of the current feed, if some have arrived; of the next feed if it is time for that.
+        """Return the next bytes of the current feed, if any, or of the next feed if the current one is played.
 
         Args:
-            played_to: Offset in the current log up to where what was taken is played.
+            played_to: Offset in the current log up to which the taken bytes are played.
 
         Raises:
-            ConsumerError: the log cannot be read, and all that was read is taken.
+            ConsumerError: the log cannot be read, and everything read before is taken.
         """
         span = self.current.take()
         following = self.next
@@ -184,7 +184,7 @@ class LogFeeds:
         return None
 
     def prepare(self, upcoming: PlaybackPosition | None) -> None:
-        """Begin to read where the player will jump to, if that is known; one jump at a time."""
+        """Start to read at the player's next jump, if it is known; one jump at a time."""
         if upcoming is None or self.next is not None or self.current.reaches(upcoming):
             return
         self.next = self._open(upcoming)
@@ -192,7 +192,7 @@ class LogFeeds:
             self.current.end_at(upcoming.offset)
 
     def jump(self, position: PlaybackPosition) -> None:
-        """Go on at a position that the current feed does not reach."""
+        """Continue at a position that the current feed does not reach."""
         self._close(self.current)
         prepared, self.next = self.next, None
         if prepared is not None and prepared.begin != position:
@@ -201,7 +201,7 @@ class LogFeeds:
         self.current = prepared or self._open(position)
 
     def hurry(self, position: PlaybackPosition) -> None:
-        """Go on at `position`, and linger no more: somebody waits for the end."""
+        """Continue at `position` without lingering, because a caller waits for the end."""
         if not self._linger_seconds:
             return
         self._linger_seconds = 0.0
@@ -209,7 +209,7 @@ class LogFeeds:
         self.current, self.next = self._open(position), None
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._close(self.current)
         if self.next is not None:
             self._close(self.next)

@@ -1,4 +1,4 @@
-"""How operations stand in a log: frames, the checksum that chains them, and a decoder of content cut anywhere.
+"""The encoding of operations in a recovery log: frames, chained checksums, and an incremental decoder.
 
     66 33 93 36 | payload length, uint32 little-endian | RecordedOp | raw bytes, if it is a write
 
@@ -24,9 +24,9 @@ _unpack_header = _HEADER.unpack_from
 
 
 def next_checksum(checksum: int, payload: bytes) -> int:
-    """Return the checksum of the operation that follows one with this `checksum` and encoded as `payload`.
+    """Return the checksum of the operation after one that has this `checksum` and is encoded as `payload`.
 
-    CRC-32C (Castagnoli) over all payloads so far; raw bytes of writes are not in it.
+    It is the CRC-32C (Castagnoli) of all payloads so far; raw bytes of writes are left out.
     """
     chained: int = google_crc32c.extend(checksum, payload)
     return chained
@@ -37,7 +37,7 @@ def framed(payload: bytes) -> bytes:
     return _HEADER.pack(FIXED_MAGIC, len(payload)) + payload
 
 
-# What is found is not frozen: that would make it twice as dear to make, and there are many of them.
+# The decoder's results are not frozen, because that would double the cost of creating them, and there are many.
 
 
 @dataclass(slots=True)
@@ -52,14 +52,14 @@ class DecodedOp:
     end: int
     """Offset after the frame and after the raw bytes that follow a write."""
     raw_bytes: int
-    """How many these are; 0 if it is no write."""
+    """Number of these raw bytes; 0 if it is not a write."""
     content: memoryview
-    """Of a write, those of its raw bytes that came with it: all of them, or the first ones. Nobody else keeps them."""
+    """Raw bytes of a write that arrived with it: all of them, or the first ones. There is no other copy of them."""
 
 
 @dataclass(slots=True)
 class WrittenBytes:
-    """More raw bytes of the write that was decoded last; nobody else keeps them."""
+    """More raw bytes of the write that was decoded last; there is no other copy of them."""
 
     content: memoryview
 
@@ -73,41 +73,41 @@ class Desync:
 
 
 class OperationDecoder:
-    """Finds operations in the content of one log, fed in order from any offset on."""
+    """The incremental decoder of one log's content, fed in order from any offset on, in chunks cut anywhere."""
 
     def __init__(self, log: str, offset: int) -> None:
         """Start at `offset`, bytes, where a frame should begin.
 
         Args:
             log: Named by errors.
-            offset: Of the first byte that will be fed.
+            offset: Offset of the first byte that will be fed.
         """
         self._log = log
         self._offset = offset
-        """Of the first byte of `_pending`; of the next byte fed, if there are none."""
+        """Offset of the first byte of `_pending`, or of the next byte to be fed if that is empty."""
         self._pending = b""
         self._raw_bytes = 0
-        """Raw bytes of the current write that are yet to come."""
+        """Number of raw bytes of the current write that have not arrived."""
         self._write_begin = 0
         """Offset of the frame of the current write."""
 
     @property
     def offset(self) -> int:
-        """Up to where the content is decoded, bytes: what follows is not a whole operation yet."""
+        """Offset up to which the content is decoded, bytes: after it there is no complete operation yet."""
         return self._offset
 
     @property
     def raw_bytes(self) -> int:
-        """Raw bytes of a write that are yet to be fed."""
+        """Number of raw bytes of a write that have not been fed."""
         return self._raw_bytes
 
     @property
     def whole_to(self) -> int:
-        """Up to where all that was fed is whole, bytes: an operation may begin here that has no end yet."""
+        """Offset up to which everything fed is complete, bytes: an incomplete operation may begin here."""
         return self._write_begin if self._raw_bytes else self._offset
 
     def feed(self, content: bytes) -> Iterator[DecodedOp | WrittenBytes | Desync]:
-        """Take the bytes that follow and yield what ends in them; exhaust it before the next call.
+        """Take the next bytes and yield what ends in them; exhaust the iterator before the next call.
 
         Raises:
             FramingError: an operation is longer than a frame may be.
@@ -162,7 +162,7 @@ class OperationDecoder:
         )
 
     def _skip(self, content: bytes, at: int) -> tuple[int, Desync]:
-        """Pass over bytes up to what may be the next frame."""
+        """Skip bytes up to the next possible frame."""
         found = content.find(FIXED_MAGIC, at + 1)
         # The last three bytes may be the beginning of a magic number.
         skipped = found - at if found > 0 else max(1, len(content) - at - len(FIXED_MAGIC) + 1)
@@ -170,7 +170,7 @@ class OperationDecoder:
 
 
 def _decoded_or_none(payload: bytes) -> RecordedOp | None:
-    """Return the operation that a frame holds, unless it holds something else."""
+    """Return the operation in a frame, or None if the frame holds something else."""
     try:
         return RecordedOp.FromString(payload)
     except DecodeError:

@@ -1,9 +1,9 @@
-"""What a player does with the bytes of a log, without doing it: which files change, and where to read next.
+"""The decisions of a playback: from the bytes of a log to file changes, and the position to read next.
 
 Pure: spans in, changes of files out.
 
-Source: gazette/core consumer/recoverylog/player.go (what is skipped, and what is loss of data). That a gap in sequence
-behind bytes that are gone is loss, whatever the hints say, is ours.
+Source: gazette/core consumer/recoverylog/player.go (what is skipped, and what is loss of data). That a gap in the
+sequence after missing bytes is data loss, whatever the hints say, is ours.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from broadsheet.consumer.recoverylog.operation import (
 from broadsheet.consumer.recoverylog.segments import Segment
 
 JUMP_BYTES: Final = 1 << 20
-"""Dead bytes up to which reading them costs less than asking for what is behind them."""
+"""Number of dead bytes up to which reading them is cheaper than a new request for the bytes after them."""
 
 
-# Changes of a player's files, as data. A file is named by its fnode: its paths may change until the
-# end.
+# Changes of a player's files, as data. A file is named by its fnode, because its paths may change until the end.
 @dataclass(frozen=True, slots=True)
 class CreateFile:
     """A new, empty file."""
@@ -39,7 +38,7 @@ class CreateFile:
 
 @dataclass(slots=True)
 class WriteFile:
-    """Bytes of a file, from `offset` on. Not frozen, which would make it twice as dear to make."""
+    """Bytes of a file, from `offset` on. Not frozen, because that would double the cost of creating one."""
 
     fnode: int
     offset: int
@@ -48,7 +47,7 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFile:
-    """A file has no path any more."""
+    """The removal of a file that has no path any more."""
 
     fnode: int
 
@@ -58,7 +57,7 @@ FileChange = CreateFile | WriteFile | RemoveFile
 
 @dataclass(frozen=True, slots=True)
 class PlaybackPosition:
-    """A byte of a log."""
+    """The position of a byte in a log."""
 
     log: str
     offset: int
@@ -71,50 +70,50 @@ class Playback:
     """The state of one playback."""
 
     def __init__(self, hints: FSMHints) -> None:
-        """Begin where the hints say.
+        """Begin at the start of the hints.
 
         Raises:
-            HintsError: they contradict themselves.
+            HintsError: the hints contradict themselves.
         """
         self.fsm = FileStateMachine(hints)
         self._log = hints.log
         self._author = 0
         self._target_fnode = 0
-        """The file that the raw bytes go to which come next."""
+        """The file to which the next raw bytes belong."""
         self._target_offset = 0
         self._target_bytes = 0
-        """How many come yet; 0: they are nobody's."""
+        """Number of these bytes still to come; 0 if the next raw bytes belong to no file."""
         self.handed_over = False
-        """Whether the operation of the new author applied: everything is recovered."""
+        """Whether the operation of the new author applied, so that everything is recovered."""
         self.strayed = 0
-        """Operations since the newest one that took its number which follow from something else: a recorder wrote them
-        that knew of operations which we do not have."""
+        """Number of operations, since the newest one that took its number, that follow from another history: their
+        recorder knew of operations that we do not have."""
         self.ignored: Counter[OperationOutcome] = Counter()
-        """Operations that did not apply, and should have, by why."""
+        """Number of operations that should have applied and did not, by reason."""
         self.skipped_bytes = 0
-        """Bytes that belong to no operation."""
+        """Number of bytes that belong to no operation."""
         self._at = self._hinted() or PlaybackPosition(hints.log, 0)
         self._decoder = OperationDecoder(self._at.log, self._at.offset)
         self._fed_to = self._at.offset
         self._entered: Segment | None = None
-        """The hinted segment that reading has come to."""
+        """The hinted segment that reading has reached."""
         self._place = FilePlacement(self._at.log, 0, 0)
         self._hole: tuple[int, int] | None = None
-        """Bytes that were gone, since which no operation followed in sequence."""
+        """Missing bytes [begin, end) after which no operation in sequence has followed yet."""
 
     @property
     def position(self) -> PlaybackPosition:
-        """Up to where the log is read."""
+        """The position up to which the log is read."""
         return PlaybackPosition(self._at.log, self._fed_to)
 
     @property
     def whole_to(self) -> int:
-        """Up to where what is read is whole, bytes: an operation may begin here that has no end yet."""
+        """Offset up to which everything read is complete, bytes: an incomplete operation may begin here."""
         return self._decoder.whole_to
 
     @property
     def seek(self) -> PlaybackPosition | None:
-        """Where to read on if not where we are: the hints say that nothing in between is live."""
+        """The position to jump to, if the hints say that nothing before it is live; None to read on."""
         hinted = self._hinted()
         if hinted is None or self._decoder.raw_bytes:
             return None
@@ -123,7 +122,7 @@ class Playback:
 
     @property
     def upcoming(self) -> PlaybackPosition | None:
-        """Where the hints will have us go once we have read up to where nothing is live for long; None: nowhere."""
+        """The next jump: the position after the next long range without live bytes; None if there is none."""
         log = self._at.log
         end = max(self._fed_to, self._decoder.offset + self._decoder.raw_bytes)
         for segment in self.fsm.hinted_segments:
@@ -134,11 +133,11 @@ class Playback:
 
     @property
     def complete(self) -> bool:
-        """Whether all that the hints name has been read."""
+        """True once everything that the hints name has been read."""
         return not self.fsm.hinted_segments
 
     def go_to(self, position: PlaybackPosition) -> None:
-        """Go on from there; what was fed and is not whole is dropped."""
+        """Continue at a position; an incomplete operation fed before is dropped."""
         self._at = position
         self._decoder = OperationDecoder(position.log, position.offset)
         self._fed_to = position.offset
@@ -146,16 +145,16 @@ class Playback:
         self._hole = None
 
     def hand_over_to(self, author: int) -> bytes:
-        """Return the operation to append, framed, that makes `author` the next recorder if it comes next."""
+        """Return the framed operation that makes `author` the next recorder, if it is the next one in the log."""
         self._author = author
         op = RecordedOp(author=author, seq_no=self.fsm.next_seq, checksum=self.fsm.next_checksum)
         return framed(op.SerializeToString())
 
     def feed(self, offset: int, content: bytes) -> list[FileChange]:
-        """Take bytes of the log we are at, from `offset` on; return what changes.
+        """Take bytes of the current log, from `offset` on; return the file changes.
 
         Raises:
-            LogDataLossError: bytes are missing that are live.
+            LogDataLossError: live bytes are missing.
         """
         changes: list[FileChange] = []
         if offset > self._fed_to:
@@ -178,7 +177,7 @@ class Playback:
         return changes
 
     def _must_stop(self) -> bool:
-        """Tell whether all is done, or goes on elsewhere. Asked often, it knows the segment that we are in."""
+        """Tell whether the playback is done, or continues elsewhere; called often, so it caches the current segment."""
         if self.handed_over:
             return True
         segments = self.fsm.hinted_segments
@@ -196,7 +195,7 @@ class Playback:
         return PlaybackPosition(segment.log, segment.first_offset)
 
     def _on_hole(self, offset: int) -> None:
-        """The bytes up to `offset` are gone from the log: pruned, or lost."""
+        """Handle bytes up to `offset` that are missing from the log: pruned, or lost."""
         segment = self.fsm.hinted_segments[0] if self.fsm.hinted_segments else None
         live = segment is not None and segment.last_offset and offset >= segment.last_offset
         hole = self._fed_to, offset
@@ -238,7 +237,7 @@ class Playback:
             self._target_bytes = found.raw_bytes
             self._on_written(found.content, changes)
         elif op.HasField("write"):
-            return  # Of nothing.
+            return  # A write of no bytes changes no file.
         elif op.HasField("create"):
             changes.append(CreateFile(op.seq_no))
         elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.fnodes:
@@ -266,17 +265,15 @@ class Playback:
             self.strayed += 1
 
 
-# How far a player is behind the log, and for how long yet.
-
 WINDOW_SECONDS: Final = 0.2
-"""Time over which a rate is taken: what is read comes in bursts."""
+"""Time over which a rate is measured, because bytes arrive in bursts."""
 _WEIGHT: Final = 0.3
-"""Of the newest rate in the smoothed one."""
+"""Weight of the newest rate in the smoothed rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayingTime:
-    """When a step of playing began and ended, monotonic seconds."""
+    """The begin and end of a step of playing, monotonic seconds."""
 
     began: float
     ended: float
@@ -284,39 +281,39 @@ class PlayingTime:
 
 @dataclass(slots=True)
 class PlaybackProgress:
-    """Of one playback; read by whoever reports it."""
+    """The progress of one playback: its distance behind the log, and the time to catch up; read by reporters."""
 
     offset: int = 0
-    """Played up to here, bytes."""
+    """Offset up to which it has played, bytes."""
     head: int = 0
-    """The log's write head as last heard, bytes."""
+    """The log's write head as last reported, bytes."""
     played_bytes: int = 0
-    """Read and played so far."""
+    """Number of bytes read and played so far."""
     bytes_per_second: float = 0.0
-    """Smoothed rate of playing while there was something to play."""
+    """Smoothed rate of playing, without idle time."""
     tailing: bool = False
-    """Whether it has been at the head."""
+    """Whether it has reached the head."""
     _window_began: float | None = None
     _window_bytes: int = 0
 
     @property
     def behind_bytes(self) -> int:
-        """Bytes yet to play."""
+        """Number of bytes still to play."""
         return max(0, self.head - self.offset)
 
     @property
     def behind_seconds(self) -> float | None:
-        """How long they take at the rate so far; None: nobody knows yet."""
+        """Time to play them at the rate so far, seconds; None if no rate is known yet."""
         if not self.behind_bytes:
             return 0.0
         return self.behind_bytes / self.bytes_per_second if self.bytes_per_second else None
 
     def on_idle(self) -> None:
-        """Take note that all is played: waiting for somebody to write is no time of ours."""
+        """Record that everything is played, because the wait for new writes must not count as playing time."""
         self._window_began = None
 
     def on_played(self, offset: int, head: int, *, played_bytes: int, time: PlayingTime) -> None:
-        """Take note that `played_bytes` more are played."""
+        """Record that `played_bytes` more are played."""
         self.offset, self.head = offset, max(head, offset)
         self.played_bytes += played_bytes
         if self._window_began is None:

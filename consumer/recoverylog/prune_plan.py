@@ -1,14 +1,14 @@
-"""What becomes of each fragment of one log in a prune.
+"""The plan of a prune: the fate of each fragment of one log.
 
     needed        some hints need a byte of it, or it is the newest persisted one, which tells where the log ends
     unpersisted   dead, but the broker may still add to it
     elsewhere     dead, in a store that the broker does not remove from for us
     quarantined   dead, but not for long enough
-    dead          dead for long enough: it goes
+    dead          dead for long enough: it is removed
 
-Long enough is a delay after the first prune that found it dead. Whoever began to play older hints has ended by then,
-and a mistake in the hints has been noticed. A fragment that is older than the delay by itself need not wait where
-every shard of the log has a backup of its hints (`LogNeeds.based`).
+Long enough means a delay after the first prune that found it dead. By then every playback from older hints has ended,
+and a mistake in the hints has been noticed. A fragment that is itself older than the delay need not wait if every shard
+of the log has a backup of its hints (`LogNeeds.based`).
 
 Pure.
 """
@@ -27,16 +27,6 @@ from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.consumer.protocol.journal_pb2 import Fragment
 from broadsheet.consumer.recoverylog.liveness import LogNeeds
 
-# Since when bytes of a log are known to be dead: what a prune remembers for the next one.
-#
-#     /broadsheet.v1{root}/prune/{log}    spans of bytes, and when a prune first found them dead
-#
-# A span that is needed again drops out, and starts anew if it dies again. The record belongs to one
-# incarnation of the journal: a log that was deleted and made anew has other bytes at the same
-# offsets.
-#
-# Pure.
-
 SPANS_MAX: Final = 10_000
 """Spans kept for a log: etcd takes 1.5 MiB in a value. Those that died last are forgotten first, and wait longer."""
 Span = tuple[int, int, int]
@@ -44,17 +34,23 @@ Span = tuple[int, int, int]
 
 
 class QuarantineRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The dead bytes of one log."""
+    """The dead bytes of one log, as a prune records them for the next one.
+
+        /broadsheet.v1{root}/prune/{log}    spans of bytes, and when a prune first found them dead
+
+    A span that is needed again is dropped, and its time starts over if it dies again. The record belongs to one
+    incarnation of the journal, because a log that was deleted and created again has other bytes at the same offsets.
+    """
 
     create_revision: int = 0
-    """Of the journal, which tells its incarnations apart."""
+    """Create revision of the journal, which distinguishes its incarnations."""
     spans: tuple[Span, ...] = ()
-    """Ascending, apart from each other."""
+    """Ascending and disjoint."""
 
     def dead_since(self, begin: int, end: int) -> int | None:
-        """Return the Unix second since which all of [begin, end) is known to be dead; None if some is not."""
+        """Return the Unix second since which all of [begin, end) is known to be dead; None if a part is not."""
         since = 0
-        # The last span that begins no later, and those that follow as long as they touch.
+        # Start at the last span that begins at or before `begin`, and follow the next ones as long as they touch.
         first = bisect_right(self.spans, begin, key=lambda span: span[0]) - 1
         for index in range(max(first, 0), len(self.spans)):
             span_begin, span_end, span_since = self.spans[index]
@@ -68,7 +64,7 @@ class QuarantineRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quarantine_record(create_revision: int, spans: Iterable[Span]) -> QuarantineRecord:
-    """Return a record of spans in ascending order: those that touch and died together are joined."""
+    """Return a record of ascending spans; spans that touch and died at the same time are joined."""
     joined: list[Span] = []
     for begin, end, since in spans:
         if joined and joined[-1][1] == begin and joined[-1][2] == since:
@@ -79,12 +75,12 @@ def quarantine_record(create_revision: int, spans: Iterable[Span]) -> Quarantine
 
 
 def encode_quarantine(record: QuarantineRecord) -> bytes:
-    """Return a record as it is stored."""
+    """Encode a record for storage."""
     return msgspec.json.encode(record)
 
 
 def decode_quarantine(value: bytes) -> QuarantineRecord:
-    """Return a stored record; one that cannot be read knows nothing, so everything waits anew."""
+    """Decode a stored record; an unreadable one counts as empty, so every span waits again."""
     try:
         return decode_json(value, QuarantineRecord)
     except DocumentError:
@@ -98,7 +94,7 @@ def _longest_dead(spans: Sequence[Span]) -> Sequence[Span]:
 
 
 class SegmentFate(Enum):
-    """What becomes of a fragment."""
+    """The fate of a fragment in a prune."""
 
     NEEDED = "needed"
     UNPERSISTED = "unpersisted"
@@ -109,7 +105,7 @@ class SegmentFate(Enum):
 
 @dataclass(slots=True)
 class PruneCounts:
-    """How many fragments, and how long they are together."""
+    """The number of fragments, and their total length."""
 
     fragments: int = 0
     bytes: int = 0
@@ -122,26 +118,27 @@ class PruneCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlan:
-    """What a prune would do to one log."""
+    """The plan of a prune for one log."""
 
     log: str
     shards: tuple[str, ...]
     spared: str = ""
-    """Why the log is left alone; empty if it is not."""
+    """Reason why the log is left alone; empty if it is pruned."""
     tallies: Mapping[SegmentFate, PruneCounts] = field(
         default_factory=lambda: {fate: PruneCounts() for fate in SegmentFate}
     )
     dead: Sequence[Fragment] = ()
-    """What goes, ascending."""
+    """Fragments to remove, ascending."""
     quarantined_until: int = 0
-    """When the first of the quarantined may go, Unix seconds; 0 if there are none."""
+    """Time at which the first quarantined fragment may be removed, Unix seconds; 0 if there is none."""
     create_revision: int = 0
-    """Of the journal."""
+    """Create revision of the journal."""
     spans: Sequence[Span] = ()
-    """Since when the quarantined and the dead are known to be dead; one a fragment, ascending."""
+    """Spans of the quarantined and the dead fragments with the time since which they are known to be dead; one per
+    fragment, ascending."""
 
     def quarantine_after(self, removed: Collection[tuple[int, int]]) -> QuarantineRecord:
-        """Return what the next prune should know, once the fragments at `removed`, as (begin, end), are gone."""
+        """Return the record for the next prune, after the fragments at `removed`, as (begin, end), are gone."""
         left = (span for span in self.spans if span[:2] not in removed)
         return quarantine_record(self.create_revision, left)
 
@@ -163,12 +160,12 @@ def plan_log(
     """Decide about each fragment of a log that is not spared.
 
     Args:
-        needs: What must stay.
+        needs: The bytes that must stay.
         fragments: As the broker lists them, ascending by begin.
-        known: What prunes before this one have found dead.
+        known: Record of what earlier prunes have found dead.
         create_revision: Of the journal.
         now: Unix seconds.
-        delay_seconds: For how long a fragment must have been dead.
+        delay_seconds: Time for which a fragment must have been dead.
     """
     assert not needs.spared, "a spared log is not planned"
     if known.create_revision != create_revision:
@@ -213,5 +210,5 @@ def _fate(needs: LogNeeds, fragment: Fragment, *, is_newest: bool, is_due: bool)
 
 
 def _due(needs: LogNeeds, fragment: Fragment, since: int, delay_seconds: float) -> int:
-    """Return when a dead fragment may go, Unix seconds."""
+    """Return the time at which a dead fragment may be removed, Unix seconds."""
     return int((min(since, fragment.mod_time) if needs.based else since) + delay_seconds)

@@ -1,7 +1,7 @@
-"""Prunes the recovery logs of a cluster: removes the fragments that no hints of any shard need.
+"""The pruner of a cluster's recovery logs: removes the fragments that no hints of any shard need.
 
-Hints are read before fragments are listed. So what came in between is newer than the end of the last segment of some
-hints, and needed; and hints that were written in between need nothing that those before them did not.
+Hints are read before fragments are listed. So a fragment written in between is after the last segment of some hints,
+and needed; and hints written in between need no older bytes than the hints before them.
 
 Source: gazette/core cmd/gazctl/gazctlcmd/shards_prune.go (steps for each log). All shards instead of a selection, the
 quarantine, and deletion by the broker are ours.
@@ -37,27 +37,27 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOutcome:
-    """What a prune did to one log."""
+    """The result of a prune for one log."""
 
     plan: LogPlan
     removed: PruneCounts = field(default_factory=PruneCounts)
     failed: PruneCounts = field(default_factory=PruneCounts)
-    """Should have been removed, and was not."""
+    """Fragments that should have been removed, and were not."""
     failure: str = ""
-    """Why."""
+    """Reason of the failure."""
 
 
 class Pruner:
-    """Plans and prunes for one root."""
+    """The pruner below one root: plans and prunes."""
 
     def __init__(self, etcd: Etcd, journals: JournalClient, keys: Keys, *, clock: Clock) -> None:
-        """Take what it reads and writes.
+        """Create a pruner.
 
         Args:
-            etcd: Has specs and hints, and keeps what is known to be dead.
+            etcd: Holds specs and hints, and the records of what is known to be dead.
             journals: Lists and removes fragments.
             keys: Of the root.
-            clock: Tells how long something has been dead.
+            clock: Measures how long a fragment has been dead.
         """
         self._etcd = etcd
         self._journals = journals
@@ -66,10 +66,10 @@ class Pruner:
         self._clock = clock
 
     async def plan(self, *, delay_seconds: float) -> AsyncIterator[LogPlan]:
-        """Yield what a prune would do to each log, by name; change nothing.
+        """Yield the plan of a prune for each log, by name; change nothing.
 
         Args:
-            delay_seconds: For how long a fragment must have been dead.
+            delay_seconds: Time for which a fragment must have been dead.
 
         Raises:
             EndpointError: no broker could be reached.
@@ -80,10 +80,10 @@ class Pruner:
             yield await self._plan_log(needs, known.get(needs.log), delay_seconds)
 
     async def prune(self, *, delay_seconds: float) -> AsyncIterator[PruneOutcome]:
-        """Prune one log after the other, and yield what was done.
+        """Prune one log after the other, and yield the results.
 
         Args:
-            delay_seconds: For how long a fragment must have been dead.
+            delay_seconds: Time for which a fragment must have been dead.
 
         Raises:
             EndpointError: no broker could be reached; logs before this one are pruned.
@@ -158,14 +158,14 @@ class Pruner:
         return PruneOutcome(plan=plan, removed=removed, failed=failed, failure=failure), gone
 
     async def _read_known(self) -> Mapping[str, KeyValue]:
-        """Return what was stored by log."""
+        """Return the stored records by log."""
         found = await self._etcd.get_range(self._prefix, prefix_range_end(self._prefix))
         return {kv.key[len(self._prefix) :].decode(errors="replace"): kv for kv in found.kvs}
 
     async def _write_known(
         self, name: str, known: KeyValue | None, record: QuarantineRecord
     ) -> None:
-        """Store what is known to be dead. If another prune did at the same time, its word is as good."""
+        """Store what is known to be dead; a record that another prune stored at the same time is equally valid."""
         value = encode_quarantine(record)
         if (known.value if known is not None else None) == (value if record.spans else None):
             return
@@ -176,7 +176,7 @@ class Pruner:
 
 
 def _tell(outcome: PruneOutcome, needs: LogNeeds) -> None:
-    """Leave a trace of what went, and of why it could."""
+    """Log the removed fragments, and the reason why they could be removed."""
     plan = outcome.plan
     log.info(
         "recovery_log.pruned",

@@ -1,18 +1,18 @@
-"""Ships what a store does to its files into the shard's recovery log.
+"""The recorder: ships a store's file changes into the shard's recovery log.
 
-    store's thread      create, write, ... ─► frames, held back until a barrier or `FLUSH_BYTES`
-    event loop                                └─► one append after the other, each demanding our fence
+    store's thread      create, write, ... ─► frames, held until a barrier or `FLUSH_BYTES`
+    event loop                                └─► one append after the other, each requiring our fence
     store's thread      barrier() ◄── resolves once every append before it is durable and was fenced by us
 
-An append is believed only if the journal's registers name us *after* it: a journal that lost its registers lets anyone
-append. Whoever lost the fence learns it from the next barrier, at once; nothing is repeated that cannot succeed, and
-nothing more is sent.
+An append counts only if the journal's registers name us *after* it, because a journal that lost its registers lets any
+author append. A recorder that lost the fence learns it from the next barrier, at once; it repeats nothing that cannot
+succeed, and sends nothing more.
 
-A log may go on in another one (`take_over`). Hints must end in the log that they are of, or nobody could tell where to
-go on behind them; so where nothing live is touched in the new log, a write of no bytes is recorded there.
+A log may continue in another one (`take_over`). Hints must end in their own log, because otherwise a reader could not
+tell where to continue after them; so if nothing live is touched in the new log, a write of no bytes is recorded there.
 
 Source: gazette/core consumer/recoverylog/recorder.go (operations of each call, lower bounds of offsets). Failing fast,
-and the demand that the fence is seen, are ours.
+and the requirement that the fence is seen, are ours.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from broadsheet.consumer.recoverylog.fsm import (
 from broadsheet.consumer.recoverylog.operation import framed
 
 FLUSH_BYTES: Final = 1 << 20
-"""Recorded bytes that are sent without waiting for a barrier."""
+"""Number of recorded bytes at which they are sent without waiting for a barrier."""
 UNSENT_BYTES_MAX: Final = 64 << 20
-"""Recorded bytes that the broker does not have yet, above which the store's thread waits."""
+"""Number of recorded bytes not yet at the broker above which the store's thread waits."""
 ANCHOR: Final = "/.recovery-log"
-"""An empty file that holds the place in a new log when there is no other file to."""
+"""An empty file that anchors the hints in a new log when there is no other live file."""
 
 
 class Appends(Protocol):
-    """Performs appends of one log in order; `broadsheet.consumer.journal.append_service.AppendService`."""
+    """The ordered appends of one log; `broadsheet.consumer.journal.append_service.AppendService`."""
 
     def append(
         self,
@@ -63,25 +63,25 @@ class Appends(Protocol):
         check_registers: LabelSelector | None = None,
         union_registers: LabelSet | None = None,
     ) -> Future[AppendResponse]:
-        """Queue an append for when all of `after` have succeeded; no content at all makes a barrier."""
+        """Queue an append until all of `after` have succeeded; one without content is a barrier."""
         ...
 
 
 class Recorder:
-    """Implements `broadsheet.consumer.recoverylog.recorder.FileRecorder`.
+    """The `FileRecorder` of one shard's recovery log.
 
-    Made on the event loop; called by one thread at a time that is not the loop's; `snapshot_hints` by the loop.
+    Created on the event loop; called by one thread at a time other than the loop's; `snapshot_hints` by the loop.
     """
 
     def __init__(
         self, fsm: FileStateMachine, appends: Appends, *, log: str, author: int, head: int
     ) -> None:
-        """Go on where a player left off.
+        """Continue where a player stopped.
 
         Args:
-            fsm: As recovered; ours from now on.
+            fsm: As recovered; the recorder owns it from now on.
             appends: Runs on the current event loop, until after the last barrier.
-            log: Where to record.
+            log: The log to record into.
             author: Ours; the log's fence.
             head: Lower bound of the write head of the log that was played, bytes: after the operation that handed it
                 over.
@@ -96,7 +96,7 @@ class Recorder:
         self._head = 0 if self._forked else head
         self._newest: AppendResponse | None = None
         self._after: list[Future[object]] = []
-        """What must have succeeded before anything more gets into the log."""
+        """Futures that must succeed before anything more is appended to the log."""
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._unsent_bytes = 0
@@ -106,7 +106,7 @@ class Recorder:
 
     @property
     def recorded_bytes(self) -> int:
-        """Bytes recorded in this recorder's life."""
+        """Number of bytes recorded by this recorder."""
         return self._recorded_bytes
 
     # -- what a store calls
@@ -150,14 +150,14 @@ class Recorder:
             self._apply(RecordedOp(property=Property(path=path, content=content)))
 
     def after(self, futures: Collection[Future[object]]) -> None:
-        """Let what is recorded from here on get into the log only once all these have succeeded."""
+        """Append what is recorded from here on only once all these futures have succeeded."""
         with self._lock:
             self._after.extend(futures)
 
     def barrier(self) -> OpFuture:
-        """Return what resolves when everything recorded before is durable in the log.
+        """Return a future that resolves when everything recorded before is durable in the log.
 
-        It fails with `LogFencedError` when another recorder took over, and with what ended the appends otherwise.
+        It fails with `LogFencedError` when another recorder took over, else with the error that ended the appends.
         """
         barrier = _barrier()
         with self._lock:
@@ -167,7 +167,7 @@ class Recorder:
     # -- what the shard calls
 
     def snapshot_hints(self) -> tuple[FSMHints, OpFuture]:
-        """Return hints of now, and what resolves once the log has every operation that they cover."""
+        """Return the current hints, and a future that resolves once the log has every operation that they cover."""
         barrier = _barrier()
         with self._lock:
             if self._forked:
@@ -177,7 +177,7 @@ class Recorder:
         return hints, barrier
 
     def take_over(self) -> OpFuture:
-        """Go on in another log than the one that was played: the first append there makes us its only writer.
+        """Continue in another log than the one that was played; the first append there makes us its only writer.
 
         Requires:
             Nothing was recorded before.
@@ -219,7 +219,7 @@ class Recorder:
             self._send(None)
 
     def _anchor(self) -> None:
-        """Record something of a live file in our log, if nothing is."""
+        """Record a write of a live file in our log, if the log has none."""
         fsm = self._fsm
         newest = max(
             fsm.fnodes, key=lambda number: fsm.fnodes[number].segments[-1].last_seq, default=0
@@ -230,7 +230,7 @@ class Recorder:
             self._apply(RecordedOp(write=RecordedOp.Write(fnode=newest)))
 
     def _send(self, barrier: TurnFuture[None] | None, *, takes_over: bool = False) -> None:
-        """Hand over what is held back, in order of the calls; an empty hand is a barrier, too."""
+        """Send the held frames, in order of the calls; sending none is a barrier, too."""
         pieces, size, after = self._pieces, self._pieces_bytes, self._after
         self._pieces, self._pieces_bytes, self._after = [], 0, []
         append = partial(self._append, pieces, size, barrier, takes_over=takes_over, after=after)
@@ -280,7 +280,7 @@ class Recorder:
         self._settle(size, barrier)
 
     def _settle(self, size: int, barrier: OpFuture | None) -> None:
-        """Take note that bytes need no room any more, and tell who waits for them what became of all so far."""
+        """Release the room of sent bytes, and settle the barrier with the result of all appends so far."""
         with self._lock:
             self._unsent_bytes -= size
             self._room.notify_all()
@@ -292,7 +292,7 @@ class Recorder:
             barrier.set_result(None)
 
     def _doubt(self, response: AppendResponse) -> BaseException | None:
-        """Return why an append that succeeded is not to be believed."""
+        """Return the reason why a successful append must not be trusted, or None."""
         if not holds_fence(response.registers, self._author):
             return LogFencedError(
                 self._log,
@@ -300,7 +300,7 @@ class Recorder:
             )
         commit = response.commit
         if response is self._newest:
-            return None  # Appends that went out together share their answer.
+            return None  # Appends that were sent together share one response.
         self._newest = response
         if commit.begin < self._head:
             return LogDataLossError(
@@ -319,17 +319,17 @@ class Recorder:
 
 
 def _barrier() -> TurnFuture[None]:
-    """Return a future that nobody can cancel: who stops waiting for it must not surprise us."""
+    """Return a future that cannot be cancelled, so that a caller who stops waiting cannot break its settlement."""
     barrier: TurnFuture[None] = TurnFuture()
     barrier.set_running_or_notify_cancel()
     return barrier
 
 
-# What a store calls so that changes of its files get into the shard's recovery log.
-
-
 class FileRecorder(Protocol):
-    """Records changes of files, in order; called by one thread at a time, never by the event loop's."""
+    """The store's interface to the recovery log: records changes of its files, in order.
+
+    Called by one thread at a time, never by the event loop's.
+    """
 
     def create(self, path: str) -> None:
         """Record a new, empty file; `path` is relative to the store's directory, and starts with a slash."""
@@ -352,16 +352,16 @@ class FileRecorder(Protocol):
         ...
 
     def after(self, futures: Collection[Future[object]]) -> None:
-        """Let what is recorded from here on get into the log only once all these have succeeded.
+        """Append what is recorded from here on only once all these futures have succeeded.
 
-        If one fails, nothing more gets there, and barriers fail. If the futures are left unresolved, they must fail at
-        last: whoever gives up on them must see to it.
+        If one fails, nothing more is appended, and barriers fail. Every future must be resolved in the end: a caller
+        that gives up on one must make it fail.
         """
         ...
 
     def barrier(self) -> Future[None]:
-        """Return what resolves when everything recorded before is durable in the log, and fails when fenced.
+        """Return a future that resolves when everything recorded before is durable, and fails when fenced.
 
-        A `TurnFuture` also tells which append makes it so.
+        A `TurnFuture` also names the append that makes it durable.
         """
         ...

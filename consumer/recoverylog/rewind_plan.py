@@ -1,13 +1,13 @@
-"""How a shard goes back to a backup of its hints: one transaction as data, or why not.
+"""The plan of a rewind of a shard to a backup of its hints: one transaction as data, or the refusal.
 
-    primary ◄── backup n          what the next recovery begins from
-    backup n ◄── former primary   so the same again undoes it
+    primary ◄── backup n          the hints of the next recovery
+    backup n ◄── former primary   so the same rewind again undoes it
 
-Hints that cannot be read are set aside, to `{key}.unreadable`: as long as one is there, no recovery begins.
+Unreadable hints are moved to `{key}.unreadable`, because no recovery begins as long as there is one.
 
-A primary overwrites the hints in a while, and a standby has played the log already and does without them. So a shard
-with a primary is refused, or, by force, loses all its replicas in the same transaction. Everything that was read is
-compared; of assignments, that there are no others.
+A primary would soon overwrite the hints, and a standby has played the log already and does not read them. So a shard
+with a primary is refused, or, by force, loses all its replicas in the same transaction. The transaction compares
+everything that was read; for assignments also that there are no others.
 
 Pure.
 """
@@ -43,34 +43,34 @@ from broadsheet.consumer.recoverylog.hints import (
 
 UNREADABLE_SUFFIX = b".unreadable"
 BACKUPS_MAX = 100
-"""Backups looked at: with the rest they fit into one transaction of 128 operations."""
+"""Maximum backups read: with the rest they fit into one transaction of 128 operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindBasis:
-    """A shard as etcd has it at one revision."""
+    """The state of a shard in etcd at one revision."""
 
     spec: ShardSpec
     spec_kv: KeyValue
     hints: dict[bytes, KeyValue]
-    """Those of `hint_keys_of` that are there."""
+    """Existing values of the keys of `hint_keys_of`."""
     assignments: Sequence[Assignment]
-    """By key."""
+    """Ordered by key."""
     assignments_prefix: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """What a rewind would do."""
+    """The plan of a rewind."""
 
     status: RewindStatus.ValueType
     rewind: Rewind
     checkpoint: TxnCheckpoint | None = None
-    """What to perform, if the status is OK."""
+    """The transaction to perform, if the status is OK."""
 
 
 def hint_keys_of(spec: ShardSpec) -> tuple[bytes, ...]:
-    """Return the keys of a shard's hints that a rewind looks at, the primary's first."""
+    """Return the keys of a shard's hints that a rewind reads, the primary's first."""
     return (primary_hints_key(spec), *backup_hints_keys(spec)[:BACKUPS_MAX])
 
 
@@ -78,9 +78,9 @@ def plan_rewind(basis: RewindBasis, *, backup: int, force: bool) -> RewindPlan:
     """Plan to put backup number `backup`, from 0, in place of the primary hints.
 
     Args:
-        basis: The shard as it is.
-        backup: Which; 0 is the newest.
-        force: Take all replicas away, if the shard has a primary.
+        basis: The current state of the shard.
+        backup: Number of the backup; 0 is the newest.
+        force: Remove all replicas, if the shard has a primary.
     """
     spec, log = basis.spec, recovery_log_of(basis.spec)
     rewind = Rewind(log=log)
@@ -110,7 +110,7 @@ def plan_rewind(basis: RewindBasis, *, backup: int, force: bool) -> RewindPlan:
 
 
 def summary_of(value: bytes, log: str) -> HintsSummary:
-    """Describe stored hints, which should be about `log`."""
+    """Describe stored hints, which should be those of `log`."""
     try:
         hints = decode_hints(value)
         if hints.log != log:
@@ -135,7 +135,7 @@ def _summary(hints: FSMHints) -> HintsSummary:
 
 
 def _set_aside(basis: RewindBasis, rewind: Rewind, primary_key: bytes) -> list[Operation]:
-    """Move unreadable backups away. An unreadable primary is replaced, and kept, anyway."""
+    """Move unreadable backups away. An unreadable primary needs no move, because it is replaced and kept anyway."""
     operations: list[Operation] = []
     for key, kv in sorted(basis.hints.items()):
         if key == primary_key or not summary_of(kv.value, rewind.log).unreadable:
@@ -147,7 +147,7 @@ def _set_aside(basis: RewindBasis, rewind: Rewind, primary_key: bytes) -> list[O
 
 
 def _removals(basis: RewindBasis, rewind: Rewind, *, force: bool) -> list[Operation] | None:
-    """Return what takes replicas away, and name all of them; None if a primary forbids the rewind."""
+    """Return the operations that remove all replicas, and list them; None if a primary forbids the rewind."""
     has_primary = False
     for assignment in basis.assignments:
         member = str(assignment.member_id)
@@ -176,8 +176,9 @@ def _unchanged_hints(basis: RewindBasis) -> list[Compare]:
 
 
 def _unchanged_assignments(basis: RewindBasis) -> list[Compare]:
-    """Demand the same assignments and no others; a replica that failed must still be failed, others may say what
-    they like of themselves.
+    """Require the same assignments and no others.
+
+    A replica that failed must still be failed; the status of other replicas may change.
     """
     compares: list[Compare] = []
     begin = basis.assignments_prefix

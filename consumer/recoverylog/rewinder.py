@@ -1,4 +1,4 @@
-"""Rewinds shards to backups of their hints, in etcd."""
+"""The rewinder of shards to backups of their hints, in etcd."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ log = structlog.get_logger()
 
 
 class Rewinder:
-    """Plans and performs rewinds below one root."""
+    """The rewinder below one root: plans and performs."""
 
     def __init__(self, etcd: Etcd, keys: Keys) -> None:
-        """Take what it reads and writes."""
+
         self._etcd = etcd
         self._keys = keys
 
     async def spec_of(self, shard_id: str) -> KeyValue | None:
-        """Return a shard's spec as etcd has it now; None if there is none."""
+        """Return a shard's current spec in etcd; None if there is none."""
         found = await self._etcd.get_range(self._keys.item(ItemId(shard_id)))
         return found.kvs[0] if found.kvs else None
 
     async def plan(self, spec_kv: KeyValue, *, backup: int, force: bool) -> RewindPlan:
-        """Tell what a rewind would do, and change nothing.
+        """Return the plan of a rewind, and change nothing.
 
         Args:
-            spec_kv: As `spec_of` returned it; a spec that has changed since is a status.
+            spec_kv: As `spec_of` returned it; a spec that has changed since is reported by the plan's status.
             backup: Number of the backup, from 0.
             force: Also if the shard has a primary.
 
@@ -67,7 +67,7 @@ class Rewinder:
         return plan
 
     async def perform(self, spec_kv: KeyValue, *, backup: int, force: bool) -> RewindPlan:
-        """Rewind, in one transaction on what was read; what it did stands in the plan.
+        """Rewind in one transaction that depends on what was read; the returned plan is what it did.
 
         Raises:
             KeyDecodeError: the spec, or the status of a replica, is malformed.

@@ -1,7 +1,7 @@
-"""Runs of operations that recovery must read, in order and without overlap.
+"""Segments: runs of operations that recovery must read, in order and without overlap.
 
-A segment says where in a log a run of consecutive operations of one author stands. Recorders know a lower bound of
-where it begins and nothing of where it ends; players know both.
+A segment locates a run of one author's consecutive operations in a log. Recorders know only a lower bound of its begin,
+and not its end; players know both.
 
 Source: gazette/core consumer/recoverylog/segment.go (rules of validity and of joining).
 """
@@ -23,26 +23,26 @@ class Segment:
     author: int
     first_seq: int
     first_offset: int
-    """Lower bound of where it begins, bytes."""
+    """Lower bound of the offset at which it begins, bytes."""
     first_checksum: int
     last_seq: int
     last_offset: int = 0
-    """Where it ends at the latest, bytes; 0: unknown."""
+    """Upper bound of the offset at which it ends, bytes; 0: unknown."""
     log: str
 
     def extended(self, last_seq: int, last_offset: int) -> Segment:
-        """Return the segment with operations up to `last_seq`."""
+        """Return the segment extended by the operations up to `last_seq`."""
         return replace(self, last_seq=last_seq, last_offset=last_offset)
 
     def overlaps(self, begin: int, end: int) -> bool:
-        """Tell whether some of it may stand in the bytes [begin, end) of its log; an `end` of 0 is none."""
+        """Tell whether a part of it may be in the bytes [begin, end) of its log; an `end` of 0 means no end."""
         return (not end or self.first_offset < end) and (
             not self.last_offset or self.last_offset > begin
         )
 
 
 def segment_from(message: pb.Segment, log: str) -> Segment:
-    """Return a segment of hints for `log`.
+    """Decode a segment from hints for `log`.
 
     Raises:
         HintsError: a field contradicts another.
@@ -61,7 +61,7 @@ def segment_from(message: pb.Segment, log: str) -> Segment:
 
 
 def segment_message(segment: Segment, log: str) -> pb.Segment:
-    """Return a segment as hints for `log` hold it."""
+    """Encode a segment for hints of `log`."""
     return pb.Segment(
         author=segment.author,
         first_seq_no=segment.first_seq,
@@ -91,7 +91,7 @@ def _validate(segment: Segment) -> None:
 
 
 class SegmentSet:
-    """Segments by sequence number: strictly increasing, apart from each other, at growing offsets of each log."""
+    """Segments by sequence number: strictly increasing, disjoint, at growing offsets of each log."""
 
     def __init__(self, segments: Sequence[Segment] = ()) -> None:
         """Add `segments`.
@@ -113,7 +113,7 @@ class SegmentSet:
         """Add a segment, and join those that overlap or touch it.
 
         Raises:
-            HintsError: it contradicts one that is there; the set is unchanged.
+            HintsError: it contradicts an existing one; the set is unchanged.
         """
         done: list[Segment] = []
         current = segment
@@ -131,12 +131,12 @@ class SegmentSet:
         self._segments = done
 
     def intersect(self, log: str, begin: int, end: int) -> list[Segment]:
-        """Return the segments of which some may stand in the bytes [begin, end) of `log`."""
+        """Return the segments that may have a part in the bytes [begin, end) of `log`."""
         return [each for each in self._segments if each.log == log and each.overlaps(begin, end)]
 
 
 def _check_suffix(segments: Sequence[Segment]) -> None:
-    """Of segments in order, only the last ones may end nobody knows where."""
+    """Check that, of segments in order, only the last ones have an unknown end."""
     for each, after in pairwise(segments):
         if each.last_offset == 0 and after.last_offset != 0:
             raise HintsError(each.log, f"expected last_offset of {each}, as of {after}")
@@ -162,11 +162,11 @@ def _join(a: Segment, b: Segment) -> Segment | None:
 
 
 def _check_order(a: Segment, b: Segment) -> None:
-    """Check that offsets grow with sequence numbers, of `a` that begins first."""
+    """Check that offsets grow with sequence numbers; `a` begins first."""
     if a.log == b.log and a.first_seq != b.first_seq and a.first_offset > b.first_offset:
         raise HintsError(a.log, f"expected first_offset to grow from {a} to {b}")
     if a.first_seq < b.first_seq and a.last_offset == 0 and (b.last_offset or a.log != b.log):
-        raise HintsError(a.log, f"expected last_offset of {a}, for {b} follows")
+        raise HintsError(a.log, f"expected last_offset of {a}, because {b} follows")
     if a.log != b.log or not a.last_offset or not b.last_offset:
         return
     in_order = (
@@ -179,7 +179,7 @@ def _check_order(a: Segment, b: Segment) -> None:
 
 
 def _union(a: Segment, b: Segment) -> Segment:
-    # Both bounds are lower ones: the larger tells more.
+    # Both are lower bounds, so the larger one is tighter.
     first_offset = (
         max(a.first_offset, b.first_offset) if a.first_seq == b.first_seq else a.first_offset
     )

@@ -1,9 +1,9 @@
-"""Files as a player makes them: staged by fnode while the log is read, linked to their paths at its end.
+"""The files of a player: staged by fnode while the log is read, linked to their paths at its end.
 
     {directory}/.fnodes/{fnode}     while playing: paths may still change, files may still go
     {directory}/...                 once live
 
-Every method blocks on the disk: call them on a thread, in order.
+Every method blocks on the disk, so call them on a thread, in order.
 
 Source: gazette/core consumer/recoverylog/playback.go (staging).
 """
@@ -32,43 +32,33 @@ STAGING: Final = ".fnodes"
 DESCRIPTORS_MAX: Final = 16
 """Staged files held open at a time: a process may stand by for hundreds of shards, and stores write few at once."""
 BUFFERS_MAX: Final = 256
-"""Writes performed by one system call, where each begins where the one before ended; below IOV_MAX of every system."""
-
-# Copies of what a player has played so far: files that somebody else may open, while the player
-# goes on with its own.
-#
-# A log that ends anywhere holds a commit, so a copy taken between two steps of playing does.
-# Blocking: for the player's thread, where no step runs meanwhile.
+"""Maximum contiguous writes that one system call performs; below IOV_MAX of every system."""
 CHUNK_BYTES: Final = 16 << 20
-"""Copied at a time; a standby that is being promoted waits for no more than that."""
+"""Bytes copied at a time; a standby that is being promoted waits for no more than one chunk."""
 _FICLONE: Final = 0x40049409
-"""Linux' order to share a file's blocks until one of the two is written."""
-
-# The thread that a player decodes and writes on, beside the event loop, which reads ahead
-# meanwhile.
-#
-# Decoding and writing share a thread: a thread of its own for each would hand the interpreter over
-# at every system call.
+"""The ioctl of Linux that shares a file's blocks until one of the two files is written."""
 
 ResultT = TypeVar("ResultT")
 
 
 class PlayThread:
-    """Of one playback; used by one task."""
+    """The thread on which one playback decodes and writes, while the event loop reads ahead; used by one task.
+
+    Decoding and writing share a thread, because two threads would switch the interpreter at every system call.
+    """
 
     def __init__(self) -> None:
-        """Start it with the first call."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="play")
 
     async def run(self, function: Callable[[], ResultT]) -> ResultT:
-        """Return `function()`, run on the thread; if we are cancelled it runs all the same."""
+        """Return `function()`, run on the thread; it runs to its end even if the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
     async def end(self, last: Callable[[], None]) -> None:
-        """Run `last` behind what is under way, and end the thread.
+        """Run `last` after the current call, and end the thread.
 
-        Who cancels us waits for that, too, so that nobody finds files that are just being removed; not if cancelled
-        again, but it is done all the same.
+        A cancelled caller waits for that, too, so that no successor finds files that are being removed. A second
+        cancellation ends the wait, but `last` runs to its end.
         """
         ending = asyncio.get_running_loop().run_in_executor(self._executor, last)
         self._executor.shutdown(wait=False)
@@ -77,15 +67,15 @@ class PlayThread:
 
 @dataclass(frozen=True, slots=True)
 class LiveFiles:
-    """What a copy must hold."""
+    """The files and properties that a copy must hold."""
 
     paths: Mapping[int, tuple[str, ...]]
-    """Of each live file, by fnode."""
+    """Paths of each live file, by fnode."""
     properties: Mapping[str, str]
 
 
 def live_files(fsm: FileStateMachine) -> LiveFiles:
-    """Return the files and properties as of now."""
+    """Return the current files and properties."""
     paths = {fnode: tuple(node.links) for fnode, node in fsm.fnodes.items()}
     return LiveFiles(paths, dict(fsm.properties))
 
@@ -93,17 +83,20 @@ def live_files(fsm: FileStateMachine) -> LiveFiles:
 def copy_files(
     live: LiveFiles, staging: Path, target: Path, *, log: str, is_wanted: Callable[[], bool]
 ) -> bool:
-    """Copy the files to their paths below `target`; False if that was no longer wanted.
+    """Copy the files to their paths below `target`; return False if the copy was no longer wanted.
+
+    Others may open the copy while the player continues with its own files. A log that ends anywhere holds a commit, so
+    a copy taken between two steps of playing does as well. Blocks: call it on the player's thread, between two steps.
 
     Args:
-        live: What to copy.
+        live: The files and properties to copy.
         staging: Holds the files by fnode.
         target: A directory that does not exist yet.
         log: Named by errors.
         is_wanted: Asked between two chunks.
 
     Raises:
-        RecoveryLogError: a path is no file below the directory.
+        RecoveryLogError: a path is not a file below the directory.
         OSError: as of the disk.
     """
     target.mkdir(parents=True)
@@ -137,7 +130,7 @@ def _copy(source: Path, target: Path, is_wanted: Callable[[], bool]) -> bool:
 
 
 def _shared(read: int, write: int) -> bool:
-    """Have two files share their blocks, which takes no time; False on a file system that cannot."""
+    """Make two files share their blocks, which is instant; return False if the file system cannot."""
     with suppress(OSError):
         ioctl(write, _FICLONE, read)
         return True
@@ -165,23 +158,28 @@ def _copied_chunk(read: int, write: int) -> int:
 
 
 class PlayedFiles:
-    """The files of one playback, in a directory of its own."""
+    """The files of one playback, in a private directory."""
 
     def __init__(self, directory: Path, log: str) -> None:
-        """Take an absolute path; `log` is named by errors."""
+        """Create nothing yet.
+
+        Args:
+            directory: An absolute path.
+            log: Named by errors.
+        """
         self._directory = directory
         self._staging = directory / STAGING
         self._log = log
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def prepare(self) -> None:
-        """Make the directory anew, empty.
+        """Create the directory, empty; an existing one is removed first.
 
         Raises:
-            OSError: the disk is full, or the directory is not ours to write.
+            OSError: the disk is full, or the directory is not writable.
         """
         if self._directory.exists():
-            # A file that stayed would be taken for one of the log's.
+            # A file left from before would be mistaken for one of the log's.
             shutil.rmtree(self._directory)
         self._staging.mkdir(parents=True)
 
@@ -202,10 +200,10 @@ class PlayedFiles:
                 self._staged(change.fnode).unlink()
 
     def make_live(self, fsm: FileStateMachine) -> None:
-        """Give each live file its paths, write the properties, and leave nothing staged.
+        """Link each live file to its paths, write the properties, and leave nothing staged.
 
         Raises:
-            RecoveryLogError: a path is no file below the directory, or something else is staged.
+            RecoveryLogError: a path is not a file below the directory, or something else is staged.
             OSError: as of the disk.
         """
         self.close()
@@ -222,10 +220,10 @@ class PlayedFiles:
         self._staging.rmdir()
 
     def copy_to(self, target: Path, live: LiveFiles, *, is_wanted: Callable[[], bool]) -> bool:
-        """Copy the live files to their paths below `target`; False if that was no longer wanted.
+        """Copy the live files to their paths below `target`; return False if the copy was no longer wanted.
 
         Raises:
-            RecoveryLogError: a path is no file below the directory.
+            RecoveryLogError: a path is not a file below the directory.
             OSError: as of the disk.
         """
         return copy_files(live, self._staging, target, log=self._log, is_wanted=is_wanted)
@@ -289,7 +287,7 @@ class PlayedFiles:
 def _runs(
     changes: Sequence[FileChange],
 ) -> Iterator[CreateFile | RemoveFile | list[WriteFile]]:
-    """Yield changes in order; writes to one file, of which each begins where the one before ended, together."""
+    """Yield changes in order, with contiguous writes to one file grouped together."""
     run: list[WriteFile] = []
     fnode, end = 0, 0
     for change in changes:
@@ -308,16 +306,15 @@ def _runs(
         yield run
 
 
-# Who waits for a copy of what a player has played, until the player has come far enough to make it.
 @dataclass(slots=True, eq=False)
 class _Order:
     target: Path
     through: int
-    """Offset of the log that must be played, bytes."""
+    """Offset of the log up to which must be played first, bytes."""
     made: asyncio.Future[bool]
 
     def is_wanted(self) -> bool:
-        # Asked on the player's thread; a future's state only ever goes one way.
+        # Called on the player's thread; safe, because a future never leaves the done state.
         return not self.made.done()
 
     def is_due(self, played_to: int) -> bool:
@@ -333,14 +330,14 @@ class _Order:
 
 
 class CopyOrders:
-    """Of one player; lives on the event loop."""
+    """Pending orders for copies of one player's files; lives on the event loop."""
 
     def __init__(self, files: PlayedFiles, *, on_order: Callable[[], None]) -> None:
-        """Begin without any.
+        """Create an empty queue of orders.
 
         Args:
             files: The player's.
-            on_order: Called when there is one to make.
+            on_order: Called when there is a copy to make.
         """
         self._files = files
         self._on_order = on_order
@@ -348,10 +345,10 @@ class CopyOrders:
         self._refused = False
 
     async def order(self, target: Path, *, through: int) -> bool:
-        """Wait for a copy of what is played up to `through` at least, bytes; False if none will be made.
+        """Wait for a copy of the files played up to `through` at least, bytes; return False if none will be made.
 
         Raises:
-            RecoveryLogError: played files make no sense.
+            RecoveryLogError: the played files are inconsistent.
             OSError: as of the disk.
         """
         if self._refused:
@@ -363,19 +360,21 @@ class CopyOrders:
             return await order.made
         finally:
             self._orders.remove(order)
-            order.settle(False)  # If we are cancelled: a copy under way ends at its next chunk.
+            order.settle(
+                False
+            )  # If the caller is cancelled: a copy in progress ends at its next chunk.
 
     async def make(self, thread: PlayThread, fsm: FileStateMachine, *, played_to: int) -> None:
-        """Make the copies that are due; nothing is played meanwhile, so that each is of one place in the log.
+        """Make the copies that are due; nothing is played meanwhile, so each copy is of one position in the log.
 
         Args:
-            thread: Where the files are changed.
+            thread: The thread that changes the files.
             fsm: As of `played_to`.
             played_to: Offset of the log, bytes.
         """
         for order in [each for each in self._orders if each.is_due(played_to)]:
             if order.made.done():
-                continue  # Refused, or given up, meanwhile.
+                continue  # Refused or cancelled meanwhile.
             copy = partial(
                 self._files.copy_to, order.target, live_files(fsm), is_wanted=order.is_wanted
             )
@@ -383,11 +382,11 @@ class CopyOrders:
                 order.settle(await thread.run(copy))
             except (
                 Exception
-            ) as error:  # Of the copy: whoever ordered it is told, and playing goes on.
+            ) as error:  # A failed copy is reported to its caller, and playing continues.
                 order.fail(error)
 
     def refuse(self) -> None:
-        """Make none any more, neither those that wait nor one under way."""
+        """Refuse all copies: those that wait, one in progress, and later ones."""
         self._refused = True
         for order in self._orders:
             order.settle(False)

@@ -1,8 +1,8 @@
-"""Keys that the bridge keeps in etcd: beside an allocator's root, never under it, where every key has its meaning.
+"""Keys of the bridge in etcd: beside an allocator's root, never under it, because there every key has a meaning.
 
-{root}.clusters/{cluster}/orders/{whom}     tells members of a cluster to leave: `member.orders` has whom
-{root}.clusters/{cluster}/hosts/{task}      where a member's task runs: `member.host`
-{root}.clusters/{cluster}/failure           why a member failed last
+{root}.clusters/{cluster}/orders/{whom}     orders members of a cluster to leave; see `member.orders`
+{root}.clusters/{cluster}/hosts/{task}      host of a member's task: `member.identity.Host`
+{root}.clusters/{cluster}/failure           reason of the latest failure of a member
 {root}.publications/{publication}           the acknowledgements of a published DataFrame
 {root}.queries/{query}                      those of a streaming query's latest micro-batch
 """
@@ -13,22 +13,22 @@ from broadsheet.allocator.keys import check_root
 
 
 def cluster_prefix(root: str, cluster: str) -> bytes:
-    """Return what all keys of one cluster start with."""
+    """Return the prefix of all keys of one cluster."""
     return f"{check_root(root)}.clusters/{cluster}/".encode()
 
 
 def orders_prefix(root: str, cluster: str) -> bytes:
-    """Return what the keys that tell a cluster's members to leave start with."""
+    """Return the prefix of the keys that order a cluster's members to leave."""
     return cluster_prefix(root, cluster) + b"orders/"
 
 
 def hosts_prefix(root: str, cluster: str) -> bytes:
-    """Return what the keys that tell where a cluster's members run start with."""
+    """Return the prefix of the keys that hold the hosts of a cluster's members."""
     return cluster_prefix(root, cluster) + b"hosts/"
 
 
 def failure_key(root: str, cluster: str) -> bytes:
-    """Return the key that holds why one of a cluster's members failed last."""
+    """Return the key of the latest failure of a cluster's member."""
     return cluster_prefix(root, cluster) + b"failure"
 
 

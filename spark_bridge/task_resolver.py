@@ -1,4 +1,4 @@
-"""Lets Spark tasks ask live shards: `mapPartitions`, `mapInArrow`, `foreachPartition`, pandas UDFs.
+"""Connects Spark tasks to live shards: `mapPartitions`, `mapInArrow`, `foreachPartition`, pandas UDFs.
 
     resolver = TaskResolver(cluster, mapping="modulo", journals=FLIGHT_JOURNALS)      # on the driver
 
@@ -9,9 +9,9 @@
 
     df.rdd.mapPartitions(enriched)
 
-A task takes data along and no connection. Channels and routes belong to the Python worker, which its later tasks find
-again; a route is asked of members, never of etcd. Where the answers must hold what an earlier job wrote, give the
-journals' offsets along: `resolver.reading(token)`.
+A task carries data and no connection. Channels and routes belong to the Python worker, whose later tasks reuse them;
+routes are looked up at members, never in etcd. If the answers must include what an earlier job wrote, pass the
+journals' offsets: `resolver.reading(token)`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TaskResolver", "close_connections", "token_accumulator", "token_of_heads"]
 DEADLINE_SECONDS = 30.0
-"""Of each call, retries included: a hand-over takes less than a second, a lost machine a lease's 20 seconds."""
+"""Default deadline of each call, retries included: a hand-over takes less than a second, a lost machine a lease's 20
+seconds.
+"""
 StubT = TypeVar("StubT")
 
 
 def token_accumulator(spark: SparkSession) -> Accumulator[dict[str, int]]:
-    """Return what tasks add their tokens to, and the driver takes the merged one from: `accumulator.value`.
+    """Return an accumulator of tokens: tasks add theirs, and the driver reads the merged one, `accumulator.value`.
 
-    A task that is run again adds its token once more, which changes nothing: of two offsets the greater counts.
+    A task that runs again adds its token again, which changes nothing, because the greater of two offsets counts.
     """
     from pyspark.accumulators import AccumulatorParam
 
@@ -68,16 +70,16 @@ class _Member(Protocol):
 
 
 class Members(Protocol):
-    """What is needed of a `ShardCluster`."""
+    """The part of a `ShardCluster` that a resolver needs."""
 
     @property
     def root(self) -> str:
-        """Where the cluster keeps its keys in etcd."""
+        """Prefix of the cluster's keys in etcd."""
         ...
 
     @property
     def auth_keys(self) -> str:
-        """Sign requests; empty: none is signed."""
+        """Keys that sign requests; empty: none is signed."""
         ...
 
     def members(self) -> Sequence[_Member]:
@@ -86,7 +88,7 @@ class Members(Protocol):
 
 
 class TaskResolver:
-    """Makes stubs bound to shards' primaries. It can be pickled, so that closures take it to tasks."""
+    """Creates stubs that call shards' primaries. It can be pickled, so closures carry it to tasks."""
 
     def __init__(
         self,
@@ -100,24 +102,23 @@ class TaskResolver:
         auth_keys: str | None = None,
         capability: int = CAPABILITY_READ,
     ) -> None:
-        """Ask a member which shards there are and where; make it on the driver, once a job.
+        """Look up the shards and their routes at a member; create it on the driver, once a job.
 
         Args:
             members: A `ShardCluster`, or addresses of members of any cluster, `http://host:port`.
-            shards: Those that tasks will ask; None: all.
-            mapping: How keys map to journals, as publishers map them: `modulo`, `rendezvous`, or a function like those
-                of `broadsheet.consumer.modulo_mapping`'s kind. With it stubs are asked for by key, without it by a
-                shard's id.
+            shards: The shards that tasks will call; None: all.
+            mapping: The publishers' mapping of keys to journals: `modulo`, `rendezvous`, or a function like
+                `broadsheet.consumer.modulo_mapping`. With it, `stub` takes a key; without it, a shard's id.
             journals: Those that publishers choose among, in their order; None: all that the shards read, by name.
             deadline_seconds: Of each call, retries included, unless the call has a `timeout`.
-            token: What every answer must have read through, bytes by journal.
-            auth_keys: To sign calls with; None: those that the `ShardCluster` has; empty: none is signed.
-            capability: What the application's methods need of a credential: bits of `Capability`.
+            token: Offsets that every answer must have read through, bytes by journal.
+            auth_keys: Keys that sign calls; None: those of the `ShardCluster`; empty: none is signed.
+            capability: Capabilities that the application's methods need: bits of `Capability`.
 
         Raises:
             NoMemberError: none of the members answered.
-            UnauthenticatedError, NotAuthorizedError: they did, and want other keys.
-            ValidationError: an argument is not what it must be; or keys cannot be mapped to these shards.
+            UnauthenticatedError, NotAuthorizedError: a member answered, and needs other keys.
+            ValidationError: an argument is invalid; or keys cannot be mapped to these shards.
         """
         if deadline_seconds <= 0:
             raise ValidationError("deadline_seconds", f"expected > 0, got {deadline_seconds:g}")
@@ -142,19 +143,19 @@ class TaskResolver:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Ids of the shards that were there when the resolver was made, sorted."""
+        """Ids of the shards when the resolver was created, sorted."""
         return tuple(sorted(route.shard_id for route in self._plan.routes))
 
     @property
     def token(self) -> dict[str, int]:
-        """What the next answers must have read through, bytes by journal."""
+        """Offsets that the next answers must have read through, bytes by journal."""
         return dict(self._token)
 
     def stub(self, shard_or_key: str | bytes, stub_class: Callable[[grpc.Channel], StubT]) -> StubT:
-        """Return a stub whose calls are answered by the primary of a shard, whoever that is at the time of the call.
+        """Return a stub whose calls are answered by a shard's primary at the time of the call.
 
-        Calls are tried again, until the deadline, while the shard moves or its member cannot be reached, so a method
-        may be performed more than once. Its other errors are raised as gRPC's.
+        Calls are retried until the deadline while the shard moves or its member cannot be reached, so a method may run
+        more than once. Other errors are raised as gRPC's.
 
         Args:
             shard_or_key: A key, if the resolver has a mapping: text or bytes as publishers hash it. Else a shard's id.
@@ -172,7 +173,7 @@ class TaskResolver:
         return found
 
     def shard_of(self, shard_or_key: str | bytes) -> str:
-        """Return the id of the shard that `stub` would ask: tasks that send many keys in one call group by it."""
+        """Return the id of the shard that `stub` would call; tasks that send many keys in one call group by it."""
         if self._plan.key_mapping is not None:
             return self._plan.key_mapping.shard_of(shard_or_key)
         if not isinstance(shard_or_key, str):
@@ -183,7 +184,7 @@ class TaskResolver:
         return shard_or_key
 
     def reading(self, token: Token) -> TaskResolver:
-        """Return a resolver whose answers have read through a token as well: on the driver, for the next job.
+        """Return a resolver whose answers have also read through a token; for the driver, before its next job.
 
         Raises:
             ValidationError: it is no mapping of journals to offsets.
@@ -194,7 +195,7 @@ class TaskResolver:
         return other
 
     def carry(self, token: Token) -> None:
-        """Have later answers read through a token, too: in a task, for what it has just written or seen.
+        """Make later answers read through a token, too; for a task that has just written or seen these offsets.
 
         Raises:
             ValidationError: it is no mapping of journals to offsets.
@@ -212,7 +213,7 @@ class TaskResolver:
 
 
 def close_connections() -> None:
-    """Close what this process keeps for its later tasks. Idle connections close by themselves after 10 seconds."""
+    """Close the connections that this process keeps for later tasks. Idle ones close by themselves after 10 seconds."""
     this_worker().close()
 
 

@@ -1,4 +1,4 @@
-"""What each content type needs: to find messages and their UUIDs on the driver, and to decode them in tasks.
+"""Selects a content type's codec: finding messages and UUIDs on the driver, and decoding them in tasks.
 
 * `application/x-ndjson`: JSON, a line each;
 * `text/csv`: CSV, the UUID first;
@@ -35,14 +35,14 @@ class Tables(Protocol):
     """Finds the messages of one journal."""
 
     def restart(self, offset: int) -> None:
-        """Go on at `offset`, where a frame begins; a frame under way is dropped."""
+        """Continue at `offset`, where a frame begins; an incomplete frame is dropped."""
         ...
 
     def feed(self, content: bytes) -> MessageTable:
-        """Take the bytes that follow, and return the messages that end in them.
+        """Add the next bytes, and return the messages that end in them.
 
         Raises:
-            FramingError: they are no messages.
+            FramingError: they are not messages.
         """
         ...
 
@@ -64,7 +64,7 @@ class RowDecoder(Protocol):
 
 
 def tables_for(journal: str, content_type: str, options: ReadOptions) -> Tables:
-    """Return what finds a journal's messages.
+    """Return the finder of a journal's messages.
 
     Raises:
         ContentTypeError: messages of this type cannot be read.
@@ -78,7 +78,7 @@ def tables_for(journal: str, content_type: str, options: ReadOptions) -> Tables:
 
 
 def uuid_of_messages(journal: str, content_type: str, options: ReadOptions) -> UuidOf:
-    """Return what finds the UUID of a journal's messages.
+    """Return the function that finds the UUID of a journal's messages.
 
     Raises:
         ContentTypeError: messages of this type cannot be read.
@@ -98,7 +98,7 @@ def uuid_of_messages(journal: str, content_type: str, options: ReadOptions) -> U
 def tolerant_decoder_for(
     journal: str, content_type: str, *, options: ReadOptions, columns: RowColumns
 ) -> TolerantDecoder:
-    """Return what decodes a journal's messages, and does with those that cannot be decoded as the mode says.
+    """Return the decoder of a journal's messages that treats undecodable ones as the mode says.
 
     Raises:
         ContentTypeError: messages of this type cannot be read.
@@ -113,7 +113,7 @@ def tolerant_decoder_for(
 def decoder_for(
     journal: str, content_type: str, *, options: ReadOptions, columns: RowColumns
 ) -> RowDecoder:
-    """Return what decodes a journal's messages.
+    """Return the decoder of a journal's messages.
 
     Raises:
         ContentTypeError: messages of this type cannot be read.

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame of messages: those of the messages, and what the journal says of each."""
+"""The columns of a DataFrame of messages: the messages' own, and the journal's metadata of each."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _PRODUCER_DIGITS: Final = 12
 
 
 class RowColumns:
-    """What a read returns."""
+    """The columns of a read."""
 
     def __init__(
         self, schema: StructType, *, include_metadata: bool, corrupt: str | None = None
     ) -> None:
-        """Take the columns that Spark asks for.
+        """Select the columns that Spark asks for.
 
         Args:
             schema: The columns.
-            include_metadata: Whether what the journal says of a message must be among them.
-            corrupt: Name of the column that takes the bytes of damaged records; None if no read does that.
+            include_metadata: Whether the journal's metadata of a message must be among them.
+            corrupt: Name of the column for the bytes of damaged records; None if there is none.
 
         Raises:
-            OptionError: what the journal says of a message is missing though it was asked for, or has another type.
+            OptionError: metadata that was asked for is missing, or has another type.
         """
         names = set(schema.names)
         missing = METADATA_TYPES.keys() - names
@@ -70,7 +70,7 @@ class RowColumns:
                 raise OptionError("schema", expected, got=field.dataType.simpleString())
         self.schema = schema
         self.corrupt = next((field for field in schema if field.name == corrupt), None)
-        """The column of damaged records, if there is one."""
+        """Column of damaged records, if there is one."""
         if self.corrupt is not None and not isinstance(self.corrupt.dataType, _CORRUPT_TYPES):
             expected = f"column {corrupt} of type string or binary, for it takes damaged records"
             raise OptionError("schema", expected, got=self.corrupt.dataType.simpleString())
@@ -80,18 +80,18 @@ class RowColumns:
         self.wants_offsets = bool(names & {"_begin", "_end"})
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the columns as Spark wants them."""
+        """Return the columns in Spark's order."""
         return to_arrow_schema(self.schema, timezone="UTC")
 
     def batch(self, values: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
         """Return columns as a batch; those without values are null.
 
         Args:
-            values: By column; of what is not in the schema nothing is taken.
-            rows: Their length.
+            values: By column; those outside the schema are ignored.
+            rows: Number of rows.
 
         Raises:
-            ValueError: a column that must not be null is.
+            ValueError: a column that must not be null is null.
         """
         schema = self.arrow_schema()
         arrays = [_column(values.get(field.name), field, rows) for field in schema]
@@ -99,10 +99,10 @@ class RowColumns:
 
 
 def with_metadata(schema: StructType) -> StructType:
-    """Return the columns and, behind them, what the journal says of each message.
+    """Return the columns, followed by the journal's metadata of each message.
 
     Raises:
-        OptionError: a column has the name of one of those.
+        OptionError: a column has the name of a metadata column.
     """
     if taken := METADATA_TYPES.keys() & set(schema.names):
         expected = f"no column {', '.join(sorted(taken))} of messages beside includeMetadata"
@@ -113,13 +113,13 @@ def with_metadata(schema: StructType) -> StructType:
 def metadata_columns(
     journal: str, *, begins: Offsets, ends: Offsets, uuids: bytes | None
 ) -> dict[str, pa.Array]:
-    """Return what a journal says of N messages, by column.
+    """Return the journal's metadata of N messages, by column.
 
     Args:
         journal: Its name.
         begins: Shape (N,), bytes.
         ends: Shape (N,), bytes.
-        uuids: 16 bytes each, one after the other; None if nobody asks what they say.
+        uuids: 16 bytes each, one after the other; None if no column needs them.
     """
     columns: dict[str, pa.Array] = {
         "_journal": pa.repeat(journal, len(begins)),

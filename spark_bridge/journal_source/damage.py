@@ -1,8 +1,8 @@
-"""Rows of records that are no messages, and decoding around messages that cannot be decoded.
+"""Makes rows of damaged records, and decodes around messages that cannot be decoded.
 
-What the driver finds damaged (a junk line, bytes of no frame, a UUID that is none) comes to tasks as ranges of their
-own. What only a decoder finds is told apart here, by halves: a batch that fails is decoded in two parts, until the
-message at fault stands alone.
+Damage that the driver finds (a junk line, bytes outside frames, an invalid UUID) comes to tasks as separate ranges.
+Damage that only a decoder finds is isolated here by bisection: a batch that fails is decoded in halves, until the bad
+message is alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from broadsheet.spark_bridge.journal_source.message_table import Offsets
 from broadsheet.spark_bridge.journal_source.options import ReadMode
 
 RECORD_BYTES_MAX: Final = 16 << 20
-"""Of a damaged record that a row shows: a stretch of junk may be larger than a row should be."""
+"""Most bytes of a damaged record in a row, because a stretch of junk may be too large for one."""
 
 
 class DamagedRecord(NamedTuple):
-    """Bytes [begin, end) of a journal that are no message."""
+    """Bytes [begin, end) of a journal that are not a message."""
 
     begin: int
     end: int
@@ -40,7 +40,7 @@ class _Decoder(Protocol):
 
 
 def damaged_rows(columns: RowColumns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
-    """Return a row for each record: where it stands and, if there is a column for it, its bytes; all else is null.
+    """Return a row for each record: its offsets and, if there is a column for them, its bytes; the rest is null.
 
     Raises:
         ValueError: a column must not be null.
@@ -53,7 +53,7 @@ def damaged_rows(columns: RowColumns, journal: str, records: list[DamagedRecord]
 
 
 def corrupt_column(columns: RowColumns, contents: list[bytes | None]) -> dict[str, pa.Array]:
-    """Return the column of damaged records, if it is wanted; None where a record is sound."""
+    """Return the column of damaged records, if it is wanted; None for sound records."""
     field = columns.corrupt
     if field is None:
         return {}
@@ -65,7 +65,7 @@ def corrupt_column(columns: RowColumns, contents: list[bytes | None]) -> dict[st
 
 
 class TolerantDecoder:
-    """Decodes what can be decoded; what cannot is a row of its own, left out, or an error."""
+    """Decodes all decodable messages; others become a row, are left out, or are an error."""
 
     def __init__(
         self, inner: _Decoder, columns: RowColumns, *, content_type: str, mode: ReadMode
@@ -76,7 +76,7 @@ class TolerantDecoder:
             inner: Decodes whole frames, or raises.
             columns: Of the batches.
             content_type: Tells how frames are found.
-            mode: What becomes of messages that cannot be decoded.
+            mode: Treatment of messages that cannot be decoded.
         """
         self._inner = inner
         self._columns = columns
@@ -94,7 +94,7 @@ class TolerantDecoder:
             yield self._inner.decode(content)
             return
         except MemoryError:
-            raise  # says nothing of the message
+            raise  # not the message's fault
         except Exception as error:
             if self._mode is ReadMode.FAILFAST:
                 raise _framing_error(content, error) from error

@@ -1,4 +1,4 @@
-"""The journals that a read selects, and where it begins in them. Driver only."""
+"""Lists the journals that a read selects, and the states in which it begins. Driver only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broadsheet.spark_bridge.journal_source.options import ReadOptions, ReadStar
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 ContentTypes = Mapping[str, str]
-"""Of each journal."""
+"""Content type of each journal."""
 
 
 async def selected_journals(client: JournalClient, options: ReadOptions) -> dict[str, str]:
@@ -37,17 +37,17 @@ async def write_heads(client: JournalClient, journals: list[str]) -> dict[str, i
 
 
 async def presents(client: JournalClient, journals: list[str]) -> dict[str, Present]:
-    """Return what brokers say of each journal."""
+    """Return the brokers' answer about each journal."""
     return {name: await client.present(name) for name in journals}
 
 
 async def states_at(
     client: JournalClient, place: ReadStart, *, content_types: ContentTypes, options: ReadOptions
 ) -> dict[str, JournalState]:
-    """Return the state of each journal at the place where a read begins.
+    """Return the state of each journal at the beginning of a read.
 
     Raises:
-        OptionError: the place names a journal that is not selected.
+        OptionError: the option names a journal that is not selected.
     """
     journals = sorted(content_types)
     match place.kind:
@@ -89,13 +89,13 @@ async def named_offsets(
 async def _offset_at(
     client: JournalClient, journal: str, *, place: ReadStart, tables: str, options: ReadOptions
 ) -> int:
-    """Return where the first message stands that was published at a time or later; the write head if none was."""
+    """Return the offset of the first message published at or after a time; the write head if there is none."""
     assert place.time is not None, "a time was parsed"
-    # In whole numbers: a float has no microseconds of our days.
+    # In integers, because a float cannot hold today's time to the microsecond.
     microseconds = (place.time - _EPOCH) // timedelta(microseconds=1)
     clock = clock_at(microseconds * 1000)
     finder = tables_for(journal, tables, options)
-    # A fragment that was last modified earlier holds nothing that was published later.
+    # A fragment that was last modified earlier holds no message published later.
     async with client.reader(
         journal, block=False, begin_mod_time=microseconds // 1_000_000
     ) as reader:

@@ -1,7 +1,7 @@
-"""Finds messages and their UUIDs in JSON lines, without a look at each line in Python.
+"""Finds messages and their UUIDs in JSON lines, without Python work for each line.
 
-A publisher writes `_meta` last, or first. Where it stands so, whole chunks are searched at once; the other lines are
-parsed one by one.
+Publishers write `_meta` last or first. Whole chunks of such lines are searched at once; other lines are parsed one by
+one.
 
     ...,"_meta":{"uuid":"8d5a7f00-c6d2-11f0-8400-9b5c1ddad2f3"}}
     {"_meta":{"uuid":"8d5a7f00-c6d2-11f0-8400-9b5c1ddad2f3"...
@@ -35,11 +35,11 @@ _NEWLINE: Final = ord("\n")
 _IS_HEXADECIMAL: Final = np.isin(
     np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", dtype=np.uint8)
 )
-"""By code."""
+"""True for the codes of hexadecimal digits."""
 
 
 class _Template:
-    """What stands around a UUID at a fixed place of a line."""
+    """The text around a UUID at a fixed place of a line."""
 
     def __init__(self, before: bytes, after: bytes) -> None:
         pattern = before + b"0" * _UUID_CHARACTERS + after
@@ -53,7 +53,7 @@ class _Template:
         self._digits = np.setdiff1d(digits, hyphens)
 
     def match(self, buffer: NDArray[np.uint8], places: Offsets) -> tuple[NDArray[np.bool_], bytes]:
-        """Return at which places the template stands, shape (N,), and the UUIDs there, 16 bytes each."""
+        """Return the lines that match, shape (N,), and their UUIDs, 16 bytes each."""
         if len(buffer) < self.size:
             return np.zeros(len(places), dtype=np.bool_), b""
         fitting = (places >= 0) & (places <= len(buffer) - self.size)
@@ -61,13 +61,13 @@ class _Template:
         found = windows[np.where(fitting, places, 0)]
         matching = fitting & (found[:, self._fixed] == self._text).all(axis=1)
         digits = found[:, self._digits]
-        # Line by line, so that what is found in one never depends on the others that arrive with it.
+        # Matched line by line, so that the result for one never depends on the others that arrive with it.
         matching &= _IS_HEXADECIMAL[digits].all(axis=1)
         return matching, bytes.fromhex(digits[matching].tobytes().decode("ascii"))
 
 
-# The key's quote begins a string, for within one it would stand behind a backslash; the braces close it and the whole
-# message. So this is the `_meta` of the message and not of something in it.
+# The key's quote begins a string, because within a string a backslash would precede it; the braces close it and the
+# whole message. So this is the `_meta` of the message and not of something in it.
 _LAST: Final = _Template(b',"_meta":{"uuid":"', b'"}}')
 _FIRST: Final = _Template(b'{"_meta":{"uuid":"', b'"')
 
@@ -108,16 +108,16 @@ class LineTables:
 
 
 class NoMessageError(ValueError):
-    """A line is no JSON message."""
+    """A line is not a JSON message."""
 
     def __init__(self, position: int, problem: str) -> None:
         super().__init__(problem)
         self.position = position
-        """Where the line begins, bytes into the buffer."""
+        """Offset of the line in the buffer, bytes."""
 
 
 def bounds_of_lines(buffer: bytes) -> tuple[Offsets, Offsets]:
-    """Return where each whole line starts and where its newline stands, shape (N,) each, bytes."""
+    """Return the offsets of each whole line and of its newline, shape (N,) each, bytes."""
     codes = np.frombuffer(buffer, dtype=np.uint8)
     stops = np.flatnonzero(codes == _NEWLINE)
     starts = np.empty_like(stops)
@@ -127,10 +127,10 @@ def bounds_of_lines(buffer: bytes) -> tuple[Offsets, Offsets]:
 
 
 def uuids_of_lines(buffer: bytes, starts: Offsets, stops: Offsets) -> bytes:
-    """Return the UUIDs of N lines, 16 bytes each, one after the other; zero bytes where a line has none.
+    """Return the UUIDs of N lines, 16 bytes each, one after the other; zero bytes for a line without one.
 
     Raises:
-        NoMessageError: a line is no JSON message, or its UUID is none.
+        NoMessageError: a line is not a JSON message, or its UUID is invalid.
     """
     uuids, errors = _uuids_and_errors(buffer, starts, stops)
     for index, error in errors.items():
@@ -141,7 +141,7 @@ def uuids_of_lines(buffer: bytes, starts: Offsets, stops: Offsets) -> bytes:
 def _uuids_and_errors(
     buffer: bytes, starts: Offsets, stops: Offsets
 ) -> tuple[bytes, dict[int, ValueError]]:
-    """Return the UUIDs of N lines, and what is wrong with those that are no messages, which have zero bytes."""
+    """Return the UUIDs of N lines, zero bytes for those that are not messages, and the errors of these."""
     codes = np.frombuffer(buffer, dtype=np.uint8)
     uuids = np.zeros((len(stops), 16), dtype=np.uint8)
     errors: dict[int, ValueError] = {}
@@ -150,7 +150,7 @@ def _uuids_and_errors(
         if not len(todo):
             break
         places = stops[todo] - template.size if from_end else starts[todo]
-        # A template that does not fit into its line is at home in none of them.
+        # A place outside its line counts as no match.
         places = np.where(stops[todo] - starts[todo] >= template.size, places, -1)
         matching, found = template.match(codes, places)
         uuids[todo[matching]] = np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
@@ -166,12 +166,12 @@ def _uuids_and_errors(
 
 
 def _uuid_of_line(line: bytes) -> bytes:
-    """Return the UUID of one line as it is found among many."""
+    """Return the UUID of one line, by the same rules as for many."""
     return uuids_of_lines(line, np.array([0]), np.array([len(line)]))
 
 
 class LineTablesAroundDamage:
-    """The same, but lines that are no messages are damaged records in the tables."""
+    """Turns a journal's lines into tables in which lines that are not messages are damaged records."""
 
     def __init__(self, journal: str) -> None:
         self._journal = journal
@@ -183,14 +183,14 @@ class LineTablesAroundDamage:
         self._slow: FrameTables | None = None
 
     def feed(self, content: bytes) -> MessageTable:
-        """Take the bytes that follow, and return the messages and damaged records that end in them."""
+        """Add the next bytes, and return the messages and damaged records that end in them."""
         if self._slow is not None:
             return self._slow.feed(content)
         buffer = self._pending + content
         starts, stops = bounds_of_lines(buffer)
         used = int(stops[-1]) + 1 if len(stops) else 0
         if max(len(buffer) - used, int((stops - starts).max(initial=0))) > FRAME_BYTES_MAX:
-            # A line without end: the unframer knows where it began, and bounds memory.
+            # The line is too long; the unframer knows where it began, and bounds memory.
             self._slow = FrameTables(self._journal, NDJSON, _uuid_of_line, read_around=True)
             self._slow.restart(self._offset)
             return self._slow.feed(buffer)

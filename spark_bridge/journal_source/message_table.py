@@ -1,4 +1,4 @@
-"""Messages of a journal as columns of numbers: where each stands, who wrote it and when. No payloads.
+"""Messages of a journal as columns of numbers: offset, producer and clock of each, without payloads.
 
 Pure.
 """
@@ -21,12 +21,12 @@ Offsets: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 _PRODUCER_MASK: Final = np.uint64((1 << 48) - 1)
 DAMAGED: Final = np.uint64(UNREADABLE)
-"""Flags of a record that is no message. It has no UUID, so it is outside of sequencing."""
+"""Flags of a damaged record, which has no UUID and is outside of sequencing."""
 _ACK: Final = np.uint64(Flags.ACK_TXN)
 
 
 class BlockHeads(NamedTuple):
-    """The first message of each block: lists, because single elements of arrays are slow to come by."""
+    """The first message of each block, as lists, because single elements of arrays are slow to access."""
 
     producers: list[int]
     clocks: list[int]
@@ -45,7 +45,7 @@ class MessageTable:
     """N messages of one journal in offset order. Every column has shape (N,)."""
 
     begins: Offsets
-    """Offsets of first bytes, frames included."""
+    """Offsets of first bytes, framing included."""
     ends: Offsets
     producers: Words
     """48-bit producer ids; 0 where a message has no UUID."""
@@ -57,7 +57,7 @@ class MessageTable:
         return len(self.begins)
 
     def select(self, wanted: NDArray[np.bool_]) -> MessageTable:
-        """Return the messages where `wanted` is true; shape (N,)."""
+        """Return the messages for which `wanted`, shape (N,), is true."""
         return MessageTable(
             self.begins[wanted],
             self.ends[wanted],
@@ -70,7 +70,7 @@ class MessageTable:
         """Return the bounds of the blocks, from 0 to N.
 
         A block is a stretch of one producer's messages with the same flags and growing clocks, or a stretch that opted
-        out of sequencing, or one of damaged records. An acknowledgement is a block of its own.
+        out of sequencing, or one of damaged records. Each acknowledgement is a separate block.
         """
         clocks, flags = self.clocks, self.flags
         apart = (
@@ -98,7 +98,7 @@ class MessageTable:
 def table_of(
     begins: Sequence[int] | Offsets, ends: Sequence[int] | Offsets, uuids: bytes
 ) -> MessageTable:
-    """Return N messages with their UUIDs, 16 bytes each; zero where no publisher can have made one.
+    """Return N messages with their UUIDs, 16 bytes each; zero for those that no publisher can have made.
 
     Source: RFC 4122 §4.1.2; `broadsheet.consumer.message.uuid` does the same for one.
     """
@@ -126,7 +126,7 @@ def _u64(value: int) -> np.uint64:
 
 
 UuidOf: TypeAlias = Callable[[bytes], bytes]
-"""Returns the 16-byte UUID of a payload, 16 zero bytes if it has none; raises ValueError if it is no message."""
+"""Returns the 16-byte UUID of a payload, 16 zero bytes if it has none; raises ValueError if it is not a message."""
 
 
 class FrameTables:
@@ -142,16 +142,16 @@ class FrameTables:
         self.restart(0)
 
     def restart(self, offset: int) -> None:
-        """Go on at `offset`, where a frame begins; a frame under way is dropped."""
+        """Continue at `offset`, where a frame begins; an incomplete frame is dropped."""
         self._unframer = self._framing.unframer(
             journal=self._journal, offset=offset, read_around=self._read_around
         )
 
     def feed(self, content: bytes) -> MessageTable:
-        """Take the bytes that follow, and return the messages that end in them; damaged records, if read around, too.
+        """Add the next bytes; return the messages that end in them, and damaged records if these are skipped.
 
         Raises:
-            FramingError: a frame holds no message, or is too long, and that is not read around.
+            FramingError: a frame holds no message or is too long, and damage is not skipped.
         """
         frames = self._unframer.feed(content)
         if frames.error is not None:
@@ -163,7 +163,7 @@ class FrameTables:
         return _with_skipped(table, frames)
 
     def _uuids(self, frames: Frames) -> tuple[list[bytes], list[int]]:
-        """Return the UUIDs, and which of the frames hold no message."""
+        """Return the UUIDs, and the frames that hold no message."""
         uuids: list[bytes] = []
         damaged: list[int] = []
         for index, payload in enumerate(frames.payloads):
@@ -181,11 +181,11 @@ class FrameTables:
 
 
 def _with_skipped(table: MessageTable, frames: Frames) -> MessageTable:
-    """Return a table with the ranges that belong to no frame, where those are read around."""
+    """Add the skipped ranges, which belong to no frame, to a table."""
     skipped = [
         place
         for place, content in zip(frames.skipped, frames.skipped_content, strict=False)
-        if content != b"\n"  # a line end behind a length-prefixed message, which text tools add
+        if content != b"\n"  # a line end after a length-prefixed message, as text tools add
     ]
     if not skipped:
         return table

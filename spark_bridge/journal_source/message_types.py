@@ -1,4 +1,4 @@
-"""Message types by name, and the columns of their messages.
+"""Loads message types by name, and derives the columns of their messages.
 
 flights.messages:Flight     a generated protobuf class, or a msgspec Struct of JSON messages
 """
@@ -74,7 +74,7 @@ def load_message_class(name: str) -> MessageClass:
     """Return the class that `module:attribute` names.
 
     Raises:
-        OptionError: there is none, or it is of neither kind.
+        OptionError: there is no such class, or it is of neither kind.
     """
     expected = "module:attribute of a protobuf message class or a msgspec Struct class"
     module, _, attribute = name.partition(":")
@@ -93,7 +93,7 @@ def columns_of(message_class: MessageClass, *, uuid_field: str) -> StructType:
     """Return a column for each field of a class but the one that holds the UUID.
 
     Raises:
-        OptionError: a field has a type that no column has; name the columns by the option schema instead.
+        OptionError: a field has a type that no column has; list the columns in the option `schema` instead.
     """
     try:
         if issubclass(message_class, Message):
@@ -111,11 +111,11 @@ def protobuf_columns(descriptor: Any, *, above: tuple[str, ...] = ()) -> StructT
     """Return a column for each field of a protobuf message.
 
     Args:
-        descriptor: The message's; of whichever of the two classes that protobuf has for it.
-        above: Full names of the messages that this one lies in.
+        descriptor: Of the message, of either of protobuf's two classes of descriptors.
+        above: Full names of the messages that contain this one.
 
     Raises:
-        TypeError: it lies in itself.
+        TypeError: it contains itself.
     """
     if descriptor.full_name in above:
         raise TypeError(f"{descriptor.full_name} lies in itself")

@@ -1,4 +1,4 @@
-"""Where a stream of micro-batches stands: what Spark keeps in the checkpoint.
+"""Offsets of a stream of micro-batches, as Spark keeps them in the checkpoint.
 
     {"start": "latest"}                                     before the first batch: not known yet
     {"journals": {name: state, ...}, "began": {...}}        after the first batch: where it began and ended
@@ -7,8 +7,8 @@
     {..., "began": {name: state}}                           later, where the batch began elsewhere than the one before
                                                             ended: in a journal that was replaced
 
-Spark keeps the end of each batch, and takes the first batch's beginning anew when it repeats that batch. So the first
-end says also where the batch began: a write head that was looked up again would have moved on.
+Spark keeps the end of each batch, and asks for the first batch's beginning again when it repeats that batch. So the
+first end also says where the batch began, because a write head that was looked up again would have moved on.
 
 Pure.
 """
@@ -32,9 +32,9 @@ class StreamOffset:
 
     journals: States
     began: States | None = None
-    """Where the first batch began; of others, where it began in journals that were replaced; None where in none was."""
+    """Beginning of the first batch; of others, the beginning in journals that were replaced; None if none was."""
     epochs: Epochs = field(default_factory=dict)
-    """Of the journals whose brokers tell them."""
+    """Epochs of the journals whose brokers tell them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as JSON values; equal offsets give equal texts."""
@@ -48,10 +48,10 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicStart:
-    """The beginning of a stream that read nothing yet."""
+    """The beginning of a stream that has read nothing yet."""
 
     text: str
-    """The option."""
+    """The option's text."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as JSON values."""
@@ -62,7 +62,7 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | SymbolicStart:
     """Return the offset that `to_json` gave.
 
     Raises:
-        ValueError: `value` is none: the checkpoint belongs to another source.
+        ValueError: `value` is not an offset; the checkpoint belongs to another source.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"expected an offset of journals, got {value!r:.80}")
@@ -80,19 +80,19 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | SymbolicStart:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """Where a micro-batch begins and ends."""
+    """The beginning and the end of a micro-batch."""
 
     start: States
     end: States
     names: list[str] = field(init=False)
-    """Journals that the batch goes on in, ascending."""
+    """Journals in which the batch moves on, ascending."""
 
     def __post_init__(self) -> None:
         moved = [name for name, state in self.end.items() if state != self.start_of(name)]
         object.__setattr__(self, "names", sorted(moved))
 
     def start_of(self, journal: str) -> JournalState:
-        """Return where the batch begins in a journal; one that came later is read whole."""
+        """Return the state at the batch's beginning in a journal; a new journal is read from its first byte."""
         return self.start.get(journal, AT_THE_BEGINNING)
 
 
@@ -100,22 +100,22 @@ def span_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> BatchSpan:
     """Return the span between two offsets that Spark kept.
 
     Raises:
-        ValueError: they are no such offsets.
+        ValueError: they are not such offsets.
     """
     first, last = parse_offset(start), parse_offset(end)
     if isinstance(last, SymbolicStart):
-        return BatchSpan({}, {})  # nothing was read yet
+        return BatchSpan({}, {})  # nothing has been read yet
     if isinstance(first, SymbolicStart):
         if last.began is None:
             raise ValueError(f"{end!r} does not say where the first batch began")
         return BatchSpan(last.began, last.journals)
-    # An empty batch ends where it begins: what its end says of a beginning is the batch's that came there.
+    # An empty batch ends where it begins; the beginning in its end is that of the batch before.
     elsewhere = last.began if first != last else None
     return BatchSpan({**first.journals, **(elsewhere or {})}, last.journals)
 
 
 def _epoch_json(epoch: JournalEpoch) -> list[Any]:
-    # As text: not every reader of JSON takes a number of 64 bits.
+    # As text, because not every JSON reader accepts 64-bit numbers.
     return [epoch.incarnation.hex(), epoch.number, f"{epoch.nonce:x}"]
 
 

@@ -18,7 +18,7 @@ from broadsheet.consumer.protocol.selector_text import parse_selector
 from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
 
 PARTITION_BYTES: Final = 64 << 20
-"""Of a journal that one task reads, by default. The task itself costs as much as some 10 MiB more."""
+"""Default bytes of a journal that one task reads. The overhead of a task is that of some 10 MiB more."""
 _ADDRESS: Final = "the address of a broker, e.g. http://127.0.0.1:8081"
 _SELECTOR: Final = (
     "a label selector that says which journals to read, e.g. app.gazette.dev/message-type=Flight"
@@ -51,7 +51,7 @@ _KNOWN: Final = (
     "authKeysFile",
 )
 CORRUPT_COLUMN: Final = "_corrupt_record"
-"""As Spark's own sources call it by default. Its configuration is not to be had where a source runs."""
+"""Default name in Spark's own sources. Spark's configuration is not available where a source runs."""
 
 
 _EXPECTED: Final = (
@@ -67,9 +67,9 @@ class ReadStart:
 
     kind: Literal["earliest", "latest", "time", "offsets"]
     time: datetime | None = None
-    """With its zone; of kind `time`."""
+    """For kind `time`, with its zone."""
     offsets: Mapping[str, int] = field(default_factory=dict)
-    """By journal, bytes; -1 is the write head. Of kind `offsets`."""
+    """For kind `offsets`: by journal, bytes; -1 is the write head."""
 
 
 EARLIEST: Final = ReadStart("earliest")
@@ -77,10 +77,10 @@ LATEST: Final = ReadStart("latest")
 
 
 def parse_place(option: str, text: str) -> ReadStart:
-    """Return the place that an option's text says.
+    """Parse the text of an option that names a start or an end.
 
     Raises:
-        OptionError: it says none.
+        OptionError: it is malformed.
     """
     stripped = text.strip()
     match stripped.lower():
@@ -115,7 +115,7 @@ def _offsets(option: str, text: str) -> dict[str, int]:
 
 
 class ReadMode(Enum):
-    """What becomes of what is damaged."""
+    """Treatment of damaged records."""
 
     FAILFAST = "an error ends the read"
     PERMISSIVE = "a row of nulls, with the bytes in a column of their own"
@@ -124,44 +124,44 @@ class ReadMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How to reach the brokers; paths are those of each machine."""
+    """Access to the brokers; paths are those on each machine."""
 
     address: str
     zone: str = ""
     ca_file: str | None = None
     auth_keys_file: str | None = None
-    """Not the keys themselves: Spark shows options in plans and logs."""
+    """A file instead of the keys themselves, because Spark shows options in plans and logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read, from where on, and how much at once."""
+    """Options of a read: the journals, its start and end, and its limits."""
 
     access: Access
     selector: str
     message_type: str | None = None
     """`module:attribute`, a protobuf class or a msgspec Struct."""
     uuid_field: str = "uuid"
-    """Of protobuf messages."""
+    """UUID's field of protobuf messages."""
     mode: ReadMode = ReadMode.FAILFAST
     corrupt_column: str = CORRUPT_COLUMN
-    """Takes the bytes of a damaged record, if the schema has it."""
+    """Column for the bytes of a damaged record, if the schema has it."""
     adds_corrupt_column: bool = False
-    """Whether it is added to columns that were found, because it was named."""
+    """Whether it is added to inferred columns, because it was named."""
     decode: bool = True
     """Whether messages are decoded; else they are bytes in column `value`."""
     schema: str | None = None
     """Columns as DDL."""
     include_metadata: bool = False
     fail_on_data_loss: bool = True
-    """Whether bytes that are gone before they were read end the read."""
+    """Whether bytes that are gone before they were read fail the read."""
     clock_ahead_seconds: int = int(CLOCK_AHEAD_SECONDS)
-    """A message that is stamped with a time so far ahead of the driver's clock is warned of."""
+    """Lead of a message's timestamp over the driver's clock from which it is warned of."""
     refuse_clocks_ahead: bool = False
-    """Whether it ends the read, too."""
+    """Whether such a message also fails the read."""
     start: ReadStart = EARLIEST
     start_text: str = "earliest"
-    """As it was given."""
+    """The option's text."""
     end: ReadStart = LATEST
     rows_max: int | None = None
     """Of a micro-batch."""
@@ -169,7 +169,7 @@ class ReadOptions:
     """Of a micro-batch."""
     partition_bytes: int = PARTITION_BYTES
     partitions_min: int = 1
-    """Of all journals together."""
+    """Least partitions of a read, over all journals."""
 
 
 def read_options(options: Mapping[str, Any]) -> ReadOptions:

@@ -1,6 +1,6 @@
-"""Reads one partition in a task: bytes of a journal in, Arrow batches out.
+"""Reads one partition in a task: bytes of a journal become Arrow batches.
 
-gRPC is imported in here only: a task's process was forked from one that must not have it.
+gRPC is imported inside functions only, because a task's process was forked from one that must not have it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from broadsheet.spark_bridge.journal_source.damage import DamagedRecord
 
 DECODE_BYTES: Final = 4 << 20
-"""Content decoded together: an Arrow batch of some ten thousand rows."""
+"""Content that is decoded together, for an Arrow batch of some ten thousand rows."""
 
 
 class JournalPartition(InputPartition):
-    """What a task needs to know."""
+    """A partition's bytes, and the options for reading them, as pickled to a task."""
 
     def __init__(self, bytes_: BytePartition, content_type: str) -> None:
         super().__init__(None)
@@ -53,7 +53,7 @@ def read_partition(
         ConsumerError: the journal cannot be read.
     """
     if not isinstance(partition, JournalPartition):
-        return  # Spark's own, of a read that finds nothing
+        return  # Spark's own partition of a read that finds nothing
     if partition.bytes.damaged:
         yield from _damaged_rows(partition.bytes, options, columns)
         return
@@ -76,7 +76,7 @@ def read_partition(
 def _damaged_rows(
     wanted: BytePartition, options: ReadOptions, columns: RowColumns
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of records that are no messages."""
+    """Yield rows of damaged records."""
     from broadsheet.spark_bridge.journal_source.damage import DamagedRecord
 
     runs = dict(wanted.runs())
@@ -132,7 +132,7 @@ async def _contents(
 async def _pieces(
     wanted: BytePartition, options: ReadOptions
 ) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield the bytes of a partition's runs, and where they stand."""
+    """Yield the bytes of a partition's runs, and their offsets."""
     from broadsheet.spark_bridge.brokers import open_client
 
     cutter = RunCutter(wanted.runs())
@@ -158,7 +158,9 @@ async def _pieces(
 
 
 def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
-    """Return what notices that the journal was replaced since the partition was planned; the driver has just looked."""
+    """Return the guard that notices a replacement of the journal since the partition was planned; the driver has just
+    looked.
+    """
     from broadsheet.consumer.journal.guard import OffsetGuard
     from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 
@@ -170,7 +172,7 @@ def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
 
 
 async def _guarded(reader: Reader, options: ReadOptions) -> AsyncGenerator[ReadSpan, None]:
-    """Yield what is read of the journal that was planned; of another one nothing, or an error."""
+    """Yield the content of the planned journal; for a replacement yield nothing, or raise."""
     from broadsheet.consumer.errors import JournalReplacedError as Replaced
 
     try:

@@ -1,7 +1,7 @@
 """Plans micro-batches over all selected journals. Driver only.
 
-The scans go on from batch to batch in memory. What they find depends on the offsets alone, so a batch whose scan is not
-at hand (the query was restarted) is scanned again and found to be the same.
+The scans continue from batch to batch in memory. Their result depends on the offsets alone, so a batch whose scan is
+not in memory (the query was restarted) is scanned again with the same result.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from broadsheet.spark_bridge.journal_source.options import ReadMode, ReadOptions
 from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
 
 _STRETCHES: Final = 16
-"""Of which a partition is put together, or more."""
+"""Least stretches that make up a partition."""
 _STRETCH_BYTES_MAX: Final = 1 << 20
 _SHORT_STRETCH_BYTES_MAX: Final = 64 << 10
-"""Where a small batch may have to be many partitions."""
+"""Longest stretch where a small batch may have to become many partitions."""
 Heads = Mapping[str, int]
-"""Where each journal ends, bytes."""
+"""End of each journal, bytes."""
 
 FEED_BYTES: Final = 1 << 20
-"""Content looked at together: less costs time, more costs memory."""
+"""Content that is scanned together: less costs time, more costs memory."""
 
 _log = structlog.get_logger()
 
@@ -67,10 +67,10 @@ class TableClocks:
     def __init__(
         self, options: ReadOptions, *, wall_seconds: Callable[[], float] = time.time
     ) -> None:
-        """Take what is allowed.
+        """Set the bounds.
 
         Args:
-            options: Say by how much a clock may be ahead, and whether one that is further ends the read.
+            options: Set the largest lead of a clock, and whether a larger one fails the read.
             wall_seconds: Returns the driver's time, seconds since the Unix epoch.
         """
         self._options = options
@@ -78,10 +78,10 @@ class TableClocks:
         self._told = ToldProducers()
 
     def on_table(self, journal: str, table: MessageTable) -> None:
-        """Look at messages of a journal.
+        """Check messages of a journal.
 
         Raises:
-            ClockAheadError: a clock is ahead, and such are refused.
+            ClockAheadError: a clock is ahead, and the options refuse that.
         """
         wall_seconds, allowed = self._wall_seconds(), self._options.clock_ahead_seconds
         ahead = table.clocks > np.uint64(latest_clock(wall_seconds, ahead_seconds=allowed))
@@ -116,17 +116,17 @@ class JournalScanner:
         keep_damaged: bool = False,
         on_table: Callable[[str, MessageTable], None],
     ) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Args:
             client: Reads the journal.
             journal: Its name.
-            new_tables: Returns what finds its messages, one for each read.
-            state: Where an earlier scan ended, or a bare offset.
-            gaps_allowed: Whether bytes may be gone that were not seen yet.
-            stretch_bytes: Of the stretches of messages that are found.
-            keep_damaged: Whether records that are no messages are wanted.
-            on_table: Told of the journal's messages as they are read for the first time; what it raises ends the read.
+            new_tables: Returns a finder of its messages, a new one for each read.
+            state: State at which an earlier scan ended, or a bare offset.
+            gaps_allowed: Whether bytes that were not read yet may be gone.
+            stretch_bytes: Target length of stretches of messages.
+            keep_damaged: Whether damaged records are wanted.
+            on_table: Called with the journal's messages when they are first read; its exceptions fail the read.
         """
         self._client = client
         self._journal = journal
@@ -135,17 +135,17 @@ class JournalScanner:
         self._on_table = on_table
         self._scan = CommitScan(state, stretch_bytes=stretch_bytes, keep_damaged=keep_damaged)
         self.state = state
-        """Where the next micro-batch begins."""
+        """State at which the next micro-batch begins."""
 
     async def next_batch(self, head: int, limits: ScanLimits) -> ScannedBatch:
         """Return the next micro-batch.
 
         Args:
-            head: Where the journal ends, bytes.
+            head: End of the journal, bytes.
             limits: Of the batch.
 
         Raises:
-            JournalBytesGoneError: the journal lost bytes that were to be read.
+            JournalBytesGoneError: the journal lost bytes before they were read.
             FramingError: content is no messages.
             ConsumerError: the journal cannot be read.
         """
@@ -163,7 +163,7 @@ class JournalScanner:
         return batch
 
     async def _advance(self) -> bool:
-        """Go over what was fed; return whether there is room for more."""
+        """Sequence what was fed; return whether there is room for more."""
         self._scan.advance()
         while self._scan.replay is not None:
             await self._read_again(self._scan.replay)
@@ -177,7 +177,7 @@ class JournalScanner:
                 self._scan.feed_replay(table)
 
     async def _read(self, begin: int, end: int) -> AsyncGenerator[MessageTable, None]:
-        """Yield the messages that stand in [begin, end), bytes."""
+        """Yield the messages in [begin, end), bytes."""
         finder = self._new_tables()
         chunks: list[bytes] = []
         size, expected = 0, begin
@@ -202,13 +202,13 @@ class JournalScanner:
             yield finder.feed(b"".join(chunks))
 
     def _check_gap(self, begin: int, end: int) -> None:
-        """Refuse a gap, but for the one before a journal's first byte of today."""
+        """Refuse a gap, except for the one before a journal's first remaining byte."""
         if begin > 0 and not self._gaps_allowed:
             raise JournalBytesGoneError(self._journal, begin, end)
 
 
 class MicroBatchLimits(NamedTuple):
-    """How much a micro-batch may hold, of all journals together."""
+    """The limits of a micro-batch over all journals."""
 
     rows_max: int = UNLIMITED
     bytes_max: int = UNLIMITED
@@ -232,21 +232,21 @@ class Planner:
         self._first = 0
 
     def select(self, content_types: Mapping[str, str]) -> None:
-        """Say which journals there are, and the content type of each."""
+        """Set the journals, and the content type of each."""
         self._content_types = content_types
 
     async def plan_end(
         self, start: States, heads: Heads, limits: MicroBatchLimits
     ) -> dict[str, JournalState]:
-        """Return where the micro-batch that begins at `start` ends, in every journal.
+        """Return the end of the micro-batch that begins at `start`, in every journal.
 
-        Each journal gets an equal share of the limits, and what others leave of theirs. A transaction larger than all
-        that is taken whole, and then alone.
+        Each journal gets an equal share of the limits, and the rest that others leave of theirs. A transaction larger
+        than the limits is taken whole, and then alone.
 
         Args:
-            start: Where it begins; journals that are missing are read whole.
-            heads: How far it may go.
-            limits: How much it may hold.
+            start: Beginning of the batch; missing journals are read whole.
+            heads: Bounds of its end.
+            limits: Of the batch.
 
         Raises:
             FramingError: content is no messages.
@@ -320,7 +320,7 @@ class Planner:
         try:
             batch = await scanner.next_batch(head, limits)
         except BaseException:
-            del self._scanners[name]  # it went on, and knows no way back
+            del self._scanners[name]  # it has moved on, and cannot go back
             raise
         self._planned[name] = _Planned(start, batch)
         return batch
@@ -351,7 +351,7 @@ class Planner:
         return scanner
 
     def _in_turn(self, heads: Heads) -> list[str]:
-        """Return the journals in an order that begins elsewhere each time, so that none is always served last."""
+        """Return the journals in rotating order, so that none is always served last."""
         journals = sorted(heads.keys() & self._content_types.keys())
         if not journals:
             return []
@@ -360,12 +360,12 @@ class Planner:
 
 
 async def batch_span(client: JournalClient, start: States, options: ReadOptions) -> BatchSpan:
-    """Return the span of a read that is no stream: to the write heads of now, or to the offsets that the option says.
+    """Return the span of a batch read: to the current write heads, or to the option's offsets.
 
-    Only the offsets of the end count: it is for the scan to find the producers' states.
+    Only the offsets of the end count, because the scan finds the producers' states.
 
     Raises:
-        OptionError: the option says no offset for a journal, or one that it has not reached.
+        OptionError: the option has no offset for a journal, or one that it has not reached.
     """
     journals = sorted(start)
     heads = await write_heads(client, journals)
@@ -380,18 +380,18 @@ async def batch_span(client: JournalClient, start: States, options: ReadOptions)
 
 
 def _stretch_bytes(options: ReadOptions) -> int:
-    """Return how finely partitions can be cut."""
+    """Return the length of stretches, which bounds how finely partitions can be cut."""
     bytes_max = _SHORT_STRETCH_BYTES_MAX if options.partitions_min > 1 else _STRETCH_BYTES_MAX
     return max(1, min(bytes_max, options.partition_bytes // _STRETCHES))
 
 
 def _share(limit: int, used: int, left: int) -> int:
-    """Return a journal's share of what is left of a limit."""
+    """Return a journal's share of the rest of a limit."""
     return limit if limit == UNLIMITED else max(0, -(-(limit - used) // left))
 
 
 async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
-    """Return the partitions of all messages that are committed between the options' start and end.
+    """Plan a batch read: return the partitions of all messages committed between the options' start and end.
 
     Raises:
         OptionError: no journal is selected, or start or end names another one, or an offset that is not reached.

@@ -1,4 +1,4 @@
-"""Messages as they are: the bytes between their frames, in one binary column."""
+"""Reads messages without decoding: the payload of each frame in one binary column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_raw(columns: RowColumns) -> None:
     """Refuse columns that only decoded messages have.
 
     Raises:
-        OptionError: other columns of messages than `value BINARY`.
+        OptionError: a column of messages is not `value BINARY`.
     """
     if columns.of_messages not in (RAW_SCHEMA, StructType([])):
         shown = columns.of_messages.simpleString()
@@ -30,13 +30,13 @@ def check_raw(columns: RowColumns) -> None:
 
 
 class RawDecoder:
-    """Returns payloads; looks into them for UUIDs only, and only where those are asked for."""
+    """Returns undecoded payloads; parses them only for their UUIDs, if those are wanted."""
 
     def __init__(self, columns: RowColumns, *, content_type: str, uuid_of: UuidOf) -> None:
-        """Say what is wanted.
+        """Select the columns.
 
         Requires:
-            The columns are those of `check_raw`.
+            The columns passed `check_raw`.
         """
         self._columns = columns
         self._framing = framing_for(content_type)

@@ -1,7 +1,7 @@
-"""What Spark asks of a source: where batches begin and end, their partitions, and the rows of one.
+"""Implements Spark's readers of a source: offsets of batches, their partitions, and the rows of one.
 
-Spark makes a reader anew in each process that it asks, and pickles it to the tasks: it holds options, and opens what it
-needs where it needs it.
+Spark creates a reader in each process that it asks, and pickles it to the tasks. A reader therefore holds only options,
+and opens connections where it needs them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def columns_of_read(schema: StructType, options: ReadOptions) -> RowColumns:
     corrupt = options.corrupt_column if options.mode is ReadMode.PERMISSIVE else None
     columns = RowColumns(schema, include_metadata=options.include_metadata, corrupt=corrupt)
     if not options.decode:
-        check_raw(columns)  # here, because Spark tries tasks again and again
+        check_raw(columns)  # raised here, because Spark would retry tasks
     return columns
 
 
@@ -68,7 +68,7 @@ class JournalBatchReader(DataSourceReader):
             )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return what tasks read."""
+        """Return the partitions."""
         from broadsheet.spark_bridge.journal_source.planner import batch_partitions
 
         return asyncio.run(batch_partitions(self._options))
@@ -94,11 +94,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan: StreamPlan | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the stream begins: as the option says it, for it is looked up with the first batch."""
+        """Return the stream's beginning as the option gives it, because it is looked up with the first batch."""
         return {"start": self._options.start_text}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of micro-batches; Spark takes one, so the other comes with it."""
+        """Return the limit of micro-batches; one object carries both limits, because Spark takes only one."""
         if self._options.rows_max is not None:
             return ReadMaxRows(self._options.rows_max)
         if self._options.bytes_max is not None:
@@ -106,20 +106,20 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the micro-batch that begins at `start` ends."""
+        """Return the end of the micro-batch that begins at `start`."""
         limited = not isinstance(limit, ReadAllAvailable)
         return self._opened().latest_offset(start, limited=limited)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return how far the journals reached lately, for Spark's progress report."""
+        """Return the latest known ends of the journals, for Spark's progress report."""
         return self._plan.reported() if self._plan is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note where the journals end now: the query reads so far and stops."""
+        """Note the current ends of the journals, at which the query stops."""
         self._opened().stop_at_heads()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return what tasks read of the micro-batch."""
+        """Return the partitions of the micro-batch."""
         return self._opened().partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,7 +127,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, options=self._options, columns=self._columns)
 
     def stop(self) -> None:
-        """Close what is open."""
+        """Close the plan and its connections."""
         if self._plan is not None:
             self._plan.close()
             self._plan = None
@@ -141,7 +141,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def batch_reader(options: Mapping[str, Any], schema: StructType) -> JournalBatchReader:
-    """Return what reads journals once.
+    """Return the reader of a batch read.
 
     Raises:
         OptionError: an option or a column is wrong.
@@ -152,7 +152,7 @@ def batch_reader(options: Mapping[str, Any], schema: StructType) -> JournalBatch
 
 
 def stream_reader(options: Mapping[str, Any], schema: StructType) -> JournalStreamReader:
-    """Return what reads journals as a stream.
+    """Return the reader of a stream.
 
     Raises:
         OptionError: an option or a column is wrong.

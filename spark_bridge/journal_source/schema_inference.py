@@ -1,4 +1,4 @@
-"""Finds the columns of messages where the reader names none. Driver only."""
+"""Infers the columns of messages for a reader that names none. Driver only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broadsheet.spark_bridge.journal_source.options import ReadMode, ReadOptions
 from broadsheet.spark_bridge.journal_source.raw_decoder import RAW_SCHEMA
 
 SAMPLE_BYTES: Final = 1 << 20
-"""Of each journal looked into."""
+"""Bytes sampled of each journal."""
 SAMPLED_JOURNALS: Final = 8
 _META: Final = "_meta"
 
@@ -36,13 +36,13 @@ def infer_schema(options: Mapping[str, Any]) -> StructType | str:
     """Return the columns of a read: those of the option, of the message type, or of the first messages.
 
     Raises:
-        OptionError: an option is wrong, or there is nothing to find columns by.
-        ContentTypeError: the journals hold what cannot be read, or not all of them the same.
+        OptionError: an option is wrong, or there is nothing to infer columns from.
+        ContentTypeError: the journals' content type cannot be read, or differs among them.
         ConsumerError: the journals cannot be listed or read.
     """
     read = read_options(options)
     if read.schema is not None:
-        # Only the JVM parses DDL, so columns are added to it as text.
+        # Columns are added to DDL as text, because only the JVM parses it.
         metadata = [f"{name} {kind.simpleString()}" for name, kind in METADATA_TYPES.items()]
         return ", ".join([read.schema, *(metadata if read.include_metadata else ())])
     if not read.decode:
@@ -69,7 +69,7 @@ async def _sampled_schema(options: ReadOptions) -> StructType:
             other = next(name for name, kind in journals.items() if kind == kinds[1])
             raise ContentTypeError(other, kinds[1], f"expected {kinds[0]!r}, as others of the read")
         if kinds[0] == PROTOBUF_FIXED:
-            protobuf_class(next(iter(journals)), options)  # says what is missing
+            protobuf_class(next(iter(journals)), options)  # its message says what is missing
         if kinds[0] == CSV:
             raise OptionError("schema", "columns as DDL: CSV messages do not name theirs", got=None)
         if kinds[0] not in (NDJSON, ARROW_STREAM):
@@ -89,7 +89,7 @@ async def _sampled_schema(options: ReadOptions) -> StructType:
 
 
 async def _samples(client: JournalClient, journals: list[str]) -> list[bytes]:
-    """Return the beginnings of the first journals that hold anything."""
+    """Return the beginnings of the first journals that are not empty."""
     samples: list[bytes] = []
     for name in journals:
         sample = await _sample(client, name)
@@ -132,10 +132,10 @@ def _infer_json(samples: list[bytes], *, strict: bool) -> StructType:
 
 
 def _is_message(payload: bytes, look: Callable[[bytes], object], *, strict: bool) -> bool:
-    """Tell whether a message of a sample can be read: brackets without end would be the end of Arrow's parser.
+    """Return whether a sample's message can be read; Arrow's parser would crash on endless brackets.
 
     Raises:
-        ValueError: it cannot, and is not to be passed by.
+        ValueError: it cannot, and must not be skipped.
     """
     try:
         look(payload)
@@ -160,7 +160,7 @@ def _infer_arrow(samples: list[bytes], *, strict: bool) -> StructType:
 
 
 def _settled(kind: pa.DataType) -> pa.DataType:
-    """Return what an inferred type is taken for: times are strings, as for Spark's JSON source; so is what is null."""
+    """Return the column's type for an inferred one: times are strings, as in Spark's JSON source, and so are nulls."""
     if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""Plans the micro-batches of one streaming query, on a thread of its own in Spark's planning process."""
+"""Plans the micro-batches of one streaming query, on a separate thread in Spark's planning process."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from broadsheet.spark_bridge.journal_source.planner import MicroBatchLimits, Pla
 _log = structlog.get_logger()
 
 POLL_SECONDS: Final = 0.05
-"""Between two looks at the write heads: an idle query asks some hundred times a second."""
+"""Time between two look-ups of the write heads, because an idle query asks some hundred times a second."""
 POLL_SECONDS_PER_JOURNAL: Final = 0.002
 DISCOVERY_SECONDS: Final = 5.0
-"""Between two listings of the journals."""
+"""Time between two listings of the journals."""
 
 
 class StreamPlan:
@@ -65,18 +65,18 @@ class StreamPlan:
         self._content_types: dict[str, str] = {}
         self._heads: dict[str, int] = {}
         self._presents: dict[str, Present] = {}
-        """What brokers said of the journals at the last look."""
+        """The brokers' latest answers about the journals."""
         self._given: dict[str, Any] | None = None
         """The end that was planned last."""
         self._behind_since: dict[str, float] = {}
-        """By journal whose write head is below what was read, monotonic seconds."""
+        """Time since which a journal's write head is below what was read, monotonic seconds."""
         self._listed_at = self._looked_at = float("-inf")
         self._idle = False
-        """Whether the last look found nothing new."""
+        """Whether the last look-up found nothing new."""
         self._stop_at: Mapping[str, int] | None = None
 
     def latest_offset(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any]:
-        """Return where the micro-batch that begins at `start` ends; `start` itself if there is nothing new.
+        """Return the end of the micro-batch that begins at `start`; `start` itself if there is nothing new.
 
         Args:
             start: An offset.
@@ -89,11 +89,11 @@ class StreamPlan:
         return self._loop.call(self._partitions(start, end))
 
     def stop_at_heads(self) -> None:
-        """Go no further than the journals reach now."""
+        """Read no further than the current ends of the journals."""
         self._stop_at = self._loop.call(self._look())
 
     def reported(self) -> dict[str, Any]:
-        """Return how far the journals reached when they were last looked at."""
+        """Return the ends of the journals at the last look-up."""
         states = {name: JournalState(head) for name, head in self._heads.items()}
         return StreamOffset(states).to_json()
 
@@ -107,7 +107,7 @@ class StreamPlan:
         heads = self._stop_at
         if heads is None:
             if self._idle:
-                # Spark asks again at once, and must not be told what was true before it asked.
+                # Looked up again, because Spark asks at once and must not get an older answer.
                 await asyncio.sleep(self._looked_at + self._poll_seconds() - time.monotonic())
             heads = await self._look()
         heads = dict(heads)
@@ -158,7 +158,7 @@ class StreamPlan:
         return replaced
 
     def _is_patient(self, name: str) -> bool:
-        """Tell whether a write head that is below what was read may still come back."""
+        """Return whether a write head that is below what was read may still recover."""
         now = time.monotonic()
         return now - self._behind_since.setdefault(name, now) < HEAD_PATIENCE_SECONDS
 
@@ -178,7 +178,7 @@ class StreamPlan:
     ) -> list[JournalPartition]:
         span = span_of(start, end)
         if end != self._given:
-            # Spark repeats a batch that an earlier life of the query has planned.
+            # Spark repeats a batch that was planned before the query restarted.
             span = await self._still_there(span, end)
         if not self._content_types.keys() >= set(span.names):
             await self._list()
@@ -206,7 +206,7 @@ class StreamPlan:
         return BatchSpan(span.start, kept)
 
     async def _look(self) -> dict[str, int]:
-        """Return the write heads of now."""
+        """Return the current write heads."""
         if time.monotonic() - self._listed_at >= DISCOVERY_SECONDS:
             await self._list()
         self._presents = await presents(self._client, sorted(self._content_types))
@@ -224,6 +224,6 @@ class StreamPlan:
 
 
 def _of_epoch(partition: BytePartition, epochs: Epochs) -> BytePartition:
-    """Return a partition that knows in which epoch of its journal it was planned."""
+    """Return the partition with the epoch of its journal in which it was planned."""
     epoch = epochs.get(partition.journal)
     return partition if epoch is None else replace(partition, epoch=epoch.SerializeToString())

@@ -1,4 +1,4 @@
-"""What a task can learn of the executor that it runs on; Spark's TaskContext tells little."""
+"""Properties of a task's executor that Spark's TaskContext does not tell: zone, address, exit, logs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from broadsheet.consumer.journal.channels import parse_endpoint, parse_endpoints
 ZONE_VARIABLE = "BROADSHEET_ZONE"
 """Environment variable of an executor that names its failure domain."""
 _ADDRESS_VARIABLE = "SPARK_LOCAL_IP"
-"""Spark's own way to say which of its addresses a machine is reached at."""
+"""Spark's variable for the address at which a machine is reached."""
 _DISCARD_PORT = 9
-"""Any port will do: nothing is sent."""
+"""Any port works, because nothing is sent."""
 _LOG_KEYS = ("timestamp", "level", "event", "logger", "shard", "task")
-"""These come first, in this order."""
+"""Keys of log lines that come first, in this order."""
 
 
 def zone_of(environ: Mapping[str, str]) -> str:
-    """Return the executor's failure domain: what its environment says, or else its host name."""
+    """Return the executor's failure domain, from its environment or else its host name."""
     return environ.get(ZONE_VARIABLE) or socket.gethostname()
 
 
@@ -34,8 +34,8 @@ def own_address(environ: Mapping[str, str], *, towards: str) -> str:
     """Return the address at which other machines reach this one.
 
     Args:
-        environ: May set it.
-        towards: Address of a server that every member reaches: which of our addresses is nearest to it is the answer.
+        environ: May set the address.
+        towards: Address of a server that every member reaches; the answer is our address nearest to it.
     """
     if given := environ.get(_ADDRESS_VARIABLE):
         return given
@@ -43,10 +43,10 @@ def own_address(environ: Mapping[str, str], *, towards: str) -> str:
     target = parse_endpoint(nearest, may_be_tls=True).address
     host = target.rpartition(":")[0].strip("[]")
     if not host:
-        return "127.0.0.1"  # a unix socket: everybody is on this machine
+        return "127.0.0.1"  # a unix socket, so every member is on this machine
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        # A datagram socket sends nothing when connected, but the kernel chooses its route.
+        # Connecting a datagram socket sends nothing, but makes the kernel choose the route.
         probe.connect((host, _DISCARD_PORT))
         return str(probe.getsockname()[0])
 
@@ -55,7 +55,7 @@ def own_address(environ: Mapping[str, str], *, towards: str) -> str:
 def on_executor_exit(callback: Callable[[], None]) -> Iterator[None]:
     """Call `callback` on the running loop if the executor's JVM ends.
 
-    Its Python daemon sends SIGHUP then, but only if it lives: a machine short of memory may have killed it first.
+    Its Python daemon sends SIGHUP then, but only if it is alive; a machine short of memory may have killed it first.
     """
     executor = _executor_process()
     if executor is None:
@@ -63,7 +63,7 @@ def on_executor_exit(callback: Callable[[], None]) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     try:
-        # Readable when the process ends (pidfd_open(2)), so nothing has to be polled.
+        # Readable when the process ends (pidfd_open(2)), so no polling is needed.
         descriptor = os.pidfd_open(executor.pid)
     except ProcessLookupError:
         loop.call_soon(callback)
@@ -78,13 +78,13 @@ def on_executor_exit(callback: Callable[[], None]) -> Iterator[None]:
 
 
 def executor_command() -> list[str]:
-    """Return the command line of the executor's JVM; empty if there is none above us."""
+    """Return the command line of the executor's JVM; empty without a JVM among our ancestors."""
     executor = _executor_process()
     return [] if executor is None else executor.cmdline()
 
 
 def log_to_stderr(**fields: object) -> None:
-    """Send logs to the executor's stderr, ours and those of `logging`, each line with `fields` and what is bound."""
+    """Send our logs and those of `logging` to the executor's stderr, each line with `fields` and the bound context."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -102,11 +102,11 @@ def log_to_stderr(**fields: object) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, line],
         )
     )
-    # An application that has set `logging` up while it was imported keeps what it chose.
+    # Not forced, so that an application that set `logging` up at import keeps its settings.
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     structlog.contextvars.bind_contextvars(**fields)
 
 
 def _executor_process() -> psutil.Process | None:
-    """Return the JVM above us: with Spark's daemon our grandparent, without it our parent."""
+    """Return the executor's JVM: our grandparent with Spark's daemon, our parent without."""
     return next((one for one in psutil.Process().parents() if one.name() == "java"), None)

@@ -1,11 +1,11 @@
-"""What the driver tells members to do: keys in etcd that every member watches. Keys say it all; values are empty.
+"""Orders from the driver to members: keys in etcd that every member watches, with empty values.
 
     {prefix}all                     every member leaves, for good
     {prefix}{partition}             that task's member leaves, for good
     {prefix}{partition}-{attempt}   that attempt leaves, and Spark starts the next one, elsewhere if it can
 
-Leaving is negotiated: shards are handed over first. An order to a task stands until the cluster ends, for Spark may
-start the task anew meanwhile; a task's number is never used twice.
+A member that is ordered to leave hands its shards over first. An order to a task is kept until the cluster ends,
+because Spark may restart the task meanwhile; a task's number is never used twice.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from broadsheet.spark_bridge.member.identity import Incarnation
 
 
 class Order(Enum):
-    """What an order asks a member for."""
+    """The kinds of orders to a member."""
 
     LEAVE = "leave"
-    """Its task is to end."""
+    """The task ends."""
     MOVE = "move"
-    """Its task is to fail, so that Spark starts it anew."""
+    """The task fails, so that Spark starts it again elsewhere."""
 
 
 def all_members_key(prefix: bytes) -> bytes:
-    """Return the key that sends every member away."""
+    """Return the key that orders every member to leave."""
     return prefix + b"all"
 
 
 def task_key(prefix: bytes, partition: int) -> bytes:
-    """Return the key that sends one task's member away."""
+    """Return the key that orders one task's member to leave."""
     return prefix + b"%d" % partition
 
 
 def attempt_key(prefix: bytes, partition: int, attempt: int) -> bytes:
-    """Return the key that moves one task's member."""
+    """Return the key that orders one task's member to move."""
     return prefix + b"%d-%d" % (partition, attempt)
 
 
 def order_to(incarnation: Incarnation, *, prefix: bytes, keys: Iterable[bytes]) -> Order | None:
-    """Return what the keys that stand ask of one member; leaving for good goes before moving."""
+    """Return the order of the present keys to one member; leaving takes precedence over moving."""
     standing = frozenset(keys)
     if not standing.isdisjoint((all_members_key(prefix), task_key(prefix, incarnation.partition))):
         return Order.LEAVE

@@ -1,11 +1,11 @@
-"""One member in a task, from its announcement to its release.
+"""Runs one member in a task, from its announcement to its release.
 
     announced, serving ─┬─► the order to leave: shards handed over ────────────────────────────────► the task returns
                         ├─► SIGTERM, or the order to move: shards handed over ────┐
                         └─► SIGHUP, or the executor is gone: shards stopped ──────┴─► lease revoked, the task fails
 
-A task that fails is started anew by Spark, elsewhere if need be; one that returns is not. So it returns only if this
-member, or the whole cluster, was told to leave for good.
+Spark restarts a task that fails, elsewhere if necessary, but not one that returns. So the task returns only if this
+member, or the whole cluster, was ordered to leave for good.
 """
 
 from __future__ import annotations
@@ -47,42 +47,42 @@ from broadsheet.spark_bridge.member.orders import Order, order_to
 log = structlog.get_logger()
 
 _REPORT_CHARACTERS_MAX = 2_048
-"""Texts in etcd are cut to this."""
+"""Longest text written to etcd, characters."""
 _RETRY_SECONDS = 0.1
-"""Before a member that failed is started again; it doubles with each attempt."""
+"""First delay before a failed member is restarted; it doubles with each attempt."""
 _RETRY_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberPlan:
-    """What a member is to be, as the driver decided."""
+    """A member's configuration, as the driver decided."""
 
     config: MemberConfig
-    """With identity and host left to the executor."""
+    """Configuration without identity and host, which the executor sets."""
     application: str | ApplicationFactory
     """`module:name` of a factory that executors can import, or the factory itself."""
     zone: str | None
-    """None: the executor's own."""
+    """Failure domain; None: the executor's."""
     arguments: Arguments
-    """For a factory that takes them."""
+    """Arguments for a factory that takes them."""
     orders_prefix: bytes
-    """Where the driver writes orders."""
+    """Prefix of the keys of orders."""
     hosts_prefix: bytes
-    """Where members write on which executor they are."""
+    """Prefix of the keys of members' hosts."""
     failure_key: bytes
-    """Where to write why the member failed."""
+    """Key for the reason of a failure."""
 
 
 async def be_member(plan: MemberPlan, incarnation: Incarnation) -> None:
-    """Be a member until told to leave for good.
+    """Run a member until it is ordered to leave for good.
 
     Raises:
-        MemberReleasedError: this process was told to go; everything was released.
+        MemberReleasedError: this process was told to end or to move; everything was released.
     """
     async with EtcdClient(plan.config.etcd) as etcd:
         orders = _Orders(etcd, plan.orders_prefix, incarnation)
         if await orders.read() is Order.LEAVE:
-            return  # told while Spark started us anew
+            return  # ordered while Spark restarted us
         try:
             place = host_of(incarnation, executor_command=executor_command(), environ=os.environ)
             await etcd.put(host_key(plan.hosts_prefix, incarnation.partition), encode_host(place))
@@ -102,7 +102,7 @@ def _config_of(plan: MemberPlan, incarnation: Incarnation) -> MemberConfig:
         zone=plan.zone or zone_of(os.environ),
         suffix=incarnation.suffix,
         host=own_address(os.environ, towards=plan.config.broker_address),
-        # Once more: the one before may have announced itself since the task's first look.
+        # Once more, because the earlier attempt may have announced itself since the task's first look.
         revoke_predecessors_prefix=incarnation.attempts_prefix,
     )
 
@@ -110,7 +110,7 @@ def _config_of(plan: MemberPlan, incarnation: Incarnation) -> MemberConfig:
 async def _report(
     etcd: EtcdClient, failure_key: bytes, incarnation: Incarnation, error: Exception
 ) -> None:
-    """Tell the driver, which sees no error of a task that is retried, and keep Spark from retrying in a rush."""
+    """Report a failure to the driver, which sees no error of a retried task, and delay Spark's retry."""
     log.error("member.failed", exc_info=error)
     text = f"{incarnation.suffix}: {type(error).__name__}: {error}"[:_REPORT_CHARACTERS_MAX]
     try:
@@ -123,7 +123,7 @@ async def _report(
 
 
 class _Orders:
-    """What the driver asks of one member."""
+    """The driver's orders to one member."""
 
     def __init__(self, etcd: Etcd, prefix: bytes, incarnation: Incarnation) -> None:
         self._etcd = etcd
@@ -132,18 +132,18 @@ class _Orders:
         self._revision = 0
 
     async def read(self) -> Order | None:
-        """Return the order that stands."""
+        """Return the present order."""
         found = await self._etcd.get_range(self._prefix, prefix_range_end(self._prefix))
         self._revision = found.header.revision
         return self._among(kv.key for kv in found.kvs)
 
     async def wait(self) -> Order:
-        """Return the order that stands, or else the first that comes."""
+        """Return the present order, or else wait for the first one."""
         while True:
             order = await self.read()
             if order is not None:
                 return order
-            # If etcd no longer has our revision, what stands is read again.
+            # If etcd has compacted our revision, the present order is read again.
             with suppress(RevisionCompactedError):
                 return await self._next()
 
@@ -159,13 +159,13 @@ class _Orders:
 
 
 class _Departure:
-    """Why and how the member leaves; the first reason counts."""
+    """The reason and the way of a member's leaving; the first reason counts."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self.reason = ""
         self.for_good = False
-        """Whether Spark is not to start the member anew."""
+        """Whether the member leaves for good, so that Spark must not restart it."""
 
     def leave(self, reason: str, *, for_good: bool = False) -> None:
         """Hand the shards over, then leave."""
@@ -173,7 +173,7 @@ class _Departure:
         self._service.stop()
 
     def leave_now(self, reason: str) -> None:
-        """Stop the shards and leave: the executor is gone, and Spark starts our successor already."""
+        """Stop the shards and leave at once, because the executor is gone and Spark already starts our successor."""
         self._note(reason, for_good=False)
         self._service.force_stop()
 

@@ -3,10 +3,11 @@
     the task starts ─► leases of earlier attempts revoked ─► member code imported ─► `serving.be_member`
 
 It runs in the main thread of a Python worker, a process that Spark forked for this task alone. gRPC must not be used
-before a fork and after it: the driver only pickles the task, and nothing that Spark's daemon imports leads here.
+both before a fork and after it. So the driver only pickles the task, and nothing that Spark's daemon imports leads
+here.
 
-The first step comes before what takes time: importing the consumer and the application takes most of a second,
-and until the lease of the attempt before is gone nobody serves its shards.
+Earlier leases are revoked before the slow step: importing the consumer and the application takes most of a second, and
+shards of the earlier attempt are unserved until its lease is gone.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ _ANY_ZONE = "any"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberResult:
-    """What a task says when its member is gone."""
+    """The result of a task whose member has left."""
 
     member: str
-    """Its suffix in etcd."""
+    """The member's suffix in etcd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTask:
-    """Everything in it is pickled."""
+    """The function of one member's task; pickled as a whole."""
 
     application_id: str
     etcd: EtcdConfig
     root: str
     plan: bytes = field(repr=False)
-    """With secrets in it. A pickled `broadsheet.spark_bridge.member.serving.MemberPlan`: unpickling it imports what
-    takes time.
+    """A pickled `broadsheet.spark_bridge.member.serving.MemberPlan`, because unpickling it imports slow modules. It has
+    secrets.
     """
 
     def __call__(self, rows: Iterable[int]) -> Iterator[MemberResult]:
-        """Be the member whose number is the one row, until told to leave."""
+        """Run the member whose number is the partition's only row, until it is ordered to leave."""
         from pyspark import TaskContext
 
         (partition,) = rows
@@ -67,12 +68,12 @@ class MemberTask:
         from broadsheet.spark_bridge.member.serving import be_member
 
         log_to_stderr(task=incarnation.suffix)
-        plan = pickle.loads(self.plan)  # noqa: S301 - our own driver's
+        plan = pickle.loads(self.plan)  # noqa: S301 - pickled by our own driver
         run(be_member(plan, incarnation))
         yield MemberResult(member=incarnation.suffix)
 
     async def _bury_predecessors(self, incarnation: Incarnation) -> None:
-        """Revoke the leases of earlier attempts: Spark starts one once it holds the one before for failed."""
+        """Revoke the leases of earlier attempts, which Spark has taken for failed."""
         async with EtcdClient(self.etcd) as etcd:
             await revoke_predecessors(
                 etcd,

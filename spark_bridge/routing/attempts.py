@@ -1,4 +1,4 @@
-"""Performs calls to a shard's primary: attempt after attempt, until it answers or the deadline passes.
+"""Performs calls to a shard's primary, in attempts until it answers or the deadline passes.
 
 believed route ─► channel ─► attempt ─► outcome ─► `retry` decides ─┬─► the answer, or an error
       ▲                                                             │
@@ -37,7 +37,7 @@ from broadsheet.spark_bridge.routing.retry_policy import (
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 PAUSE_SECONDS_MAX = 0.5
-"""Longest pause between attempts: a hand-over takes less than a second."""
+"""Longest pause between attempts, because a hand-over takes less than a second."""
 _NO_PRIMARY = "NO_SHARD_PRIMARY"
 
 AnswerT = TypeVar("AnswerT")
@@ -45,12 +45,12 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTarget:
-    """Whom calls are for, and what they carry."""
+    """A shard that calls are for, and the method and token that they carry."""
 
     plan: ResolverPlan
     shard_id: str
     token: Callable[[], Token]
-    """What answers must have read through at the time of the call, bytes by journal."""
+    """Offsets that answers must have read through at the time of the call, bytes by journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAttempt:
-    """What an attempt hands to gRPC."""
+    """Arguments of an attempt's call of gRPC."""
 
     channel: grpc.Channel
     release: Callable[[], None]
-    """To be called once, when the attempt is over."""
+    """Called once, when the attempt is over."""
     request: Any
     seconds: float
     metadata: Metadata
@@ -80,11 +80,11 @@ class CallAttempt:
 
 
 Perform = Callable[[CallAttempt], tuple[AnswerT | None, Outcome]]
-"""Makes an attempt; returns what was answered, and what that means."""
+"""Makes an attempt; returns the answer and its outcome."""
 
 
 def perform(target: CallTarget, call: Call, attempt: Perform[AnswerT]) -> AnswerT:
-    """Return what a shard's primary answers.
+    """Return the answer of a shard's primary.
 
     Raises:
         ShardNotServedError: the deadline passed.
@@ -96,7 +96,7 @@ def perform(target: CallTarget, call: Call, attempt: Perform[AnswerT]) -> Answer
 
 
 def of_unary(shard_id: str, attempt: CallAttempt, begin: Callable[..., Any]) -> tuple[Any, Outcome]:
-    """Make an attempt of a method with one response; return (response, call), and the outcome.
+    """Make an attempt of a method with one response; return (response, call) and the outcome.
 
     Args:
         shard_id: The shard.
@@ -181,7 +181,8 @@ class _Calling:
         request = self._call.request
         metadata = (*self._call.metadata, *request_metadata(self._shard_id, token))
         if token and takes_token(request):
-            # The service may use either; by the field it waits as a Stat does, and need not say so.
+            # Sent both ways, because the service may use either; with the field it waits as a Stat does, and need not
+            # acknowledge.
             return _reading_through(request, token), metadata, {}
         return request, metadata, token
 
@@ -211,7 +212,7 @@ class _Calling:
 
 
 def _reading_through(request: Message, token: Token) -> Message:
-    """Return a copy of a request that asks for the token; what it asks for already stays if it is more."""
+    """Return a copy of a request that asks for the token too; larger offsets that it asks for are kept."""
     copy = type(request)()
     copy.CopyFrom(request)
     offsets = getattr(copy, "read_through")  # noqa: B009 - known by its descriptor only

@@ -1,4 +1,4 @@
-"""Where journals end: asked without an event loop, so that drivers and tasks may ask alike."""
+"""Looks up the ends of journals, without an event loop, in drivers and tasks alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.protocol.auth import ClientAuth
 
 PATIENCE_SECONDS = 30.0
-"""How long a broker that does not answer, or a journal that nobody serves, is waited for."""
+"""Longest wait for a broker that does not answer, or for a journal that is not served."""
 CREDENTIAL_SECONDS = 60.0
 _PAUSE_SECONDS_MAX = 0.5
 _HEAD = -1
@@ -30,10 +30,10 @@ _ANSWERS = (Status.OK, Status.OFFSET_NOT_YET_AVAILABLE)
 def token_of_heads(
     broker_address: str, journals: Iterable[str], *, auth: ClientAuth | None = None
 ) -> dict[str, int]:
-    """Return where journals end at this moment: who has read through it has seen all that was written before.
+    """Return the current ends of journals; a reader that has read through them has seen everything written before.
 
     Args:
-        broker_address: Of any broker.
+        broker_address: Address of any broker.
         journals: Their names.
         auth: Signs the requests.
 
@@ -41,7 +41,7 @@ def token_of_heads(
         Offsets, bytes by journal.
 
     Raises:
-        JournalError: a journal does not exist, may not be read, or is served by nobody.
+        JournalError: a journal does not exist, may not be read, or is not served.
         EndpointError: the broker did not answer.
     """
     worker = this_worker()
@@ -82,7 +82,7 @@ def _ask(
 
 
 def _credentials(auth: ClientAuth, journal: str) -> tuple[tuple[str, str], ...]:
-    # Takes a third of a short task's imports, and most clusters have no keys.
+    # Imported here, because it takes a third of a short task's imports and most clusters have no keys.
     from broadsheet.consumer.protocol.auth import Capability, expiring
 
     named = selector(label_set(("name", journal)))
@@ -90,5 +90,5 @@ def _credentials(auth: ClientAuth, journal: str) -> tuple[tuple[str, str], ...]:
 
 
 def _translated(broker: str, error: grpc.RpcError) -> ConsumerError:
-    # What both kinds of calls raise has a code and details, which is all that is asked of it.
+    # Both kinds of calls raise errors with a code and details, and only these are used.
     return error_of_rpc(broker, cast("grpc.aio.AioRpcError", error))

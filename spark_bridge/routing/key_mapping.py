@@ -1,4 +1,4 @@
-"""Which shard has a key: the one that reads the journal to which messages of the key are published."""
+"""Maps keys to shards: to the reader of the journal to which messages of the key are published."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class KeyMapping:
         """Map keys.
 
         Args:
-            factory: How publishers choose among `journals`.
+            factory: The mapping by which publishers choose among `journals`.
             journals: In the publishers' order.
-            shard_by_journal: The reader of each.
+            shard_by_journal: The reader of each journal.
         """
         self._recipe = (factory, tuple(journals), dict(shard_by_journal))
         choices = tuple(MappedJournal(journal, "") for journal in journals)
@@ -46,10 +46,10 @@ class KeyMapping:
         """Return the id of the shard that has a key.
 
         Args:
-            key: Bytes; or text, which stands for its UTF-8 bytes.
+            key: Bytes; or text, which means its UTF-8 bytes.
 
         Raises:
-            TypeError: the key is something else: publishers made bytes of it, so make the same here.
+            TypeError: the key is something else; convert it to the bytes that publishers make of it.
         """
         if not isinstance(key, str | bytes):
             raise TypeError(
@@ -68,7 +68,7 @@ def key_mapping_of(
     *,
     journals: Sequence[str] | None = None,
 ) -> KeyMapping:
-    """Return how keys map to shards.
+    """Return the mapping of keys to shards.
 
     Args:
         mapping: `modulo`, `rendezvous`, or a function like those of `broadsheet.consumer.message.mapping`.

@@ -1,4 +1,4 @@
-"""Asks members who serves a shard: their List, one request for many shards; etcd is never asked by a task."""
+"""Looks up primaries at members, by their List, with one request for many shards; a task never asks etcd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.protocol.auth import KeyedAuth
 
 CAPABILITY_LIST, CAPABILITY_READ = 2, 8
-"""`Capability.LIST` and `READ`: the module that has them takes a third of a short task's imports."""
+"""Values of `Capability.LIST` and `READ`, because importing their module takes a third of a short task's imports."""
 LOOKUP_SECONDS_MAX = 5.0
 """Longest wait for one member's listing; then another is asked."""
 LOOKUP_SHARDS_MAX = 128
@@ -39,7 +39,7 @@ NEXT_MEMBER = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""Answers that say something about the member asked, and nothing about the question."""
+"""Status codes that concern the member asked and not the question, so that another member is asked."""
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
@@ -50,7 +50,7 @@ def believed_route(
 
     Args:
         plan: Where to look.
-        worker: Of this process.
+        worker: The cache of this process.
         shard_id: The shard.
         deadline: Monotonic seconds.
 
@@ -64,7 +64,7 @@ def believed_route(
     if route is not None:
         return route
     if table.known(shard_id) is None:
-        # The first task here: what the driver knew is most likely still so, and calls find out if it is not.
+        # The first task here: the driver's knowledge is most likely still true, and calls find out if it is not.
         table.suppose(plan.routes, now)
         route = table.believed(shard_id, now)
         if route is not None:
@@ -75,13 +75,13 @@ def believed_route(
 def credentials(
     auth_keys: str, capability: int, shards: LabelSelector | None, *, seconds: float
 ) -> Metadata:
-    """Return the metadata that permit one request about some shards; empty if there are no keys.
+    """Return the metadata that authorize one request about some shards; empty without keys.
 
     Args:
         auth_keys: The cluster's.
-        capability: What the request needs.
-        shards: Those that it is about; None: all.
-        seconds: How long it may take.
+        capability: Capability that the request needs.
+        shards: The request's shards; None: all.
+        seconds: Longest duration of the request.
     """
     if not auth_keys:
         return ()
@@ -148,7 +148,7 @@ def _look_up(
 
 
 def _members(plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str) -> list[str]:
-    """Return whom to ask: members that routes name and the driver's, the doubted primary last."""
+    """Return the members to ask: those of routes and the driver's, the doubted primary last."""
     table = worker.routes(plan.cluster)
     known = table.known(shard_id)
     doubted = "" if known is None else known.endpoint
@@ -166,10 +166,10 @@ def _auth_of(keys: str) -> KeyedAuth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A member's answer."""
+    """A member's listing of shards and their routes at one revision, for the driver to give to its tasks."""
 
     cluster_id: int
-    """Of etcd."""
+    """Id of the etcd cluster."""
     revision: int
     routes: tuple[ShardRoute, ...]
 
@@ -181,12 +181,12 @@ def survey(
 
     Args:
         addresses: Of members.
-        shards: Which shards are meant; None: all.
-        auth_keys: Sign the question; empty: it is not signed.
+        shards: The shards to list; None: all.
+        auth_keys: Sign the request; empty: it is not signed.
 
     Raises:
         NoMemberError: none answered.
-        ValidationError: an address is none.
+        ValidationError: an address is malformed.
         ConsumerError, AllocatorError: a member refused the question.
     """
     worker, met = this_worker(), "there is none"
@@ -204,7 +204,7 @@ def survey(
 
 
 def _translated(address: str, error: grpc.RpcError) -> Exception:
-    # On the driver only, so tasks need not import it.
+    # Imported here, because only the driver needs it.
     from broadsheet.consumer.client.member_rpc import error_of_rpc
 
     # What both kinds of calls raise has a code and details, which is all that is asked of it.

@@ -1,4 +1,4 @@
-"""What a task resolver takes from the driver to tasks: data only, no connection."""
+"""The plan that a task resolver takes from the driver to tasks: data without connections."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolverPlan:
-    """Which shards, where to start looking for them, and how calls are made."""
+    """The shards, members to look them up at, and the settings of calls."""
 
     cluster: str
-    """Tells clusters apart: a worker may serve tasks of several."""
+    """Identifies the cluster, because a worker may serve tasks of several."""
     revision: int
-    """Of etcd, when the plan was made: who knows an earlier one only may not know the shards."""
+    """Etcd's revision when the plan was made; a member at an earlier one may not know the shards."""
     seeds: tuple[str, ...]
-    """Addresses of members that can be asked where shards are."""
+    """Addresses of members at which shards can be looked up."""
     routes: tuple[ShardRoute, ...]
     """The shards, as of `revision`."""
     key_mapping: KeyMapping | None
-    """None: shards are asked for by their ids."""
+    """None: callers name shards by their ids."""
     deadline_seconds: float
-    """Of each call, retries included."""
+    """Deadline of each call, retries included."""
     auth_keys: str = field(repr=False)
     """Sign each call; empty: none is signed."""
     capability: int
-    """What the application's methods need of a credential: bits of `broadsheet.consumer.protocol.auth.Capability`."""
+    """Capabilities that the application's methods need: bits of `broadsheet.consumer.protocol.auth.Capability`."""
 
     def relevant(self, token: Token, route: ShardRoute) -> Token:
-        """Return what of a token concerns a shard: not the journals that others of the shards read, and it does not."""
+        """Return the part of a token that concerns a shard: without journals that only other shards read."""
         if not token:
             return token
         foreign = {journal for one in self.routes for journal in one.sources} - {*route.sources}

@@ -1,8 +1,8 @@
-"""A `grpc.Channel` that leads to a shard's primary, whoever that is: what an application's generated stub is made on.
+"""A `grpc.Channel` that leads to a shard's current primary, for an application's generated stub.
 
-Methods with one request are called again while the shard moves, those with a stream of responses until the first one
-came. A stream of requests is gathered first if there is one response to it; where both sides stream, nothing could be
-sent again, so such methods are refused.
+Methods with one request are retried while the shard moves; those with a stream of responses, until the first one came.
+A stream of requests is collected first if it has one response. Methods in which both sides stream are refused, because
+they could not be sent again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from broadsheet.spark_bridge.routing.attempts import (
 from broadsheet.spark_bridge.routing.channels import this_worker
 from broadsheet.spark_bridge.routing.retry_policy import Outcome, of_answer, of_error
 
-# `Any` throughout: gRPC's callables are generic in their messages only, and each method has its own.
+# `Any` throughout, because gRPC's callables are generic in their messages only, which differ by method.
 Serializer = Callable[[Any], bytes] | None
 Deserializer = Callable[[bytes], Any] | None
 Metadata = Iterable[tuple[str, str | bytes]] | None
 
 
 class RoutedChannel(grpc.Channel):
-    """Holds no connection of its own: those are the worker's, which other channels share."""
+    """A channel to one shard's primary, over connections that the worker shares among its channels."""
 
     def __init__(self, target: CallTarget) -> None:
         self._target = target
@@ -83,14 +83,14 @@ class RoutedChannel(grpc.Channel):
         return refuse
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> NoReturn:
-        """Refuse: there is no connection whose state could be told."""
+        """Refuse, because the channel has no connection with a state."""
         raise NotImplementedError("a shard's channel has no connection of its own to subscribe to")
 
     def unsubscribe(self, callback: Any) -> None:
-        """Do nothing: nobody subscribed."""
+        """Do nothing, because `subscribe` always refuses."""
 
     def close(self) -> None:
-        """Do nothing: connections are the worker's."""
+        """Do nothing, because the worker owns the connections."""
 
     def __enter__(self) -> RoutedChannel:
         return self
@@ -123,7 +123,7 @@ class _Callable:
 
 
 class _OneResponse(_Callable):
-    """What methods with one response share. `credentials` and `wait_for_ready` are the routing's own business."""
+    """A method with one response. `credentials` and `wait_for_ready` are ignored, because routing sets both."""
 
     def __call__(
         self,
@@ -160,7 +160,7 @@ class _OneResponse(_Callable):
         wait_for_ready: bool | None = None,
         compression: Any = None,
     ) -> Future[Any]:
-        """Begin the call on a thread of the worker's; return a future of the response."""
+        """Start the call on one of the worker's threads; return a future of the response."""
         request = self._sendable(request)
         return this_worker().threads.submit(
             self, request, timeout, metadata, compression=compression
@@ -202,7 +202,7 @@ class _UnaryStream(_Callable):
         wait_for_ready: bool | None = None,
         compression: Any = None,
     ) -> RoutedStream:
-        """Return the responses. What fails before the first is tried again; what fails later is raised."""
+        """Return the responses. Errors before the first response are retried, later ones are raised."""
         del credentials, wait_for_ready
         call = self._call(request, timeout, metadata, compression)
         return perform(self._target, call, self._attempt)
@@ -226,7 +226,7 @@ class _UnaryStream(_Callable):
 
 
 class RoutedStream(Iterator[Any]):
-    """The responses of one call, of which the first has come."""
+    """The responses of one call whose first response has arrived."""
 
     def __init__(self, call: Any, first: Any) -> None:
         self._call = call

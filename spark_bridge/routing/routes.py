@@ -1,7 +1,7 @@
-"""Who serves which shard, as a task knows it: pure bookkeeping, with time as an argument.
+"""A task's knowledge of the routes to shards: pure bookkeeping, with time as an argument.
 
-A route holds as of one etcd revision, and gives way to any of a later one, whoever tells it: a listing, or the header
-with which a member says that it is not the primary.
+A route is of one etcd revision, and any of a later revision replaces it. Routes come from listings, and from the
+headers of members that answer that they are not the primary.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from broadsheet.consumer.protocol.journal_pb2 import Route as WireRoute
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse
 
 ROUTE_SECONDS = 30.0
-"""A route is believed for so long, unless its member refuses: one that forwards would never tell that it is old."""
+"""Time for which a route is believed, unless its member refuses. It is bounded, because a member that forwards never
+tells that the route is old.
+"""
 HEARD_LATELY_SECONDS = 1.0
-"""Who was named primary so short a time ago is taken for it, whatever it answers: bounds the questions to members."""
+"""Time for which a member named primary is taken for it, whatever it answers; this bounds look-ups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRoute:
-    """Where a shard was served at one revision of etcd."""
+    """The members that served a shard at one revision of etcd."""
 
     shard_id: str
     revision: int
     primary: str
     """The member, `zone#suffix`; empty if there was none."""
     endpoint: str
-    """Where it listens; empty if there was no primary, or it was leaving."""
+    """The primary's endpoint; empty if there was none, or it was leaving."""
     replicas: tuple[str, ...]
-    """Where any replica listens: members that can be asked for routes."""
+    """Endpoints of all replicas, where routes can be looked up."""
     sources: tuple[str, ...]
     """Journals that the shard reads."""
 
@@ -50,7 +52,7 @@ def routes_of(listing: ListResponse) -> tuple[ShardRoute, ...]:
 
 
 def later_route(known: ShardRoute, header: Header | None) -> ShardRoute | None:
-    """Return the route that a member's header tells, if it is of a later revision and has a primary."""
+    """Return the route in a member's header, if it is of a later revision and has a primary."""
     if header is None or header.etcd.revision <= known.revision:
         return None
     route = _route(
@@ -83,18 +85,18 @@ class _Known:
 
 
 class RouteTable:
-    """The routes of one cluster. It holds no more shards than resolvers name."""
+    """The routes of one cluster, for the shards that resolvers name."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
     def known(self, shard_id: str) -> ShardRoute | None:
-        """Return the last route, however old."""
+        """Return the latest route, however old."""
         found = self._known.get(shard_id)
         return None if found is None else found.route
 
     def believed(self, shard_id: str, now: float) -> ShardRoute | None:
-        """Return the route if it need not be looked up again.
+        """Return the route unless it must be looked up again.
 
         Args:
             shard_id: The shard.
@@ -106,21 +108,21 @@ class RouteTable:
         return found.route
 
     def heard_lately(self, shard_id: str, now: float) -> bool:
-        """Return whether a member told the route just now."""
+        """Return whether a member confirmed the route just now."""
         found = self._known.get(shard_id)
         return found is not None and now < found.heard_monotonic_seconds + HEARD_LATELY_SECONDS
 
     def learn(self, routes: Iterable[ShardRoute], now: float) -> None:
-        """Take routes that a member told, unless later ones are known, and believe them for a while."""
+        """Add a member's routes, unless later ones are known, and believe them for a while."""
         self._learn(routes, now, heard=now)
 
     def suppose(self, routes: Iterable[ShardRoute], now: float) -> None:
-        """Take routes as the driver knew them, of shards that are not known here; believe them for a while."""
+        """Add the driver's routes of shards that are not known here, and believe them for a while."""
         unknown = (route for route in routes if route.shard_id not in self._known)
         self._learn(unknown, now, heard=float("-inf"))
 
     def doubt(self, shard_id: str) -> None:
-        """Have a route looked up before it is used again."""
+        """Mark a route to be looked up before it is used again."""
         found = self._known.get(shard_id)
         if found is not None:
             found.believed_until_monotonic_seconds = float("-inf")
@@ -128,7 +130,7 @@ class RouteTable:
     def to_look_up(
         self, wanted: str, others: Iterable[str], now: float, *, limit: int
     ) -> list[str]:
-        """Return the shards to ask for together: the wanted one, and others whose routes are not believed either."""
+        """Return the shards to look up together: the wanted one, and others whose routes are not believed either."""
         found = [wanted]
         for shard_id in others:
             if len(found) >= limit:
@@ -138,7 +140,7 @@ class RouteTable:
         return found
 
     def endpoints(self) -> Iterator[str]:
-        """Yield where members listen, some more than once."""
+        """Yield the endpoints of members, some more than once."""
         for found in tuple(self._known.values()):
             yield from found.route.replicas
 

@@ -32,11 +32,11 @@ METADATA: Final = StructType(
         StructField("_staleness_seconds", DoubleType()),
     ]
 )
-"""What `includeMetadata` adds: the fields of a `Provenance`."""
+"""Columns that `includeMetadata` adds: the fields of a `Provenance`."""
 
 
 def batches_of(rows: Sequence[Mapping[str, Any]], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield rows, dictionaries of values by column, as batches of `schema`."""
+    """Yield rows, which are dictionaries of values by column, as batches of `schema`."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -47,7 +47,7 @@ def batches_of(rows: Sequence[Mapping[str, Any]], schema: StructType) -> Iterato
 
 
 def require_columns(schema: StructType, table: StructType, *, name: str) -> None:
-    """Check the columns that a caller wants of a table of fixed columns.
+    """Check a caller's columns against a table of fixed columns.
 
     Raises:
         OptionError: the table has no such column, or has it with another type.
@@ -64,7 +64,7 @@ def require_columns(schema: StructType, table: StructType, *, name: str) -> None
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the rows of one scan come from."""
+    """The origin of the rows of one scan."""
 
     shard_id: str
     member: str
@@ -90,7 +90,7 @@ def with_metadata(table: StructType) -> StructType:
 
 
 def table_columns(schema: StructType, *, include_metadata: bool) -> list[str]:
-    """Return the columns of a schema that are the table's."""
+    """Return the columns of a schema that belong to the table."""
     if not include_metadata:
         return list(schema.names)
     return [name for name in schema.names if name not in METADATA.names]
@@ -100,12 +100,12 @@ def require_columns_of(tables: dict[str, list[str]], table: str, columns: Sequen
     """Check that a store shows a table and its columns.
 
     Args:
-        tables: Of the store, each with its columns.
-        table: Empty: the only one.
-        columns: To be read.
+        tables: The store's tables, each with its columns.
+        table: Name of the table; empty: the only one.
+        columns: The columns to read.
 
     Raises:
-        OptionError: it does not.
+        OptionError: the table or a column does not exist.
     """
     names = tables[chosen_table(tables, table)]
     missing = [column for column in columns if column not in names]
@@ -131,7 +131,7 @@ def fitted(batch: pa.RecordBatch, wanted: pa.Schema, provenance: Provenance) -> 
     """Return a batch with the columns and types that Spark wants.
 
     Args:
-        batch: As the shard sent it.
+        batch: The batch that the shard sent.
         wanted: Columns of the batch, or of the metadata.
         provenance: Fills the latter.
     """

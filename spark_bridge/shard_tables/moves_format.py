@@ -1,8 +1,8 @@
-"""The format "shard_moves": the ledger, a row for each thing that was done to a replica.
+"""The format "shard_moves": the log of moves, one row for each change of a replica.
 
     spark.read.format("shard_moves").option("address", "http://127.0.0.1:8080").option("since", "2026-01-31").load()
 
-It is bounded (`broadsheet.allocator.policy.LedgerPolicy`): a table that keeps what was read before keeps more of it.
+The log is bounded (`broadsheet.allocator.policy.LedgerPolicy`), so save what you read to keep a longer history.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SINCE: Final = "a date or time in ISO 8601, UTC if it names no zone, e.g. 2026-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovesOptions:
-    """Which moves."""
+    """Options of a read of moves."""
 
     access: ClusterAccess
     shard_id: str
@@ -67,7 +67,7 @@ class MovesOptions:
 
 
 class ShardMovesFormat(DataSource):
-    """Reads what was done to replicas."""
+    """The format of moves of replicas."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +79,7 @@ class ShardMovesFormat(DataSource):
         return MOVES_TABLE
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads them once."""
+        """Return the reader of a batch DataFrame."""
         given = options_of(self.options, known=_KNOWN)
         options = MovesOptions(
             access=access_of(given),
@@ -92,19 +92,19 @@ class ShardMovesFormat(DataSource):
 
 
 class ShardMovesReader(DataSourceReader):
-    """Reads the ledger in one task, page by page."""
+    """Reads the log of moves in one task, page by page."""
 
     def __init__(self, options: MovesOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Ask for the least there is, so that what is wrong is told on the driver; then one task."""
+        """Return one partition, after a minimal request, so that errors appear on the driver."""
         asyncio.run(_page(self._options, page_size=1))
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield a batch or more a page."""
+        """Yield one or more batches for each page."""
         del partition
         token = b""
         while True:

@@ -273,7 +273,7 @@ async def progress_of(
             try:
                 answer = await client.list_replicas(wanted)
             except (ConsumerError, TimeoutError):
-                return {}  # It is leaving, or of an older version: its replicas are listed without progress.
+                return {}  # leaving, or of an older version: listed without progress
             return {(each.shard, member): each for each in answer.replicas}
 
     found: dict[ProgressKey, ReplicaProgress] = {}

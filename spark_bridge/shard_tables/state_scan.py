@@ -1,7 +1,7 @@
-"""Reads one shard's table: from whoever answers for it, and goes on to others until one does.
+"""Reads one shard's table from the first of its members that answers.
 
-Once rows came, a scan that breaks off is an error: those of another commit do not continue them. Spark tries the task
-again, and then reads all of them anew.
+Once rows have arrived, a scan that breaks off is an error, because the rows of another commit do not continue it. Spark
+retries the task, which then reads all rows again.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
 AnswerT = TypeVar("AnswerT")
 
 PAUSE_SECONDS_MAX = 1.0
-"""Longest pause between two rounds of questions."""
+"""Longest pause between two rounds of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOrder:
-    """What to read."""
+    """A read of one shard's table."""
 
     access: ClusterAccess
     shard_id: str
     route: bytes
-    """As the driver knew it: a `protocol.Route`."""
+    """The driver's route: a `protocol.Route`."""
     table: str
     columns: Sequence[str]
     max_staleness_seconds: float
@@ -53,7 +53,7 @@ class ScanOrder:
 
 
 def endpoints_of(route: Route, *, standbys: bool) -> list[str]:
-    """Return where to ask, in this order: standbys first, if they may answer, for the primary has other work."""
+    """Return the endpoints to ask in order: standbys first, if they may answer, because the primary is busy."""
     primary = [
         endpoint
         for index, endpoint in enumerate(route.endpoints)
@@ -68,19 +68,19 @@ def endpoints_of(route: Route, *, standbys: bool) -> list[str]:
 
 
 def describe_first(order: ScanOrder) -> DescribeStateResponse:
-    """Return the tables of the order's shard.
+    """Return the tables of the shard.
 
     Raises:
-        StateReadError: nobody answers for it, or its store shows none.
+        StateReadError: no member answers for it, or its store shows no tables.
     """
     return asyncio.run(_ShardReader(order).describe())
 
 
 def scan_batches(order: ScanOrder) -> Iterator[tuple[Provenance, pa.RecordBatch]]:
-    """Yield the rows of the order's shard, and where they come from.
+    """Yield the rows of the shard, and their origin.
 
     Raises:
-        StateReadError: nobody answers for it, or the scan broke off.
+        StateReadError: no member answers for it, or the scan broke off.
     """
     reader = _ShardReader(order)
     with LoopThread(name=f"scan {order.shard_id}") as thread:
@@ -95,7 +95,7 @@ def scan_batches(order: ScanOrder) -> Iterator[tuple[Provenance, pa.RecordBatch]
 
 
 def _batches(order: ScanOrder, parts: _Parts) -> Iterator[pa.RecordBatch]:
-    """Yield what a member sends, validated: what came over a wire may be damaged."""
+    """Yield a member's batches, validated because data from the network may be damaged."""
     try:
         with pa.ipc.open_stream(parts) as batches:
             for batch in batches:
@@ -105,7 +105,7 @@ def _batches(order: ScanOrder, parts: _Parts) -> Iterator[pa.RecordBatch]:
 
 
 class _Parts(io.RawIOBase):
-    """The stream's bytes, for Arrow to read."""
+    """The stream's bytes as a file for Arrow."""
 
     def __init__(self, thread: LoopThread, reader: _ShardReader) -> None:
         self._thread = thread
@@ -118,7 +118,7 @@ class _Parts(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:  # whatever holds bytes
         target = memoryview(buffer).cast("B")
         filled = 0
-        # Arrow takes less than it asked for as the end.
+        # Filled up, because Arrow takes fewer bytes than it asked for as the end.
         while filled < len(target):
             if not self._rest:
                 part = self._thread.call(self._reader.next_part())
@@ -133,7 +133,7 @@ class _Parts(io.RawIOBase):
 
 
 class _ShardReader:
-    """Finds who answers, and holds the answer open; used on one loop."""
+    """Finds a member that answers, and holds the answer open; used on one loop."""
 
     def __init__(self, order: ScanOrder) -> None:
         self._order = order
@@ -149,7 +149,7 @@ class _ShardReader:
                     self._order.shard_id, max_staleness_seconds=self._order.max_staleness_seconds
                 )
 
-        # A standby would copy all of its files for this.
+        # Only the primary, because a standby would copy all of its files for this.
         return await self._first(ask, primary_first=True)
 
     async def open(self) -> ScanStateResponse:
@@ -157,7 +157,7 @@ class _ShardReader:
         return await self._first(self._begin)
 
     async def next_part(self) -> bytes | None:
-        """Return the next bytes, None at the end."""
+        """Return the next bytes; None at the end."""
         assert self._answers is not None, "open it first"
         try:
             return (await anext(self._answers)).arrow
@@ -192,7 +192,7 @@ class _ShardReader:
     async def _first(
         self, ask: Callable[[str], Awaitable[AnswerT]], *, primary_first: bool = False
     ) -> AnswerT:
-        """Return what the first answers that does, of the replicas as last known; ask anew who they are until then."""
+        """Return the first part of the first replica that answers; look the replicas up again until one does."""
         order = self._order
         deadline = asyncio.get_running_loop().time() + order.patience_seconds
         backoff = Backoff(max_seconds=PAUSE_SECONDS_MAX)
@@ -217,7 +217,7 @@ class _ShardReader:
 
     async def _look_up(self, met: dict[str, str]) -> None:
         order = self._order
-        # A member that was named may be gone since, and one that holds the shard may know more.
+        # A member of the route may be gone since, and one that holds the shard may know a later route.
         addresses = tuple(
             dict.fromkeys((*order.access.addresses, *filter(None, self._route.endpoints)))
         )

@@ -6,9 +6,10 @@ Events are things that happened (past tense), instructions are orders (imperativ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Final
 
 from broadsheet.consumer.checkpoint import build_checkpoint
 from broadsheet.consumer.message.batch import MessageBatch
@@ -202,6 +203,31 @@ Event = (
     | LimitsChanged
     | StopRequested
 )
+
+
+# A table, because a `match` of so many kinds takes as long as the machine takes for a small event.
+_OUTLINES: Final[Mapping[type, Callable[[Any], tuple[object, ...]]]] = {
+    BatchRead: lambda event: (event.batch.journal, len(event.batch)),
+    ReplayRead: lambda event: (event.batch.journal, len(event.batch)),
+    BatchDelivered: lambda event: (event.consumed,),
+    TxnFinalized: lambda event: (len(event.ack_intents),),
+    CommitResolved: lambda event: _outcome(event.error, "durable"),
+    AckResolved: lambda event: (event.journal, *_outcome(event.error, event.committed_end)),
+    SourceIdentified: lambda event: (event.journal,),
+    SourceFailed: lambda event: _outcome(event.error, None),
+    CallbackFailed: lambda event: _outcome(event.error, None),
+    AppendFailed: lambda event: _outcome(event.error, None),
+}
+
+
+def outline(event: Event) -> tuple[object, ...]:
+    """Return what is worth telling of an event later: names and numbers, no messages, and no error with its frames."""
+    of_its_kind = _OUTLINES.get(type(event))
+    return () if of_its_kind is None else of_its_kind(event)
+
+
+def _outcome(error: BaseException | None, success: object) -> tuple[object, ...]:
+    return (success if error is None else type(error).__name__,)
 
 
 # -- instructions

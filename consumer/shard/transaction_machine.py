@@ -14,6 +14,25 @@ so at most two transactions exist and commits never overlap. A transaction close
 
 Acknowledgements are not delivered to the application; they count as consumed, because they move the offset.
 
+Three things say where the machine is. The *phase* is the callback under way; orders leave CONSUMING, answers return to
+it:
+
+                 ┌─ BeginTxn ─► BEGINNING ─── TxnBegan ──────────────────────────────┐
+    CONSUMING ───┼─ Deliver ──► DELIVERING ── BatchDelivered ────────────────────────┼─► CONSUMING
+                 └─ Finalize ─► FINALIZING ── TxnFinalized ─► COMMITTING ─ CommitStarted ─┘
+    CONSUMING ── Finish ──► ENDED          any phase ── Fail ──► ENDED
+
+The *intake* is what may still be read. It never opens again:
+
+        ┌───────── any other event ─────────┐
+        ▼                                   │
+      OPEN ─────────── InputIdle ────────► IDLE
+        └─────────┬───── SourcesClosed ─────┘
+                  ▼
+               CLOSED ── StopRequested ──► STOPPED ◄── StopRequested ── OPEN, IDLE
+
+The *prior* transaction is none, committing (until `CommitResolved`) or acknowledging (until the last `AckResolved`).
+
 Source: gazette/core consumer/transaction.go (the rules; here batch-wise, with callbacks that answer by events). That
 the first one closes soon is ours: behind a fail-over its output has been waited for.
 """
@@ -44,7 +63,9 @@ from broadsheet.consumer.shard.transaction_events import (
     RecordTxn,
     TxnLimits,
     TxnTimings,
+    outline,
 )
+from broadsheet.consumer.story import new_story, noting, story_text
 
 # The two transactions that may exist at a time: one consumes, the one before it commits and
 # acknowledges.
@@ -187,6 +208,27 @@ class _Phase(Enum):
     ENDED = "ended"
 
 
+class _Intake(Enum):
+    """What may still be read of the sources."""
+
+    OPEN = "open"
+    IDLE = "idle"
+    """Nothing was ready at the last event."""
+    CLOSED = "closed"
+    """The sources ended: what was read is consumed, and the last transaction keeps its minimum duration."""
+    STOPPED = "stopped"
+    """A stop was asked for: nothing more is taken, and the last transaction does not wait for its minimum duration."""
+
+
+def _stage_of(prior: PriorTxn | None) -> str:
+    if prior is None:
+        return "none"
+    return "committing" if prior.committed is None else "acknowledging"
+
+
+_STORY_FIELDS: Final = ("phase", "intake", "demand", "prior", "replay", "messages")
+
+
 class TransactionMachine:
     """Runs transactions of one sequencer, from one restored checkpoint on."""
 
@@ -217,10 +259,9 @@ class TransactionMachine:
         self._input: MessageBatch | None = None
         self._input_next = 0
         self._input_outcomes: Counter[SequenceOutcome] = Counter()
-        self._input_open = True
-        self._input_idle = False
-        self._stopping = False
-        self._replaying = False
+        self._intake = _Intake.OPEN
+        self._replay: tx.StartReplay | None = None
+        """Under way, beside whatever phase: what it has brought so far may be delivered already."""
         self._delivered: MessageBatch | None = None
         self._finalize: tx.Finalize | None = None
         """The last order of its kind."""
@@ -231,6 +272,8 @@ class TransactionMachine:
         self._prior: PriorTxn | None = None
         self._last_acknowledgement: Mapping[str, bytes] = {}
         """The one that this machine's transactions made last, with its journal."""
+        self._story = new_story()
+        self._tell("created", (), 0.0, ())
 
     @property
     def demand(self) -> InputDemand:
@@ -240,9 +283,13 @@ class TransactionMachine:
     @property
     def activity(self) -> Activity:
         """What it waits for, as of the last event: while it works, something must move."""
-        if self._phase is not _Phase.CONSUMING or self._prior is not None or self._replaying:
+        if self._phase is not _Phase.CONSUMING or self._prior is not None or self._replay:
             return Activity.WORKING
         return Activity.WAITING if self._demand is InputDemand.NOTHING else Activity.READING
+
+    def story(self) -> str:
+        """Return the recent events with what each changed, as text; a failed assertion here has it as a note."""
+        return story_text("the transaction machine", self._story, _STORY_FIELDS)
 
     def start(self, now: float) -> tuple[Instruction, ...]:
         """Begin: as if the transaction of the restored checkpoint had just committed, and acknowledge it again.
@@ -256,7 +303,10 @@ class TransactionMachine:
         self._prior = PriorTxn(read_through_of(self._recovered), intents, committed=now)
         if intents:
             self._out.append(tx.AppendAcks(intents, recovered=True))
-        return self._settle(now)
+        with noting(self.story):
+            out = self._settle(now)
+        self._tell("start", (), now, out)
+        return out
 
     def on(self, event: Event, now: float) -> tuple[Instruction, ...]:
         """Take in what happened and return what is to be done.
@@ -267,9 +317,31 @@ class TransactionMachine:
         """
         if self._phase is _Phase.ENDED:
             return ()
-        self._input_idle = False
-        self._take(event, now)
-        return self._settle(now)
+        if self._intake is _Intake.IDLE:
+            self._intake = _Intake.OPEN
+        try:
+            self._take(event, now)
+            out = self._settle(now)
+        except AssertionError as error:
+            self._tell(type(event).__name__, outline(event), now, ())
+            error.add_note(self.story())
+            raise
+        self._tell(type(event).__name__, outline(event), now, out)
+        return out
+
+    def _tell(
+        self, event: str, details: tuple[object, ...], now: float, out: tuple[Instruction, ...]
+    ) -> None:
+        """Remember an event. The ring holds no event or instruction itself, because that would pin its batch."""
+        state = (
+            self._phase,
+            self._intake,
+            self._demand,
+            _stage_of(self._prior),
+            self._replay,
+            self._running.messages,
+        )
+        self._story.append((now, event, details, state, tuple(map(type, out)) if out else ()))
 
     def _settle(self, now: float) -> tuple[Instruction, ...]:
         if self._phase is not _Phase.ENDED:
@@ -291,15 +363,18 @@ class TransactionMachine:
             case tx.SourceIdentified(journal, epoch):
                 self._origins.note(journal, epoch)
             case tx.InputIdle():
-                self._input_idle = True
+                # What is closed is not merely idle: it must not open again at the next event.
+                if self._intake is _Intake.OPEN:
+                    self._intake = _Intake.IDLE
             case tx.SourcesClosed():
-                self._input_open = False
+                if self._intake is not _Intake.STOPPED:
+                    self._intake = _Intake.CLOSED
             case tx.SourceFailed(error) | tx.CallbackFailed(error):
                 self._fail(error)
             case tx.ReplayRead(batch):
                 self._on_replay_read(batch)
             case tx.ReplayEnded():
-                self._replaying = False
+                self._replay = None
                 self._sequencer.end_replay()
             case tx.Ticked():
                 self._timer = None
@@ -323,7 +398,7 @@ class TransactionMachine:
             case tx.LimitsChanged(limits):
                 self._limits = limits
             case tx.StopRequested():
-                self._stopping = True
+                self._intake = _Intake.STOPPED
             case _:
                 assert_never(event)
 
@@ -413,7 +488,7 @@ class TransactionMachine:
 
     def _advance(self, now: float) -> None:
         running = self._running
-        if running.max_elapsed(now) or self._stopping:
+        if running.max_elapsed(now) or self._intake is _Intake.STOPPED:
             running.accepts_input = False
         while running.accepts_input:
             if not self._sequencer.emitting and not self._sequence(now):
@@ -486,25 +561,25 @@ class TransactionMachine:
         self._running.message_bytes += sum(batch.ends[:count]) - sum(batch.begins[:count])
 
     def _ask_replay(self, now: float) -> None:
-        if not self._replaying:
+        if self._replay is None:
             replay = self._sequencer.replay_range()
             assert replay is not None, "the sequencer wants neither input nor a replay"
-            self._replaying = True
-            self._out.append(tx.StartReplay(replay.journal, replay.begin, replay.end))
+            self._replay = tx.StartReplay(replay.journal, replay.begin, replay.end)
+            self._out.append(self._replay)
         self._demand = InputDemand.REPLAY
         self._arm(now)
 
     def _close_or_wait(self, now: float) -> None:
         running = self._running
-        can_read = running.accepts_input and self._input_open
-        ends_here = self._stopping or not self._input_open
+        ends_here = self._intake is _Intake.CLOSED or self._intake is _Intake.STOPPED
+        can_read = running.accepts_input and not ends_here
         if self._prior is None and running.messages == 0 and ends_here:
             self._phase = _Phase.ENDED
             self._demand = InputDemand.NOTHING
             self._out.append(tx.Finish())
         elif self._must_wait(now, can_read=can_read):
             self._wait(InputDemand.BATCH if can_read else InputDemand.NOTHING, now)
-        elif can_read and not self._input_idle and not running.leaves_ready_input(now):
+        elif can_read and self._intake is not _Intake.IDLE and not running.leaves_ready_input(now):
             self._wait(InputDemand.BATCH_IF_READY, now)
         else:
             self._close(now)
@@ -514,7 +589,7 @@ class TransactionMachine:
         running = self._running
         if self._prior is not None or running.messages == 0:
             return True
-        if not (self._stopping or running.min_elapsed(now)):
+        if self._intake is not _Intake.STOPPED and not running.min_elapsed(now):
             return True
         return can_read and running.limits.wait_for_ack and self._sequencer.has_pending()
 

@@ -9,7 +9,8 @@ that a reader of each output sees, and what that reader still has pending.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -23,6 +24,7 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand, TxnLimits
 from broadsheet.consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
+from broadsheet.consumer.story import noting
 from tests.support.message_batches import FRAME_BYTES, Written, WrittenJournal
 
 _UUID_BYTES = 16
@@ -121,6 +123,10 @@ class SimulatedShard:
     def step(self) -> None:
         """Let one of the things happen that may happen now."""
         self._random.choice(self._possible())()
+
+    def story(self) -> str:
+        """Return what its machine went through of late."""
+        return self._machine.story()
 
     def write_more(self) -> bool:
         """Return whether some input is still unread."""
@@ -334,6 +340,15 @@ class SimulatedShard:
                 output, _messages_of(intent), waits_for_commit=not recovered, is_ack=True
             )
             queues[self.world.outputs.index(output)].append(append)
+
+
+@contextmanager
+def judged(*shards: SimulatedShard) -> Iterator[None]:
+    """Add the stories of shards to a check of them that fails."""
+    with ExitStack() as stack:
+        for shard in shards:
+            stack.enter_context(noting(shard.story))
+        yield
 
 
 def _frame(message: Written) -> bytes:

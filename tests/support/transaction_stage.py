@@ -52,6 +52,10 @@ class Stage:
         """Return what it waits for now."""
         return self.machine.activity
 
+    def story(self) -> str:
+        """Return what it went through of late."""
+        return self.machine.story()
+
     def on(self, event: Event, *, later: float = 0.0) -> tuple[Instruction, ...]:
         """Let time pass, then an event happen; return what it orders."""
         self.now += later
@@ -62,7 +66,7 @@ class Stage:
     def consume(self, count: int) -> tuple[Instruction, ...]:
         """Begin a transaction and consume the delivery that follows."""
         delivered = self.on(tx.TxnBegan())
-        assert isinstance(delivered[0], tx.Deliver), delivered
+        assert isinstance(delivered[0], tx.Deliver), self.story()
         return self.on(tx.BatchDelivered(count))
 
     def close(self, intents: Mapping[str, bytes] | None = None) -> Checkpoint:
@@ -70,7 +74,7 @@ class Stage:
         found = dict(intents or {})
         last = dict(list(found.items())[-1:])
         (start,) = self.on(tx.TxnFinalized(found, last))
-        assert isinstance(start, tx.StartCommit)
+        assert isinstance(start, tx.StartCommit), self.story()
         self.on(tx.CommitStarted())
         return start.checkpoint
 

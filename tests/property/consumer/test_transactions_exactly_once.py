@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.message.uuid import Flags
 from tests.support.message_batches import Written, WrittenJournal
-from tests.support.simulated_shard import SimulatedShard, World, read_committed
+from tests.support.simulated_shard import SimulatedShard, World, judged, read_committed
 
 STEPS_MAX = 20_000
 
@@ -64,7 +64,8 @@ def run_to_end(shard: SimulatedShard) -> None:
         if shard.failure is not None:
             return
         shard.step()
-    raise AssertionError(f"not finished after {STEPS_MAX} steps: the shard hangs")
+    with judged(shard):
+        raise AssertionError(f"not finished after {STEPS_MAX} steps: the shard hangs")
 
 
 def check_outputs(world: World, *, in_order: bool) -> None:
@@ -93,14 +94,16 @@ def test_crashes_at_any_point_leave_every_input_reflected_once(seed: int) -> Non
             if shard.finished:
                 break
             shard.step()
-        assert shard.failure is None
+        with judged(shard):
+            assert shard.failure is None
 
     last = SimulatedShard(world, random)
     run_to_end(last)
 
-    assert last.failure is None
-    assert sorted(world.stored) == sorted(committed)
-    check_outputs(world, in_order=True)
+    with judged(last):
+        assert last.failure is None
+        assert sorted(world.stored) == sorted(committed)
+        check_outputs(world, in_order=True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -124,8 +127,11 @@ def test_zombie_that_goes_on_beside_its_successor_changes_nothing(seed: int) -> 
         if not (chosen.finished or chosen.failure):
             chosen.step()
 
-    assert successor.finished
-    assert successor.failure is None
-    assert sorted(world.stored) == sorted(committed)
-    run_to_end(SimulatedShard(world, random))  # What the zombie wrote late is undone late.
-    check_outputs(world, in_order=False)
+    with judged(zombie, successor):
+        assert successor.finished
+        assert successor.failure is None
+        assert sorted(world.stored) == sorted(committed)
+    last = SimulatedShard(world, random)
+    run_to_end(last)  # What the zombie wrote late is undone late.
+    with judged(zombie, successor, last):
+        check_outputs(world, in_order=False)

@@ -122,7 +122,8 @@ __all__ = [
     "prepare",
 ]
 
-if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in any name.
+# Hidden from type checkers, which would accept any name if they saw `__getattr__`.
+if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

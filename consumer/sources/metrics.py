@@ -1,4 +1,4 @@
-"""What sources count, for Prometheus.
+"""Prometheus metrics of sources.
 
 The label `source` is a shard of a stream, or a partition of a topic, by the name of its messages.
 """
@@ -15,7 +15,7 @@ UNAVAILABLE = "unavailable"
 
 
 def kind_of(error: SourceError) -> str:
-    """Return what kind of errors one is."""
+    """Return the kind of an error, as the label says it."""
     if isinstance(error, SourceUnavailableError):
         return UNAVAILABLE
     return "data loss" if isinstance(error, SourceDataLossError) else "refused"
@@ -56,32 +56,32 @@ class SourceMetrics:
         )
 
     def on_begun(self, source: str) -> None:
-        """Count a reading that begins, or begins anew."""
+        """Count a reading that begins, or begins again."""
         self._begun.labels(source).inc()
 
     def on_read(self, source: str, *, records: int, record_bytes: int) -> None:
-        """Count what was read."""
+        """Count read records."""
         self._records.labels(source).inc(records)
         self._bytes.labels(source).inc(record_bytes)
 
     def on_answered(self, source: str, seconds: float) -> None:
-        """Count a question for records, and how long its answer took."""
+        """Count a request for records, and the time of its answer."""
         self._ask_seconds.labels(source).observe(seconds)
 
     def on_error(self, source: str, kind: str) -> None:
-        """Count a refusal or a failure, of a kind as `kind_of` tells, or one of the system's own."""
+        """Count a refusal or a failure, of a kind from `kind_of` or specific to the system."""
         self._errors.labels(source, kind).inc()
 
     def on_behind(self, source: str, seconds: float) -> None:
-        """Show how old what was read last is."""
+        """Show the age of the last read record."""
         self._behind_seconds.labels(source).set(seconds)
 
     def on_lag(self, source: str, messages: int) -> None:
-        """Show how many offsets lie ahead."""
+        """Show the lag in offsets."""
         self._lag.labels(source).set(messages)
 
     def on_left(self, source: str) -> None:
-        """Show nothing more of a source that is not read any more; what was counted stays."""
+        """Stop showing the gauges of a source that is not read any more; its counters stay."""
         for gauge in (self._behind_seconds, self._lag):
             with suppress(KeyError):
                 gauge.remove(source)

@@ -1,4 +1,4 @@
-"""Which part of a stream or topic a shard of ours reads: its label `broadsheet.dev/source-part`, such as `2/8`."""
+"""Parts of a stream or topic; a shard's label `broadsheet.dev/source-part` names its part, such as `2/8`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broadsheet.consumer.protocol.labels import value_of
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 
 SOURCE_PART: Final = "broadsheet.dev/source-part"
-"""Of a shard: the part of a source that it reads, `index/count`; the index counts from 0. Absent: all of it."""
+"""Label of a shard: the part of a source that it reads, `index/count`; the index counts from 0. Absent: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ def part_of(spec: ShardSpec) -> Part:
     )
 
 
-# Where to begin that which was never read, in any system; each has further places of its own.
+# Starting places that every system has; each system adds its own.
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Begin with what is written from now on."""
+    """Begin with messages written from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """Begin with what was written at `at` or later, as the system tells times; aware, milliseconds count."""
+    """Begin with messages written at `at` or later, by the system's clock; aware, in milliseconds."""
 
     at: datetime
 

@@ -1,7 +1,7 @@
-"""Messages of other systems with what those say of them: keys, sequence numbers, headers, times.
+"""Messages of other systems with their metadata: keys, sequence numbers, headers, times.
 
-A source's payloads are `Payload`s: bytes that carry the metadata along. Who takes batches finds it there
-(`batch.payloads[i].metadata`); who takes single messages asks for it by the message type:
+A source's payloads are `Payload`s: bytes that carry the metadata. A consumer of batches finds it there
+(`batch.payloads[i].metadata`); a consumer of single messages requests it by the message type:
 
     KinesisSource("orders", WithMetadata(JsonType()))      # envelope.message is a Received
 """
@@ -21,10 +21,10 @@ class Payload(bytes, Generic[MetadataT]):
 
     metadata: MetadataT
     absent: bool
-    """The system has a message here, but no content: Kafka calls it a tombstone."""
+    """True for a message without content, which Kafka calls a tombstone."""
 
     def __new__(cls, content: bytes | None, metadata: MetadataT) -> Payload[MetadataT]:
-        """Return the content as bytes; none at all if it is None."""
+        """Return the content as bytes, empty if it is None."""
         payload = super().__new__(cls, content or b"")
         payload.metadata = metadata
         payload.absent = content is None
@@ -36,7 +36,7 @@ class Received:
     """A message and its metadata."""
 
     content: Any
-    """As the inner message type decodes it; None if there is none."""
+    """The message as the inner type decodes it; None without content."""
     metadata: Any
     """`broadsheet.consumer.sources.kinesis.records.KinesisMetadata`,
     `broadsheet.consumer.sources.kafka.records.KafkaMetadata`.
@@ -44,7 +44,7 @@ class Received:
 
 
 class WithMetadata:
-    """Decodes to `Received`; for messages that a source brings, not for journals."""
+    """Message type that decodes to `Received`; for messages of a source, not of journals."""
 
     def __init__(self, inner: MessageType) -> None:
         """Wrap the message type of the content."""
@@ -71,5 +71,5 @@ class WithMetadata:
         self._inner.set_uuid(message.content, uuid)
 
     def new_acknowledgement(self, journal: str) -> Any:
-        """Return an acknowledgement of the inner type, received from nowhere."""
+        """Return an acknowledgement of the inner type, without metadata."""
         return Received(self._inner.new_acknowledgement(journal), None)

@@ -21,6 +21,7 @@ RECENT_RECORDS: Final = 10_000
 # Bounds of a checkpoint: not behind the committed position, not ahead of the delivered one.
 #
 #     committed  <=  what may be checkpointed  <=  delivered
+#
 # A position equal to `committed` is allowed and does nothing. The last record of a shard and its
 # end are one: once the end is reached, a checkpoint at that record is a checkpoint at `SHARD_END`.
 # The names of starting positions are never progress: one may be repeated, which does nothing, but

@@ -1,7 +1,7 @@
-"""A consumer of Kafka's client that reads the partitions it is told to, off the event loop.
+"""Reader of given Kafka partitions, off the event loop.
 
-It belongs to no consumer group: nothing is committed to Kafka, and nobody takes partitions away. Only the messages of
-committed transactions come. All calls run one after another on a thread of its own.
+It belongs to no consumer group: nothing is committed to Kafka, and no rebalance takes partitions away. It reads only
+messages of committed transactions. All calls run one after another on a dedicated thread.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from broadsheet.consumer.sources.kafka.places import AtOffsets, Earliest, Start,
 from broadsheet.consumer.sources.part import AtTimestamp, Latest
 
 ResultT = TypeVar("ResultT")
-OURS: Final[
-    Mapping[str, Any]
-] = {  # Any: texts, numbers and truth values, as the client takes them.
+OURS: Final[Mapping[str, Any]] = {  # Any: texts, numbers and booleans, as the client accepts them.
     "auto.offset.reset": "error",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -36,15 +34,15 @@ OURS: Final[
     "group.id": "broadsheet",
     "isolation.level": "read_committed",
 }
-"""Settings that what is promised rests on. The client wants a group's name; it is never used."""
+"""Settings that exactly-once delivery depends on. The client requires a group's name; it is never used."""
 _MEMORY: Final[Mapping[str, Any]] = {"queued.max.messages.kbytes": 16_384}
-"""What the client reads ahead, of one shard; a member may host some dozens."""
+"""Read-ahead of the client for one shard; a member may host some dozens."""
 CALL_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.25
 MESSAGES_MAX: Final = 1_000
 
 
-# What errors of Kafka's client mean for a shard.
+# Classification of the errors of Kafka's client.
 # ruff: noqa: SLF001 - the client names errors of its own, not of a broker, with an underscore
 
 
@@ -63,14 +61,14 @@ _PASSING: Final = {
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,  # Brokers say so of a topic that was made a moment ago.
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # Brokers report this for a topic just created.
 }
 _MENDS_ITSELF: Final = {KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
-"""Met while there are other brokers, or a reconnection, to go on with."""
+"""The client continues with other brokers, or after a reconnection."""
 
 
 def told_apart(source: str, error: KafkaError) -> SourceError:
-    """Return what an error means.
+    """Translate an error of the client into a source error.
 
     Args:
         source: The topic, or the name of a partition's messages.
@@ -88,17 +86,17 @@ def told_apart(source: str, error: KafkaError) -> SourceError:
 
 
 def mends_itself(error: KafkaError) -> bool:
-    """Tell whether the client goes on by itself after an error that it only reports."""
+    """Tell whether the client recovers by itself from an error that it only reports."""
     return error.code() in _MENDS_ITSELF
 
 
 def is_end_of_partition(error: KafkaError) -> bool:
-    """Tell whether this is no error, but says that a partition was read to its present end."""
+    """Tell whether an event only reports that a partition was read to its present end."""
     return error.code() == KafkaError._PARTITION_EOF
 
 
 def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client's settings with ours.
+    """Merge a client's settings with the required ones.
 
     Raises:
         ValueError: a setting contradicts ours.
@@ -112,10 +110,10 @@ def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class PartitionReader:
-    """One consumer."""
+    """One consumer, whose calls run on a dedicated thread."""
 
     def __init__(self, source: str, open_consumer: Callable[[], Consumer]) -> None:
-        """Bind the reader; the consumer is made at the first call.
+        """Create the reader; the consumer is opened by the first call.
 
         Args:
             source: Named in errors.
@@ -137,27 +135,27 @@ class PartitionReader:
     async def first_offsets(
         self, keys: list[TopicPartitionKey], start: Start
     ) -> dict[TopicPartitionKey, int]:
-        """Return where partitions begin that were never read."""
+        """Return the first offsets of partitions that were never read."""
         return await self._run(lambda consumer: _first_offsets(consumer, keys, start))
 
     async def add(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
-        """Read these partitions, too, from these offsets on."""
+        """Add partitions to read, from given offsets on."""
         assigned = [TopicPartition(*key, offset) for key, offset in offsets.items()]
         await self._run(lambda consumer: consumer.incremental_assign(assigned))
 
     async def poll(self) -> list[Message]:
-        """Return what has come; nothing if that takes too long. Errors are among the messages."""
+        """Return the received messages, errors included; empty after a time limit."""
         return await self._run(_poll)
 
     def high_watermark(self, key: TopicPartitionKey) -> int | None:
-        """Return the end of a partition as of the last answer of its broker; None if there was none yet."""
+        """Return the end of a partition in its broker's last answer; None before the first answer."""
         if self._consumer is None:
             return None
         _, end = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
         return end if end >= 0 else None
 
     def close(self) -> None:
-        """Let go, in the background: a call that is under way may take a while."""
+        """Close the consumer in the background, because a running call may take a while."""
         self._thread.submit(self._close)
         self._thread.shutdown(wait=False)
 

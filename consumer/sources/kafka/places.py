@@ -1,4 +1,4 @@
-"""Where to begin reading a partition, and how the first choice is remembered."""
+"""Starting offsets of partitions, and their entries in checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broadsheet.consumer.sources.part import Part
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """Begin with the oldest message there is."""
+    """Begin with the oldest message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +34,23 @@ TopicPartitionKey: TypeAlias = tuple[str, int]
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """What a checkpoint holds of a partition, as JSON, beside the offset."""
+    """A partition's entry in a checkpoint, as JSON, in addition to the offset."""
 
     begin: int
-    """Where the application began to read it."""
+    """The offset at which the application began to read it."""
 
     def encode(self) -> bytes:
-        """Return it as a checkpoint holds it."""
+        """Encode the entry for a checkpoint."""
         return msgspec.json.encode(self)
 
 
 def reads(part: Part, partition: int) -> bool:
-    """Tell whether a part reads a partition: of every topic the same ones, and the same ones when more are added."""
+    """Tell whether a part reads a partition: the same numbers of every topic, stable when partitions are added."""
     return partition % part.count == part.index
 
 
 def offset_of(checkpoint: Checkpoint, name: str) -> int | None:
-    """Return the offset to go on at; None if the checkpoint does not know the partition.
+    """Return the offset to resume at; None if the checkpoint does not know the partition.
 
     Raises:
         SourceDataLossError: what it says of the partition cannot be read.

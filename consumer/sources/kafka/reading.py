@@ -1,4 +1,4 @@
-"""One reading of a part of some topics: from a checkpoint on, partitions found as they are added."""
+"""One reading of a part of topics, from a checkpoint on; new partitions are found as they are added."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaReadingSettings:
-    """What readings of a source have in common."""
+    """Settings that all readings of a source share."""
 
     topics: Sequence[str]
     message_type: MessageType
@@ -49,7 +49,7 @@ class KafkaReadingSettings:
 
 
 class TopicsReading:
-    """Reads one part."""
+    """Reads one part of the topics."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TopicsReading:
         reader: PartitionReader,
         settings: KafkaReadingSettings,
     ) -> None:
-        """Bind the reading.
+        """Create the reading.
 
         Args:
             part: What to read.
@@ -101,14 +101,15 @@ class TopicsReading:
                 self._notes = {}
 
     def high_watermarks(self) -> Mapping[str, int]:
-        """Return the ends of the partitions that are read, as last heard of, by name."""
+        """Return the last known ends of the read partitions, by name."""
         known = {key: self._reader.high_watermark(key) for key in self._next}
         return {name_of(*key): end for key, end in known.items() if end is not None}
 
     async def _find_partitions(self) -> None:
-        """Begin to read what is ours and is not read yet.
+        """Start reading partitions of this part that are not read yet.
 
-        A partition that the checkpoint does not know was added since, if it knows others: then all of it is read.
+        If the checkpoint knows other partitions of the topic, an unknown one was added since, so it is read from its
+        beginning.
         """
         found: dict[TopicPartitionKey, int] = {}
         for topic in self._settings.topics:
@@ -137,7 +138,7 @@ class TopicsReading:
     async def _begin(
         self, fresh: list[TopicPartitionKey], start: Start
     ) -> dict[TopicPartitionKey, int]:
-        """Return where partitions begin that were never read, and note it."""
+        """Return the starting offsets of partitions that were never read, and note them for the checkpoint."""
         if not fresh:
             return {}
         offsets = await self._reader.first_offsets(fresh, start)
@@ -145,7 +146,7 @@ class TopicsReading:
         return offsets
 
     def _batches_of(self, messages: list[Message]) -> Iterator[MessageBatch]:
-        """Yield messages as batches of one partition each, and offsets that hold none."""
+        """Yield messages as batches of one partition each, and markers for offsets without messages."""
         for key, run in groupby(messages, key=_key_of):
             together = list(run)
             settings = self._settings
@@ -158,7 +159,7 @@ class TopicsReading:
             yield batch
 
     def _count(self, key: TopicPartitionKey, batch: MessageBatch) -> None:
-        """Count what was read, and show what lies ahead."""
+        """Count a batch, and show the lag."""
         metrics, name = self._settings.metrics, name_of(*key)
         metrics.on_read(
             name, records=len(batch), record_bytes=sum(len(payload) for payload in batch.payloads)
@@ -168,7 +169,7 @@ class TopicsReading:
             metrics.on_lag(name, max(0, end - self._next[key]))
 
     def _ends_of(self, events: list[Message]) -> Iterator[MessageBatch]:
-        """Raise the errors among events; yield what ends of partitions lie behind the last message."""
+        """Raise the errors among events; yield markers for partition ends beyond the last message."""
         for event in events:
             error = event.error()
             assert error is not None
@@ -192,7 +193,7 @@ class TopicsReading:
 
 
 def _key_of(message: Message) -> TopicPartitionKey | None:
-    """Return whose message this is; None if it is an event."""
+    """Return the partition of a message; None for an event."""
     if message.error() is not None:
         return None
     topic, partition = message.topic(), message.partition()
@@ -201,7 +202,7 @@ def _key_of(message: Message) -> TopicPartitionKey | None:
     return topic, partition
 
 
-# Reads a range of a partition once more.
+# Replay of a range of a partition.
 
 
 async def replayed(

@@ -1,4 +1,4 @@
-"""Messages of Kafka as they are handed on."""
+"""Conversion of Kafka's messages into message batches."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from broadsheet.consumer.sources.received import Payload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MARKER_PRODUCER: Final = 1
-"""Producer of what stands for offsets without messages. Real ones are random numbers of 48 bits."""
+"""Producer of the markers of offsets without messages. Real producers are random numbers of 48 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaMetadata:
-    """What the topic says of a message."""
+    """Metadata of a message in a topic."""
 
     topic: str
     partition: int
     offset: int
     key: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    """In the order of the message; a name may come several times."""
+    """The headers, in the order of the message; a name may occur several times."""
     timestamp: datetime | None = None
-    """When it was made, or appended, as the topic is set up; aware."""
+    """When it was created, or appended, depending on the topic's configuration; aware."""
 
 
 def name_of(topic: str, partition: int) -> str:
-    """Return what the messages of a partition are called."""
+    """Return the name of a partition's messages."""
     return f"kafka/{topic}/{partition}"
 
 
 def batch_of(
     messages: Sequence[Message], message_type: MessageType, *, sequenced: bool
 ) -> MessageBatch:
-    """Return messages of one partition, at least one, as a batch.
+    """Convert messages of one partition, at least one, into a batch.
 
     Args:
         messages: In the order of their offsets.
@@ -57,7 +57,7 @@ def batch_of(
     zeros: Sequence[int] = [0] * len(payloads)
     if sequenced:
         ends = [begin + 1 for begin in begins]
-        # What is no message is marked, for the shard to record it as a dead letter, or to name it as it fails.
+        # An undecodable message is marked, so that the shard can record it as a dead letter, or name it in its failure.
         return batch_around_damage(
             name_of(topic, partition), Frames(begins, ends, list(payloads)), message_type
         )
@@ -76,9 +76,9 @@ def batch_of(
 def marker(
     topic: str, partition: int, begin: int, end: int, message_type: MessageType
 ) -> MessageBatch:
-    """Return what makes offsets [begin, end) count as read that hold nothing for us, such as the ends of transactions.
+    """Return a marker that makes offsets [begin, end) without messages, such as transaction ends, count as read.
 
-    It is an acknowledgement of nothing, which no application sees.
+    It acknowledges nothing, and no application sees it.
     """
     return MessageBatch(
         name_of(topic, partition),

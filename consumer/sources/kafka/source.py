@@ -1,4 +1,4 @@
-"""Topics of Kafka as the source of shards: an application's `MessageProducer` methods.
+"""Kafka topics as a source of shards: an application's `MessageProducer` methods.
 
     class Orders:
         def __init__(self):
@@ -7,8 +7,8 @@
             self.replay_range = source.replay_range
             self.read_through = source.read_through
 
-Messages of a partition are called `kafka/{topic}/{partition}`, and offsets are Kafka's own. They are in the checkpoint
-that is committed with what the application made of the messages, and nowhere else: there is no consumer group.
+Messages of a partition are called `kafka/{topic}/{partition}`, and offsets are Kafka's own. Offsets are stored only in
+the checkpoint that is committed with the application's results: there is no consumer group.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from broadsheet.consumer.sources.metrics import SourceMetrics
 from broadsheet.consumer.sources.part import part_of
 
 DISCOVERY_SECONDS = 30.0
-"""How often topics are looked at for new partitions."""
+"""Time between checks of topics for new partitions."""
 
 
 class KafkaSource:
-    """Reads topics for any number of shards of ours, each with a part of their partitions."""
+    """Source that reads topics for any number of shards, each with a part of the partitions."""
 
     def __init__(
         self,
         topics: str | Sequence[str],
         message_type: MessageType,
-        # Any: texts, numbers and truth values, as the client takes them.
+        # Any: texts, numbers and booleans, as the client accepts them.
         config: Mapping[str, Any],
         *,
         start: Start | None = None,
@@ -51,7 +51,7 @@ class KafkaSource:
         clock: Clock | None = None,
         metrics: SourceMetrics | None = None,
     ) -> None:
-        """Describe the source; nothing is opened yet.
+        """Configure the source without opening a connection.
 
         Args:
             topics: One, or several whose partitions of the same number belong together.
@@ -62,7 +62,7 @@ class KafkaSource:
             discovery_seconds: How often to look for new partitions.
             open_consumer: Returns a consumer of the settings given.
             clock: Tells when to look.
-            metrics: Where it counts what it reads; None: nowhere that anybody sees.
+            metrics: Where it counts what it reads; None: in a private registry.
 
         Raises:
             ValueError: no topic, or a setting contradicts what is promised.
@@ -109,7 +109,7 @@ class KafkaSource:
     async def replay_range(
         self, shard: Shard, store: object, *, journal: str, begin: int, end: int
     ) -> AsyncIterator[MessageBatch]:
-        """Yield what a partition holds in offsets [begin, end), once more, by a consumer that seeks there.
+        """Yield the messages of a partition in offsets [begin, end) again, by a separate consumer.
 
         Raises:
             ReplayError: `journal` is no partition of our topics.
@@ -140,8 +140,7 @@ class KafkaSource:
     ) -> Mapping[str, int]:
         """Return the offsets to wait for.
 
-        Under `kafka/{topic}`, whatever the offset: those of the ends of the shard's partitions of that topic, as Kafka
-        last told them.
+        For `kafka/{topic}` at any offset, these are the last known ends of the shard's partitions of that topic.
         """
         del store
         reading = self._readings.get(shard.fqn)

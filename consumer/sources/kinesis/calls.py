@@ -1,7 +1,7 @@
-"""What is asked of Kinesis, off the event loop, and what its refusals mean.
+"""Calls to Kinesis, off the event loop, with their errors translated.
 
-boto3 blocks, so each call runs in a thread. It retries by itself what the client's configuration says; what comes
-through here is throttling, an iterator that is too old, an outage, or an error that only a person can mend.
+boto3 blocks, so each call runs in a thread. It retries according to the client's configuration; the remaining errors
+are throttling, an expired iterator, an outage, or one that only an operator can fix.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _SERVER_ERROR: Final = 500
 
 
 class ThrottledError(SourceUnavailableError):
-    """The stream, or our account, has no capacity for this call now."""
+    """The stream, or the account, has no capacity for this call now."""
 
 
 class ExpiredIteratorError(SourceUnavailableError):
-    """An iterator was not used for five minutes; another one helps."""
+    """An iterator was not used for five minutes; a new one is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """The answer to one reading."""
+    """The answer to one `GetRecords` call."""
 
     records: list[Any]  # Any: boto3's dicts.
     next_iterator: str | None
-    """None: the shard is closed, and was read to its end."""
+    """The next iterator; None: the shard is closed, and was read to its end."""
     behind_ms: int | None
 
 
@@ -66,7 +66,7 @@ class KinesisCalls:
     """Calls about one stream."""
 
     def __init__(self, stream: str, open_client: Callable[[], KinesisClient]) -> None:
-        """Bind the calls; the client is made at the first of them.
+        """Create the calls; the first one opens the client.
 
         Args:
             stream: Name of the stream.
@@ -83,7 +83,7 @@ class KinesisCalls:
         found: dict[str, StreamShard] = {}
         arguments: dict[str, str] = {"StreamName": self.stream}
         while True:
-            # The stubs know literal arguments only.
+            # The stubs accept literal arguments only.
             answer = await self._ask(lambda page=arguments: client.list_shards(**page))  # type: ignore[misc]
             found |= {each["ShardId"]: _shard_of(each) for each in answer["Shards"]}
             token = answer.get("NextToken")
@@ -111,7 +111,7 @@ class KinesisCalls:
         return Got(list(answer["Records"]), following or None, answer.get("MillisBehindLatest"))
 
     async def client(self) -> KinesisClient:
-        """Return the client, made if need be: that reads files, and takes a while."""
+        """Return the client, opened by the first call, in a thread because opening reads files and takes a while."""
         async with self._opening:
             if self._client is None:
                 self._client = await self._ask(self._open_client)
@@ -125,9 +125,9 @@ class KinesisCalls:
 
 
 def told_apart(stream: str, error: ClientError | BotoCoreError) -> SourceError:
-    """Return what an error of boto3's means."""
+    """Translate an error of boto3 into a source error."""
     if not isinstance(error, ClientError):
-        # Wrong parameters and missing credentials are of this family, too.
+        # Wrong parameters and missing credentials belong to this family too.
         outage = isinstance(error, HTTPClientError | NoConnectionError)
         return (
             SourceUnavailableError(stream, str(error))

@@ -1,7 +1,7 @@
-"""Pages of records of one shard, pushed: Kinesis' enhanced fan-out, two megabytes a second for each consumer alone.
+"""Push reader of a shard: Kinesis' enhanced fan-out, two megabytes a second for each consumer alone.
 
-A subscription lasts five minutes, then it is made anew behind what it brought. Events come at least every few seconds.
-boto3 blocks while it waits for them, so each subscription has a thread of its own.
+A subscription lasts five minutes; then a new one continues after the last record. Events arrive at least every few
+seconds. boto3 blocks while it waits for them, so each subscription has its own thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 
 class _Events(Protocol):
-    """What boto3 answers to a subscription."""
+    """boto3's event stream of a subscription."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -57,14 +57,14 @@ class FanOutReader:
         clock: Clock | None = None,
         metrics: SourceMetrics | None = None,
     ) -> None:
-        """Bind the reader.
+        """Create the reader.
 
         Args:
             calls: About the stream.
             consumer_arn: Of the consumer. Two readers of one shard need two.
             fallback: Reads where subscriptions are refused for good.
             clock: Tells when the latest records were asked for.
-            metrics: Where it counts; None: nowhere that anybody sees.
+            metrics: Where it counts; None: in a private registry.
         """
         self._counts = PageCounts(metrics, calls.stream)
         self._clock = clock or SystemClock()
@@ -73,7 +73,7 @@ class FanOutReader:
         self._fallback = fallback
 
     async def pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
-        """Yield pages until the shard ends; a page without records whenever there is nothing more to read."""
+        """Yield pages until the shard ends; an empty page whenever there is nothing more to read."""
         backoff = Backoff(initial_seconds=1.0)
         while True:
             try:
@@ -114,7 +114,7 @@ class FanOutReader:
             answer = client.subscribe_to_shard(
                 ConsumerARN=self._consumer_arn,
                 ShardId=shard.id,
-                # The stubs want a dict of exact keys.
+                # The stubs require a dict of exact keys.
                 StartingPosition=cast("Any", place_arguments(place)),
             )
             return cast("_Events", answer["EventStream"])
@@ -145,7 +145,7 @@ class FanOutReader:
 
 
 def _page_of(shard: StreamShard, event: Any) -> Page:
-    """Return an event as a page; an event that names children, or nowhere to continue, is the shard's last."""
+    """Convert an event into a page; one that names children, or no continuation, is the shard's last."""
     ended = bool(event.get("ChildShards")) or not event.get("ContinuationSequenceNumber")
     return page_of(
         shard, list(event["Records"]), behind_ms=event.get("MillisBehindLatest"), ended=ended

@@ -1,8 +1,8 @@
-"""Shards of a stream: which part each belongs to, and which may be read now.
+"""Shard lineage of a stream: the part that reads each shard, and the shards readable now.
 
 The hash keys [0, 2**128) are cut into as many slices as there are parts. A shard of the stream belongs to the slice in
-which its range begins, whatever becomes of its parents and children, so each shard has one reader and needs no record
-of who that is. It is read once its parents were read to their ends. A parent may be of another part:
+which its range begins, regardless of its parents and children, so each shard has one reader, which needs no record. It
+is read once its parents were read to their ends. A parent may be of another part:
 
     slice   0          |  1
     parents [----A----)[----B----)      C begins in slice 0, and waits for B of slice 1
@@ -41,12 +41,12 @@ class StreamShard:
 
 @dataclass(frozen=True, slots=True)
 class ReadableParts:
-    """What may be done with the shards of one part now."""
+    """Readable and awaited shards of one part."""
 
     readable: tuple[StreamShard, ...]
-    """May be read, oldest first."""
+    """Shards that may be read, oldest first."""
     awaited: tuple[StreamShard, ...]
-    """Parents of other parts that shards of ours wait for."""
+    """Parents in other parts that shards of this part wait for."""
 
 
 def slice_of(shard: StreamShard, count: int) -> int:
@@ -57,7 +57,7 @@ def slice_of(shard: StreamShard, count: int) -> int:
 def outlook(
     shards: Mapping[str, StreamShard], part: Part, *, finished: Collection[str]
 ) -> ReadableParts:
-    """Return what a part may read now.
+    """Determine the shards that a part may read now.
 
     Args:
         shards: All that the stream lists, by id.
@@ -81,19 +81,19 @@ def outlook(
     return ReadableParts(tuple(readable), tuple(awaited.values()))
 
 
-# Shards of a stream that other shards of ours read: whether they have come to their end, durably.
+# Ends of shards that other parts read, as their checkpoints hold them.
 
 END_SUFFIX: Final = ";end"
-"""What is asked of a shard under the name of a shard of the stream with this suffix: that it has committed its end."""
+"""Suffix of a stream shard's name in a Stat request that waits until its end is committed."""
 ASK_SECONDS: Final = 1.0
 _log = structlog.get_logger()
 
 
 class Elsewhere(Protocol):
-    """Knows how far the other parts of a stream have come."""
+    """Port that tells whether other parts of a stream have read shards to their ends."""
 
     async def has_ended(self, name: str, part_index: int) -> bool:
-        """Tell whether all messages of a shard of the stream, to its end, are in a part's checkpoint.
+        """Tell whether a part's checkpoint covers a shard of the stream to its end.
 
         Args:
             name: Of the messages, e.g. `kinesis/orders/shardId-000000000000`.
@@ -103,7 +103,7 @@ class Elsewhere(Protocol):
 
 
 class AskedByStat:
-    """Asks the shards that read the other parts, by the Stat of the Shard service."""
+    """Implements `Elsewhere` by the Stat RPC of the shards that read the other parts."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class AskedByStat:
         auth: ClientAuth | None = None,
         timeout_seconds: float = ASK_SECONDS,
     ) -> None:
-        """Bind it to a cluster.
+        """Create it for a cluster.
 
         Args:
             address: Of any member.

@@ -1,7 +1,7 @@
-"""Pages of records of one shard, in order, from a place to the shard's end: read by asking for them.
+"""Polling reader of a shard: pages of records in order, from a place to the shard's end.
 
-Each shard answers five questions a second, for all who ask, and gives two megabytes a second. So a reader asks at once
-again only while it is behind, and backs off when it is refused.
+Each shard answers five requests a second, for all readers together, and delivers two megabytes a second. So a reader
+asks again at once only while it is behind, and backs off when it is throttled.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from broadsheet.consumer.sources.metrics import SourceMetrics, kind_of
 from broadsheet.consumer.sources.part import AtTimestamp, Latest
 
 READ_INTERVAL_SECONDS = 0.25
-"""Least time between two readings of a shard: Kinesis allows five a second, and others may read it too."""
+"""Least time between two requests to a shard: Kinesis allows five a second, and others may read it too."""
 IDLE_INTERVAL_SECONDS = 1.0
-"""The same once there is nothing more to read."""
+"""The same while there is nothing more to read."""
 RECORDS_MAX = 2_000
-"""Records of the stream in a page; Kinesis gives 10,000 at most, and 10 MiB."""
+"""Most records of the stream in a page; Kinesis returns at most 10,000, and 10 MiB."""
 OUTAGE_ATTEMPTS_MAX = 8
 """Attempts, with pauses of up to five seconds, before an outage fails the reader."""
 
 
-# What readers of a stream's shards count: `broadsheet.consumer.sources.metrics` in words of Kinesis.
+# Metrics of a stream's readers: `broadsheet.consumer.sources.metrics` by shard.
 
 
 class PageCounts:
-    """Counts for one stream."""
+    """The metrics of one stream's readers."""
 
     def __init__(self, metrics: SourceMetrics | None, stream: str) -> None:
         """Count under the stream's name.
@@ -56,22 +56,22 @@ class PageCounts:
 
     @contextmanager
     def reading(self, shard: StreamShard) -> Iterator[None]:
-        """Show how far a shard is behind as long as it is read."""
+        """Show a shard's lag while it is read."""
         try:
             yield
         finally:
             self._metrics.on_left(self._name(shard))
 
     def on_begun(self, shard: StreamShard) -> None:
-        """Count an iterator, or a subscription."""
+        """Count a new iterator or subscription."""
         self._metrics.on_begun(self._name(shard))
 
     def on_answered(self, shard: StreamShard, seconds: float) -> None:
-        """Count a question for records, and how long its answer took."""
+        """Count a request for records, and the time of its answer."""
         self._metrics.on_answered(self._name(shard), seconds)
 
     def on_page(self, shard: StreamShard, page: Page) -> None:
-        """Count what a page holds."""
+        """Count a page's records."""
         name = self._name(shard)
         self._metrics.on_read(
             name,
@@ -82,7 +82,7 @@ class PageCounts:
             self._metrics.on_behind(name, page.behind_ms / 1000)
 
     def on_error(self, shard: StreamShard, error: SourceError) -> None:
-        """Count a refusal, or a failure."""
+        """Count a refusal or a failure."""
         self._metrics.on_error(self._name(shard), _kind_of(error))
 
     def _name(self, shard: StreamShard) -> str:
@@ -97,25 +97,25 @@ def _kind_of(error: SourceError) -> str:
     return kind_of(error)
 
 
-# A page: what one reading of a shard brought.
+# Pages: the records of one request, with aggregates unpacked.
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some records of a shard; may be none."""
+    """A page of a shard's records; it may be empty."""
 
     records: tuple[StreamRecord, ...]
-    """As their producers meant them."""
+    """The records as their producers put them, unpacked from aggregates."""
     first: str = ""
-    """Number of the first record of the stream; empty: there was none."""
+    """Sequence number of the first record of the stream; empty: there was none."""
     last: str = ""
-    """Number of its last."""
+    """Sequence number of its last record."""
     behind_ms: int | None = None
-    """How old the end of the page is, compared with the end of the shard."""
+    """Time by which the end of the page is behind the end of the shard."""
     ended: bool = False
-    """No page will follow: the shard is closed, and was read to its end."""
+    """True for the last page: the shard is closed, and was read to its end."""
 
 
 def page_of(shard: StreamShard, records: list[Any], *, behind_ms: int | None, ended: bool) -> Page:
-    """Return records as boto3 gives them as a page, aggregates taken apart."""
+    """Convert boto3's records into a page, unpacking aggregates."""
     found: list[StreamRecord] = []
     for record in records:
         metadata = KinesisMetadata(
@@ -143,7 +143,7 @@ _log = structlog.get_logger()
 
 
 class PageReader(Protocol):
-    """Reads shards."""
+    """Port of readers of shards."""
 
     def pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
         """Yield pages until the shard ends."""
@@ -152,7 +152,7 @@ class PageReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often to ask, seconds."""
+    """Intervals between requests, seconds."""
 
     read_interval_seconds: float = READ_INTERVAL_SECONDS
     idle_interval_seconds: float = IDLE_INTERVAL_SECONDS
@@ -162,7 +162,7 @@ DEFAULT_PACE: Final = Pace()
 
 
 class PollingReader:
-    """Asks for records, again and again."""
+    """Reads shards by polling."""
 
     def __init__(
         self,
@@ -173,14 +173,14 @@ class PollingReader:
         clock: Clock | None = None,
         metrics: SourceMetrics | None = None,
     ) -> None:
-        """Bind the reader.
+        """Create the reader.
 
         Args:
             calls: About the stream.
             pace: How often to ask.
             records_max: Records of the stream in a page, 1 to 10,000.
             clock: Tells when the latest records were asked for, and how long answers take.
-            metrics: Where it counts; None: nowhere that anybody sees.
+            metrics: Where it counts; None: in a private registry.
         """
         self._counts = PageCounts(metrics, calls.stream)
         self._clock = clock or SystemClock()
@@ -189,7 +189,7 @@ class PollingReader:
         self._records_max = records_max
 
     async def pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
-        """Yield pages until the shard ends; a page without records whenever there is nothing more to read."""
+        """Yield pages until the shard ends; an empty page whenever there is nothing more to read."""
         with self._counts.reading(shard):
             async with aclosing(self._pages(shard, place)) as pages:
                 async for page in pages:
@@ -234,14 +234,16 @@ class PollingReader:
 
 
 def may_try_again(error: SourceError, backoff: Backoff) -> bool:
-    """Tell whether a reader waits and goes on: when it is refused always, in an outage a few times."""
+    """Tell whether a reader retries after an error: always when throttled, a few times in an outage."""
     if isinstance(error, ThrottledError):
         return True
     return isinstance(error, SourceUnavailableError) and backoff.attempt < OUTAGE_ATTEMPTS_MAX
 
 
 def place_again(place: Place, clock: Clock) -> Place:
-    """Return where to begin anew if a reading breaks off before it brought anything: not at what is the latest then."""
+    """Return the place to resume if a reading fails before its first record. `Latest` becomes the present time, so that
+    no record in between is skipped.
+    """
     return (
         AtTimestamp(time_of(int(clock.wall_seconds() * 1000)))
         if isinstance(place, Latest)

@@ -1,15 +1,15 @@
-"""Where to begin reading a shard of a stream, and how checkpoints remember it.
+"""Starting places in a stream's shards, and their entries in checkpoints.
 
 Offsets of a shard count the bytes of its records, laid end to end from where the application began to read it; a record
-takes at least one. They mean nothing to Kinesis, so each batch notes beside them, in the checkpoint, the numbers of its
+takes at least one. They mean nothing to Kinesis, so each batch also notes in the checkpoint the sequence numbers of its
 first and its last record:
 
     offsets     begin          read_through      end
                   |  batch ........|..............|
     numbers     first                            last
 
-Read to its end, a successor goes on after `last`. Otherwise it reads again from `first` on, and leaves out what lies
-before `read_through`.
+If the batch was read to its end, a successor continues after `last`. Otherwise it reads again from `first` on, and
+skips the records before `read_through`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TrimHorizon:
-    """Begin with the oldest record there is."""
+    """Begin with the oldest record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class AtSequence:
 
 @dataclass(frozen=True, slots=True)
 class AfterSequence:
-    """Begin behind the record of this number."""
+    """Begin after the record of this number."""
 
     number: str
 
@@ -52,7 +52,7 @@ Place: TypeAlias = Start | AtSequence | AfterSequence
 
 
 def place_arguments(place: Place) -> dict[str, Any]:  # Any: texts and times, as boto3 takes them.
-    """Return a place as Kinesis names it: `Type` and what belongs to it."""
+    """Convert a place into Kinesis' arguments: `Type`, and the value that the type requires."""
     match place:
         case TrimHorizon():
             return {"Type": "TRIM_HORIZON"}
@@ -67,7 +67,7 @@ def place_arguments(place: Place) -> dict[str, Any]:  # Any: texts and times, as
 
 
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a checkpoint holds of a shard, as JSON; or of a stream, then only `started_ms`."""
+    """A shard's entry in a checkpoint, as JSON; a stream's entry holds only `started_ms`."""
 
     begin: int = 0
     """Offset of the batch, bytes."""
@@ -78,17 +78,17 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     last: str = ""
     """Number of its last record of the stream."""
     ended: bool = False
-    """The shard was read to its end."""
+    """True if the shard was read to its end."""
     started_ms: int | None = None
     """When the application began with the latest records, milliseconds since the Unix epoch."""
 
     def encode(self) -> bytes:
-        """Return it as a checkpoint holds it."""
+        """Encode the entry for a checkpoint."""
         return msgspec.json.encode(self)
 
 
 def decode_resume(name: str, content: bytes) -> Resume:
-    """Return what a checkpoint holds.
+    """Decode an entry of a checkpoint.
 
     Raises:
         SourceDataLossError: it is none of ours.
@@ -103,17 +103,17 @@ def decode_resume(name: str, content: bytes) -> Resume:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where one reading of a shard begins."""
+    """Beginning of one reading of a shard."""
 
     place: Place
     offset: int
-    """Of the first record to be read, bytes."""
+    """Offset of the first record to read, bytes."""
     skip_to: int
-    """Records that begin below this offset were consumed before; leave them out."""
+    """Records that begin below this offset were consumed before, and are skipped."""
 
 
 def beginning_of(name: str, resume: Resume | None, read_through: int, start: Start) -> Beginning:
-    """Return where to go on from a checkpoint.
+    """Return the beginning of a reading that resumes from a checkpoint.
 
     Args:
         name: Of the shard's messages.
@@ -138,5 +138,5 @@ def beginning_of(name: str, resume: Resume | None, read_through: int, start: Sta
 
 
 def time_of(milliseconds: int) -> datetime:
-    """Return the time that many milliseconds after the Unix epoch, exactly."""
+    """Convert milliseconds since the Unix epoch into a time, exactly."""
     return _EPOCH + timedelta(milliseconds=milliseconds)

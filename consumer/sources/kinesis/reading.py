@@ -1,10 +1,10 @@
-"""One reading of a part of a stream: its shards side by side, children after their parents.
+"""One reading of a part of a stream: its shards concurrently, children after their parents.
 
     follow ──► a task for each shard that may be read ──► queue ──► batches()
        ▲                     │
        └── a shard ended ────┘
 
-Tasks never fail: what goes wrong travels through the queue and is raised where the batches are taken.
+Tasks never fail: errors travel through the queue and are raised where the batches are consumed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from broadsheet.consumer.sources.kinesis.shard_batches import ShardBatches
 from broadsheet.consumer.sources.part import Part
 
 DISCOVERY_SECONDS = 30.0
-"""How often the stream's shards are listed, to find those whose parents other parts read."""
+"""Time between listings of the stream's shards, which find those whose parents other parts read."""
 AWAITING_SECONDS = 1.0
-"""How often other parts are asked for the ends that shards of ours wait for."""
+"""Time between requests to other parts for the ends that shards of this part wait for."""
 _BATCHES_AHEAD = 2
 
 _log = structlog.get_logger()
@@ -45,7 +45,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisReadingSettings:
-    """What readings of a stream have in common."""
+    """Settings that all readings of a stream share."""
 
     start: Start
     message_type: MessageType
@@ -56,14 +56,14 @@ class KinesisReadingSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """For the checkpoint, once all before it in the queue is there: it goes with the next batch."""
+    """A note for the checkpoint; it follows earlier batches in the queue, and goes with the next batch."""
 
     name: str
     content: bytes
 
 
 class StreamReading:
-    """Reads one part from a checkpoint on."""
+    """Reads one part of a stream from a checkpoint on."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class StreamReading:
         settings: KinesisReadingSettings,
         notes: Mapping[str, bytes],
     ) -> None:
-        """Bind the reading.
+        """Create the reading.
 
         Args:
             part: What to read.
@@ -117,7 +117,7 @@ class StreamReading:
                 group.stop()
 
     async def _follow(self, group: TaskGroup) -> None:
-        """Read whatever may be read, as shards come and go."""
+        """Start reading shards as they become readable."""
         while True:
             self._changed.clear()
             shards = await self._listed()
@@ -152,7 +152,7 @@ class StreamReading:
         return outlook(shards, self._part, finished=self._finished)
 
     def _skip_finished(self, seen: ReadableParts) -> bool:
-        """Take in what checkpoints say of shards that ended; return whether there was any."""
+        """Mark shards whose end is in a checkpoint as finished; return whether there was any."""
         found = False
         for shard in seen.readable:
             resume = self._resume_or_none(shard)
@@ -206,11 +206,11 @@ class StreamReading:
     async def _passing_errors(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except Exception as error:  # raised by `batches`, which every error must reach
+        except Exception as error:  # Errors of any kind, because `batches` must raise each.
             await self._queue.put(error)
 
     def name_of(self, shard: StreamShard) -> str:
-        """Return what a shard's messages are called."""
+        """Return the name of a shard's messages."""
         return f"kinesis/{self._calls.stream}/{shard.id}"
 
     def _resume_or_none(self, shard: StreamShard) -> Resume | None:

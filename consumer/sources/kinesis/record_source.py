@@ -1,4 +1,4 @@
-"""A Kinesis stream for the workers of `broadsheet.consumer.leasing`, which share its shards by leases.
+"""A Kinesis stream as a record source of the workers of `broadsheet.consumer.leasing`.
 
     source = KinesisRecordSource("orders")
 
@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 
 
 class KinesisRecordSource:
-    """The `broadsheet.consumer.leasing.worker.source.RecordSource` of one stream."""
+    """Implements `broadsheet.consumer.leasing.worker.source.RecordSource` for one stream."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class KinesisRecordSource:
         pace: Pace = DEFAULT_PACE,
         metrics: SourceMetrics | None = None,
     ) -> None:
-        """Describe the source; nothing is opened yet.
+        """Configure the source without opening a connection.
 
         Args:
             stream: Its name.
@@ -60,7 +60,7 @@ class KinesisRecordSource:
             consumer_arn: Of a registered consumer, to be read with enhanced fan-out. Empty: by asking.
             at: What the position `AT_TIMESTAMP` means.
             pace: How often to ask.
-            metrics: Where it counts what it reads; None: nowhere that anybody sees.
+            metrics: Where it counts what it reads; None: in a private registry.
         """
         self._calls = KinesisCalls(stream, open_client)
         self._reader: PageReader = PollingReader(self._calls, pace=pace, metrics=metrics)
@@ -87,9 +87,9 @@ class KinesisRecordSource:
     async def read_records(
         self, shard_key: str, position: Position
     ) -> AsyncGenerator[RecordBatch, None]:
-        """Yield what a shard has from a position on, and then what it gets; records of an aggregate one by one.
+        """Yield a shard's records from a position on, then new ones; aggregates are unpacked.
 
-        A shard that is not there any more ends at once: what it had is past the stream's retention.
+        A deleted shard ends at once, because its records are past the stream's retention.
 
         Raises:
             DependencyError: Kinesis does not answer now.

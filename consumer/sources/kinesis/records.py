@@ -1,7 +1,7 @@
-"""Records of a Kinesis stream as they are handed on, those that were put together taken apart again.
+"""Records of a Kinesis stream, with aggregates unpacked.
 
-An aggregate is F3 89 9A C2, a protobuf message, and the MD5 of that. What is not whole, or has another digest, is no
-aggregate, and is handed on as it is.
+An aggregate is F3 89 9A C2, a protobuf message, and the MD5 of that. A record that is incomplete, or has another
+digest, is no aggregate, and is delivered unchanged.
 
 Source: awslabs/amazon-kinesis-producer aggregation-format.md (the format); amazon-kinesis-client AggregatorUtil (an
 aggregate with a record that hashes outside its shard is left out: its producer puts it again).
@@ -25,7 +25,7 @@ _DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisMetadata:
-    """What the stream says of a record."""
+    """Metadata of a record in a stream."""
 
     shard_id: str
     sequence_number: str
@@ -34,14 +34,14 @@ class KinesisMetadata:
     """Index within the aggregate, from 0."""
     partition_key: str
     explicit_hash_key: str | None = None
-    """Known of aggregated records only, decimal digits."""
+    """The explicit hash key, known only of aggregated records; decimal digits."""
     arrived_at: datetime | None = None
-    """When the stream took it, aware, approximately."""
+    """Approximate time when the stream received it, aware."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """One record, as its producer meant it."""
+    """One record as its producer put it, unpacked from an aggregate."""
 
     metadata: KinesisMetadata
     data: bytes
@@ -61,7 +61,7 @@ class ShardHashRange:
 def user_records(
     metadata: KinesisMetadata, data: bytes, hashes: ShardHashRange
 ) -> list[StreamRecord]:
-    """Return what a record of the stream holds; nothing if it is an aggregate of another shard's.
+    """Unpack a record of the stream; return nothing for an aggregate of another shard.
 
     Args:
         metadata: Of the record of the stream.

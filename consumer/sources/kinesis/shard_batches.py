@@ -1,4 +1,4 @@
-"""From pages of a shard to batches of messages, with what a checkpoint needs to go on from them."""
+"""Conversion of a shard's pages into message batches, with the checkpoint entries to resume from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShardBatches:
         reader: PageReader,
         message_type: MessageType,
     ) -> None:
-        """Bind the reading.
+        """Create the reading.
 
         Args:
             name: Of the messages.
@@ -48,7 +48,7 @@ class ShardBatches:
         """Yield batches, none of them empty, until the shard ends.
 
         Raises:
-            SourceDataLossError: the record that the checkpoint names is not there any more.
+            SourceDataLossError: the record that the checkpoint names is gone.
         """
         async with aclosing(self._reader.pages(self.shard, self._beginning.place)) as pages:
             async for page in pages:
@@ -58,7 +58,7 @@ class ShardBatches:
         self._check_skipped()
 
     def _batch_of(self, page: Page) -> MessageBatch:
-        """Return what of a page was not consumed before."""
+        """Return a batch of a page's records that were not consumed before."""
         if page.first and self._first:
             self._first = False
             self._check_first(page.first)
@@ -94,7 +94,7 @@ class ShardBatches:
         return begins, ends, kept
 
     def _check_first(self, number: str) -> None:
-        """Refuse to leave records out by their offset if those are counted from another record."""
+        """Refuse to skip records by offset if the offsets count from another record."""
         expected = getattr(self._beginning.place, "number", "")
         if self._beginning.skip_to > self._beginning.offset and number != expected:
             self._refuse(f"the record {expected} is gone, the oldest there is {number}")

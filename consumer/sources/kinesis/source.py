@@ -1,4 +1,4 @@
-"""A Kinesis stream as the source of shards: an application's `MessageProducer` methods.
+"""A Kinesis stream as a source of shards: an application's `MessageProducer` methods.
 
     class Orders:
         def __init__(self):
@@ -7,8 +7,8 @@
             self.replay_range = source.replay_range
             self.read_through = source.read_through
 
-Messages of a shard of the stream are called `kinesis/{stream}/{shard id}`. Each is consumed once: the checkpoint that
-is committed with what the application made of it says where to go on.
+Messages of a shard of the stream are called `kinesis/{stream}/{shard id}`. Each is consumed once, because the
+checkpoint that holds the place to resume is committed with the application's results.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient
 
 _NEVER = 2**63 - 1
-"""An offset that no source comes to."""
+"""An offset that no source reaches."""
 
 
 class KinesisSource:
-    """Reads one stream for any number of shards of ours, each with a part of it."""
+    """Source that reads one stream for any number of shards, each with a part of it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class KinesisSource:
         clock: Clock | None = None,
         metrics: SourceMetrics | None = None,
     ) -> None:
-        """Describe the source; nothing is opened yet.
+        """Configure the source without opening a connection.
 
         Args:
             stream: Its name.
@@ -73,7 +73,7 @@ class KinesisSource:
             pace: How often to ask.
             discovery_seconds: How often the stream's shards are listed.
             clock: Tells what "latest" means at the very beginning.
-            metrics: Where it counts what it reads; None: nowhere that anybody sees.
+            metrics: Where it counts what it reads; None: in a private registry.
         """
         self._calls = KinesisCalls(stream, open_client)
         self._reader: PageReader = PollingReader(self._calls, pace=pace, metrics=metrics)
@@ -127,7 +127,7 @@ class KinesisSource:
     def replay_range(
         self, shard: Shard, store: object, *, journal: str, begin: int, end: int
     ) -> AsyncIterator[MessageBatch]:
-        """Refuse: records are committed as they come, so none is ever read again within a reading.
+        """Refuse: records are committed as they arrive, so no reading reads one again.
 
         Raises:
             ReplayError: always.
@@ -140,7 +140,7 @@ class KinesisSource:
     def read_through(
         self, shard: Shard, store: Any, offsets: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """Return the offsets to wait for; under `{name};end`, those of the end of a shard of the stream."""
+        """Return the offsets to wait for; for `{name};end`, those of the end of a shard of the stream."""
         del store
         reading = self._readings.get(shard.fqn)
         wanted: dict[str, int] = {}
@@ -153,10 +153,10 @@ class KinesisSource:
         return wanted
 
     def _start_of(self, checkpoint: Checkpoint) -> tuple[Start, dict[str, bytes]]:
-        """Return where shards begin that the checkpoint does not know, and what to note of that.
+        """Return the start of shards that the checkpoint does not know, and the note to add to it.
 
-        The latest records are those that arrive after the application first began, not after each of its restarts: so
-        that moment goes into the checkpoint.
+        The latest records are those that arrive after the application's first start, not after each restart, so the
+        time of that start goes into the checkpoint.
         """
         if not isinstance(self._start, Latest):
             return self._start, {}

@@ -1,4 +1,4 @@
-"""Blobs of one container, each written and removed on conditions; and the native leases on them."""
+"""Blobs of one container, written and deleted on conditions, and their native leases."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.leasing.record import Version
 
 PAGE_BLOBS: Final = 5_000
-"""Most blobs that Azure lists at a time."""
+"""Most blobs in a page of Azure's listing."""
 
-# What a failure of Azure means for a lease: the one place that reads its errors.
+# Translation of Azure's errors into leasing errors; nothing else reads them.
 T = TypeVar("T")
 BLOB_NOT_FOUND = "BlobNotFound"
 LEASE_ID_MISSING = "LeaseIdMissing"
@@ -43,10 +43,10 @@ _BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class BlobRefusedError(Exception):
-    """Azure did not do what was asked, for a condition of the request does not hold. Never leaves this package."""
+    """Azure refused a request because its condition does not hold. Never raised outside this package."""
 
     def __init__(self, code: str) -> None:
-        """Say which.
+        """Keep Azure's code.
 
         Args:
             code: Azure's, e.g. `ConditionNotMet`, `LeaseIdMissing`.
@@ -56,14 +56,14 @@ class BlobRefusedError(Exception):
 
 
 async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
-    """Return Azure's answer.
+    """Await Azure's answer, and translate its errors.
 
     Args:
         request: To Azure; its client may have sent it more than once.
         writes: It may have been applied if no answer comes.
 
     Raises:
-        RefusedError: a condition does not hold, or there is no such blob.
+        BlobRefusedError:  a condition does not hold, or there is no such blob.
         DependencyError: no answer came.
         ThrottlingError: Azure has too much to do, or still deletes a container of that name.
         InvalidStateError: there is no container, or Azure refuses the request and always will.
@@ -73,7 +73,7 @@ async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
     except HttpResponseError as error:
         raise _error_for(error, writes=writes) from error
     except (ServiceRequestError, ServiceResponseError) as error:
-        # One that could not be sent may be the second attempt at one whose answer was lost.
+        # An unsent request may be the client's second attempt, after an answer was lost.
         raise DependencyError(_text(error), outcome_unknown=writes) from error
     except AzureError as error:
         raise DependencyError(_text(error), outcome_unknown=writes) from error
@@ -96,7 +96,7 @@ def _error_for(error: HttpResponseError, *, writes: bool) -> LeasingError | Blob
 
 
 def _code_of(error: HttpResponseError) -> str:
-    """Return Azure's code for an error; its clients know it as text or as a member of an enumeration."""
+    """Return Azure's code for an error; its clients hold it as text or as an enumeration member."""
     code: object = getattr(error, "error_code", None) or ""
     return str(getattr(code, "value", code))
 
@@ -111,27 +111,27 @@ class Blob:
 
     name: str
     etag: str
-    """Which state of it this is, without quotes; native leases do not change it."""
+    """The ETag, without quotes; native leases do not change it."""
     metadata: Mapping[str, str]
-    """What was set; an empty value of it, or None, is empty."""
+    """The blob's metadata; a value of None or an empty one is empty."""
     body: bytes | None
-    """None: not read, as in listings."""
+    """The content; None: not read, as in listings."""
     is_leased: bool
-    """Whether somebody has the native lease."""
+    """True while any client holds the native lease."""
     modified_at: datetime
-    """When it was written, in whole seconds of Azure's clock."""
+    """Time of the last write, in whole seconds of Azure's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobContent:
-    """What a write puts in place of all that is there."""
+    """Content and metadata of a write, which replaces the whole blob."""
 
     body: bytes = b""
     metadata: Mapping[str, str]
 
 
 class BlobContainer:
-    """A container, in the words of `broadsheet.consumer.leasing.stores.azure.container`."""
+    """A container, with the operations and errors that the stores use."""
 
     def __init__(self, client: ContainerClient, *, page_blobs: int = PAGE_BLOBS) -> None:
         """Use a client.
@@ -148,7 +148,7 @@ class BlobContainer:
         return await answer_of(self._client.exists())
 
     async def create(self) -> bool:
-        """Create the container. False if it is there."""
+        """Create the container; return False if it exists."""
         try:
             await answer_of(self._client.create_container(), writes=True)
         except BlobRefusedError:
@@ -196,7 +196,7 @@ class BlobContainer:
     ) -> str:
         """Write a blob.
 
-        Not with Set Blob Metadata: Azurite, for one, ignores there that a blob must not exist.
+        This does not use Set Blob Metadata, where e.g. Azurite ignores the condition that a blob must not exist.
 
         Args:
             name: Of the blob.
@@ -208,7 +208,7 @@ class BlobContainer:
             Its etag.
 
         Raises:
-            RefusedError: it has another etag, or another lease.
+            BlobRefusedError:  it has another etag, or another lease.
         """
         blob = self._client.get_blob_client(name)
         if only_if is None:
@@ -236,7 +236,7 @@ class BlobContainer:
             lease_id: Of its native lease, if somebody has it.
 
         Raises:
-            RefusedError: it has another etag, or another lease.
+            BlobRefusedError:  it has another etag, or another lease.
         """
         blob = self._client.get_blob_client(name)
         conditions = {} if only_if is None else _unchanged(only_if)
@@ -249,44 +249,44 @@ class BlobContainer:
         return True
 
     async def acquire(self, name: str, lease_id: str, *, seconds: int, only_if: str) -> None:
-        """Get the native lease of a blob that nobody leases.
+        """Acquire the native lease of an unleased blob.
 
         Raises:
-            RefusedError: somebody has it, or the blob has another etag.
+            BlobRefusedError:  it is leased, or the blob has another etag.
         """
         lease = self._lease(name, lease_id)
         await answer_of(lease.acquire(seconds, **_unchanged(only_if)), writes=True)
 
     async def change(self, name: str, lease_id: str, new_id: str, *, only_if: str) -> None:
-        """Get the native lease of a blob from who has it; it lasts as long as a renewed one.
+        """Take over the native lease of a blob from its holder, by changing its id; it lasts as long as a renewed one.
 
         Raises:
-            RefusedError: it has another id, or ended; or the blob has another etag.
+            BlobRefusedError:  it has another id, or ended; or the blob has another etag.
         """
         lease = self._lease(name, lease_id)
         await answer_of(lease.change(new_id, **_unchanged(only_if)), writes=True)
 
     async def renew(self, name: str, lease_id: str) -> None:
-        """Let a native lease last from now on.
+        """Renew a native lease.
 
         Raises:
-            RefusedError: it is another's.
+            BlobRefusedError:  it is another's.
         """
         await answer_of(self._lease(name, lease_id).renew(), writes=True)
 
     async def release(self, name: str, lease_id: str) -> None:
-        """Give a native lease back.
+        """Release a native lease.
 
         Raises:
-            RefusedError: it is another's.
+            BlobRefusedError:  it is another's.
         """
         await answer_of(self._lease(name, lease_id).release(), writes=True)
 
     async def end_lease(self, name: str) -> None:
-        """End a native lease, whoever has it.
+        """Break a native lease, of any holder.
 
         Raises:
-            RefusedError: nobody has it.
+            BlobRefusedError:  it is not leased.
         """
         blob = self._client.get_blob_client(name)
         await answer_of(BlobLeaseClient(blob).break_lease(0), writes=True)
@@ -320,29 +320,29 @@ def _plain(etag: str) -> str:
     return etag.strip('"')
 
 
-# What a version of a record in blobs says: which blobs were read, and under which fence.
+# Versions of records in blobs: the ETags that were read, and the fence.
 #
-# The fence is part of it because Azure compares ETags only: a record's version tells whether the
-# fence that a writer claims to have is that of the record that it read.
+# The fence is part of a version because Azure compares ETags only: so the version tells whether a
+# writer's fence is that of the record that it read.
 _SEPARATOR: Final = " "
-"""In no ETag and no lease id."""
+"""A character that no ETag and no lease id contains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedVersion:
-    """A version, taken apart."""
+    """A parsed version."""
 
     etag: str
-    """Of the record's blob; empty: there is none, the record stands in its checkpoint's."""
+    """ETag of the record's blob; empty: there is none, and the record is in its checkpoint's blob."""
     fence: int
     token: str = ""
     """The id of the native lease on the blob, where there is one."""
     checkpoint_etag: str = ""
-    """Of its checkpoint's own blob, where there is one."""
+    """ETag of its checkpoint's own blob, where there is one."""
 
     @classmethod
     def parsed(cls, version: Version) -> Self:
-        """Take a version apart."""
+        """Parse a version."""
         etag, fence, token, checkpoint_etag = version.split(_SEPARATOR)
         return cls(etag=etag, fence=int(fence), token=token, checkpoint_etag=checkpoint_etag)
 
@@ -352,11 +352,10 @@ class FencedVersion:
         return Version(_SEPARATOR.join(parts))
 
 
-# How keys are written in names of blobs and in their metadata, which are parts of URLs and of HTTP
-# headers.
+# Encoding of keys in blob names and metadata, which are parts of URLs and HTTP headers.
 #
-# Letters of other scripts stay; of ASCII, what a path could read as more than a letter is percent-
-# encoded: `a/b` is `a%2Fb`. Ids of Event Hubs' partitions are digits, and written as they are.
+# Letters of other scripts stay; ASCII characters with a meaning in paths are percent-encoded: `a/b`
+# is `a%2Fb`. Ids of Event Hubs' partitions are digits, so they stay as they are.
 NAME_CHARACTERS_MAX: Final = 1_024
 """Longest name of a blob."""
 _PLAIN: Final = frozenset(f"{string.ascii_letters}{string.digits}-_~:@+=,!$*()'&; ")
@@ -365,7 +364,7 @@ _HEADER: Final = frozenset(map(chr, range(0x21, 0x7F))) - {"%"}
 
 
 def encoded(key: str, *, lower: bool = False) -> str:
-    """Return a key as a segment of a blob's name, different for each key.
+    """Encode a key as a segment of a blob's name, injectively.
 
     Args:
         key: Any text.
@@ -379,12 +378,12 @@ def encoded(key: str, *, lower: bool = False) -> str:
 
 
 def decoded(segment: str) -> str:
-    """Return the key of a segment."""
+    """Decode the key of a segment."""
     return unquote(segment)
 
 
 def header_value(text: str) -> str:
-    """Return a text as the value of a header; those that are none are percent-encoded."""
+    """Return a text as a header value; invalid characters are percent-encoded."""
     return "".join(char if char in _HEADER else _quoted(char) for char in text)
 
 
@@ -393,17 +392,17 @@ def _is_letter_beyond_ascii(char: str, *, lower: bool) -> bool:
 
 
 def _quoted(char: str) -> str:
-    """Return a character percent-encoded, also those that `quote` takes for harmless."""
+    """Percent-encode a character, including those that `quote` leaves as they are."""
     quoted = quote(char, safe="")
     return quoted if quoted != char else f"%{ord(char):02X}"
 
 
-# What stores have in common that are one container, and do not know who lives: observers watch
-# counters there.
+# Base of stores that are one container and do not know which workers live; observers watch
+# counters.
 
 
 class ObservedContainer:
-    """The part of `broadsheet.consumer.leasing.store.RecordStore` that is about the store as a whole."""
+    """The part of `broadsheet.consumer.leasing.store.RecordStore` that concerns the store as a whole."""
 
     def __init__(self, container: BlobContainer) -> None:
         """Be the container."""
@@ -411,7 +410,7 @@ class ObservedContainer:
 
     @property
     def tells_who_lives(self) -> bool:
-        """A blob does not know whether its owner lives."""
+        """False, because a blob does not show whether its owner lives."""
         return False
 
     async def exists(self) -> bool:
@@ -419,12 +418,12 @@ class ObservedContainer:
         return await self._container.exists()
 
     async def create_store(self) -> bool:
-        """Create the container. False if it is there."""
+        """Create the container; return False if it exists."""
         return await self._container.create()
 
     async def delete_store(self) -> None:
-        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
+        """Delete the container; for about half a minute it cannot be created again."""
         await self._container.delete()
 
     async def join(self, worker: str) -> None:
-        """Do nothing: a worker is alive while its counters move."""
+        """Do nothing, because a worker is alive while its counters move."""

@@ -1,9 +1,9 @@
-"""Records in the blobs of Azure's Event Processor Host, beside hosts that still run.
+"""Record store in the blobs of Azure's Event Processor Host, shared with running hosts.
 
-The fence is the native lease of the blob: Azure ends it when nobody renews it, and then refuses what its holder writes.
-Both conditions are compared in every write, the lease's id and the ETag. A lease is stolen as hosts do, by changing its
-id; the record follows in a second request, and until then nobody can write: the old holder's id is no longer the
-lease's, and the thief's lease ends by itself if it dies in between.
+The fence is the native lease of the blob: Azure ends it when it is not renewed, and then refuses its holder's writes.
+Every write compares both the lease's id and the ETag. A lease is stolen as hosts do, by changing its id; the record
+follows in a second request. In between no worker can write, because the old holder's id is not the lease's any more; if
+the thief dies there, its lease ends by itself.
 
 Source: Azure/azure-event-hubs-node processor/lib/azureBlob.ts, blobLeaseManager (operations and their conditions).
 """
@@ -51,45 +51,45 @@ LEASE_SECONDS: Final = 30
 """Default length of a native lease; that of a host."""
 LEASE_SECONDS_MIN: Final = 15
 LEASE_SECONDS_MAX: Final = 60
-"""What Azure allows."""
+"""Lengths that Azure allows."""
 READS_AT_ONCE: Final = 16
-"""Requests at a time of a scan."""
+"""Concurrent requests of a scan."""
 DELETE_ATTEMPTS_MAX: Final = 3
-"""How often a lease is ended that others take before its blob can be deleted."""
+"""Attempts to break a lease and delete the blob before another worker takes the lease again."""
 _log = structlog.get_logger()
 
-# The blobs of Azure's Event Processor Host: lease and checkpoint of a partition in one.
+# Layout of the Event Processor Host's blobs: one holds a partition's lease and checkpoint.
 #
 #     body       {"partitionId":"0","owner":"host-1","epoch":4,"token":"<lease
 #       id>","sequenceNumber":17,"offset":"4096",
 #                 "record":{…}}
 #     metadata   owninghost = the owner
 #
-# Its epoch counts from -1, ours from 0: a host that opens a receiver gives it ours less one.
-# `offset` is absent until the first checkpoint, and then the position is that pair. What these
-# fields cannot say, a host does not know: it stands in `record`, which no other program writes; a
-# host that takes the lease drops it, and with it a checkpoint of another kind.
+# A host's epoch counts from -1, ours from 0: a host that opens a receiver passes ours less one.
+# `offset` is absent until the first checkpoint; then the position is that pair. All other fields
+# are in `record`, which only our programs write; a host that takes the lease drops it, and with it
+# a checkpoint of another kind.
 #
 # Source: Azure/azure-event-hubs-node processor/lib/azureBlob.ts, blobLease (fields and their
 # defaults).
 
 OWNER_METADATA: Final = "owninghost"
 SEQUENCE_NUMBER_MAX: Final = 2**53 - 1
-"""Largest number that a program in JavaScript reads exactly."""
+"""Largest integer that JavaScript represents exactly."""
 _RECORD: Final = "record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EphLease:
-    """What a body says."""
+    """Parsed body of a blob."""
 
     record: LeaseRecord
     token: str
-    """The id of the owner's native lease; empty: nobody's."""
+    """The id of the owner's native lease; empty: none."""
 
 
 def body_of(record: LeaseRecord, token: str) -> bytes:
-    """Return a record as a host writes and reads it."""
+    """Encode a record in the format of a host."""
     fields: dict[str, object] = {
         "partitionId": record.key,
         "owner": record.owner or "",
@@ -105,12 +105,12 @@ def body_of(record: LeaseRecord, token: str) -> bytes:
 
 
 def metadata_of(record: LeaseRecord) -> dict[str, str]:
-    """Return what listings show of a record; nothing if it has no owner."""
+    """Return the metadata of a record, which listings show; empty if it has no owner."""
     return {} if record.owner is None else {OWNER_METADATA: header_value(record.owner)}
 
 
 def read_body(body: bytes, *, key: str, name: str) -> EphLease:
-    """Return what a body says.
+    """Parse a body.
 
     Raises:
         InvalidStateError: it is none; the error names the blob and the field.
@@ -130,7 +130,7 @@ def read_body(body: bytes, *, key: str, name: str) -> EphLease:
 
 
 def _record_of_host(fields: dict[str, object], *, key: str, name: str) -> LeaseRecord:
-    """Return what a host wrote."""
+    """Return the record that a host's fields describe."""
     epoch = _whole(fields, "epoch", name, default=-1)
     offset = _text(fields, "offset", name)
     sequence_number = _whole(fields, "sequenceNumber", name)
@@ -214,12 +214,12 @@ class EphRecordStore:
 
     @property
     def tells_who_lives(self) -> bool:
-        """Native leases end when their holders do not renew them."""
+        """True, because native leases end when they are not renewed."""
         return True
 
     @property
     def deadline_monotonic_seconds(self) -> float | None:
-        """Until when, by our clock, nobody can have taken any of this process's leases; None while it has none."""
+        """Time until which, by our clock, no rival can have taken a lease of this process; None while it has none."""
         return self._keeper.deadline_monotonic_seconds
 
     async def exists(self) -> bool:
@@ -227,23 +227,23 @@ class EphRecordStore:
         return await self._container.exists()
 
     async def create_store(self) -> bool:
-        """Create the container. False if it is there."""
+        """Create the container; return False if it exists."""
         return await self._container.create()
 
     async def delete_store(self) -> None:
-        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
+        """Delete the container; for about half a minute it cannot be created again."""
         self._keeper.drop_all()
         await self._container.delete()
 
     async def get(self, key: str) -> Versioned | None:
-        """Return a record as it is now."""
+        """Return the present record."""
         blob = await self._container.read(self._name(key))
         return None if blob is None else self._versioned(key, blob)
 
     async def scan(
         self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
     ) -> AsyncIterator[Versioned]:
-        """Yield records. A listing does not show bodies, so each is read, some at a time."""
+        """Yield records. Listings do not show bodies, so each is read, several at a time."""
         keys = [key for key, _ in await listed(self._container, self._folder)]
         for start in range(0, len(keys), READS_AT_ONCE):
             some = keys[start : start + READS_AT_ONCE]
@@ -254,7 +254,7 @@ class EphRecordStore:
                     yield found
 
     async def create(self, record: LeaseRecord) -> Versioned:
-        """Write a blob that is not there yet, never one that is there and not leased."""
+        """Create a blob; an existing blob is not replaced, even if it is not leased."""
         return await self._put(record, only_if=None)
 
     async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
@@ -272,7 +272,7 @@ class EphRecordStore:
         return ended
 
     async def delete(self, key: str, expected: Versioned | None = None) -> bool:
-        """Delete a blob, whoever has its lease if only the key is given."""
+        """Delete a blob; without `expected`, even while another worker has its lease."""
         name = self._name(key)
         if expected is not None:
             version = FencedVersion.parsed(expected.version)
@@ -294,12 +294,13 @@ class EphRecordStore:
         raise DependencyError(f"lease {key}: others took it {DELETE_ATTEMPTS_MAX} times")
 
     async def join(self, worker: str) -> None:
-        """Renew from now on what the worker acquires, and what others assign to it; not what it has already."""
+        """Start renewing leases that the worker acquires or is assigned, but not those that it has already."""
         assert self._keeping is not None, "the store is used outside its `async with` block"
         if worker in self._joined:
             return
         async for name, token in self._leases_of({header_value(worker)}):
-            self._keeper.ignore(name, token)  # Of another process: nobody here processes it.
+            # Left from another process: no consumer of this one processes it.
+            self._keeper.ignore(name, token)
         self._joined.add(worker)
 
     async def __aenter__(self) -> Self:
@@ -325,7 +326,7 @@ class EphRecordStore:
             await self._keeper.release_all()
 
     async def _acquire(self, record: LeaseRecord, version: FencedVersion) -> Versioned:
-        """Get the native lease, and write who has it."""
+        """Acquire the native lease, then write its owner."""
         name = self._name(record.key)
         token = self._token_for(record, version)
         since_seconds = self._clock.monotonic_seconds()
@@ -342,7 +343,7 @@ class EphRecordStore:
         try:
             taken = await self._put(record, only_if=version.etag, token=token)
         except RecordConflictError as conflict:
-            # Unless the very same acquisition was faster: then the lease is its.
+            # Keep the lease if an earlier attempt at the same acquisition has won it.
             if conflict.current is None or _token_of(conflict.current) != token:
                 await self._release(record.key, token)
             raise
@@ -351,7 +352,7 @@ class EphRecordStore:
         return taken
 
     def _token_for(self, record: LeaseRecord, version: FencedVersion) -> str:
-        """Return the id of a new lease; the same if one acquisition is tried again, for Azure then grants it again."""
+        """Return a new lease's id; retries of one acquisition get the same, because Azure grants that again."""
         return str(uuid5(self._process_id, f"{record.key} {record.owner} {version.text()}"))
 
     async def _put(
@@ -380,7 +381,7 @@ class EphRecordStore:
         return _fenced(record, etag, token)
 
     async def _release(self, key: str, token: str) -> None:
-        """Give a native lease back; what cannot be given back ends by itself."""
+        """Release a native lease; if that fails, it ends by itself."""
         name = self._name(key)
         self._keeper.drop(name, token)
         if not token:
@@ -404,7 +405,7 @@ class EphRecordStore:
             _log.info("leasing.eph.no_lease_to_end", blob=name, cause=error.code)
 
     async def _adopt(self) -> None:
-        """Keep what other processes assigned to our workers."""
+        """Start renewing leases that other processes assigned to our workers."""
         if not self._joined:
             return
         workers = {header_value(worker) for worker in self._joined}
@@ -413,7 +414,7 @@ class EphRecordStore:
             self._keeper.adopt(name, token, since_seconds=since_seconds)
 
     async def _leases_of(self, workers: set[str]) -> AsyncIterator[tuple[str, str]]:
-        """Yield the blobs that are leased for workers and not kept here, with their tokens."""
+        """Yield the blobs leased for workers and not renewed here, with their tokens."""
         for key, shown in await listed(self._container, self._folder):
             owner = shown.metadata.get(OWNER_METADATA, "")
             if not shown.is_leased or owner not in workers or self._keeper.holds(shown.name):
@@ -443,7 +444,7 @@ def _lease_in(blob: Blob, key: str) -> EphLease:
 
 
 def _fenced(record: LeaseRecord, etag: str, token: str) -> Versioned:
-    """Return a record that is fenced as long as its owner has the native lease."""
+    """Return a record whose fence lasts as long as its owner has the native lease."""
     fence = record.epoch if record.holder is not None and token else 0
     version = FencedVersion(etag=etag, fence=fence, token=token if fence else "")
     return Versioned(record=record, version=version.text(), fence=fence)

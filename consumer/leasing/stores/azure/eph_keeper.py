@@ -1,7 +1,7 @@
-"""Renews the native leases that a process holds, and forgets those that it may have lost.
+"""Renewal of the native leases that a process holds.
 
-A lease that was not renewed for its length is never renewed again, although Azure would: its holder may have been told
-that it is lost, and then nobody would process what this process keeps from others.
+A lease that was not renewed for its length is never renewed again, although Azure would allow it: its consumer may have
+stopped, and then no worker would process a shard that this process keeps from the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broadsheet.consumer.errors import LeasingError
 from broadsheet.consumer.leasing.stores.azure.container import BlobContainer, BlobRefusedError
 
 RENEWALS_AT_ONCE = 16
-"""Requests at a time; a hub has up to some thousand partitions."""
+"""Concurrent renewals; a hub has up to a few thousand partitions."""
 
 _log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class BlobLeaseKeeper:
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        """Hold nothing yet.
+        """Start without leases.
 
         Args:
             container: Where the blobs are.
@@ -57,15 +57,15 @@ class BlobLeaseKeeper:
 
     @property
     def deadline_monotonic_seconds(self) -> float | None:
-        """Until when, by our clock, Azure cannot have ended any lease that is held; None without one."""
+        """Time until which, by our clock, Azure cannot have ended any held lease; None without one."""
         return min((held.deadline_monotonic_seconds for held in self._held.values()), default=None)
 
     def holds(self, name: str) -> bool:
-        """Tell whether a blob's lease is kept here."""
+        """Tell whether a blob's lease is renewed here."""
         return name in self._held
 
     def keep(self, name: str, token: str, *, since_seconds: float) -> None:
-        """Renew a lease from now on.
+        """Start renewing a lease.
 
         Args:
             name: Of the blob.
@@ -77,27 +77,27 @@ class BlobLeaseKeeper:
         )
 
     def adopt(self, name: str, token: str, *, since_seconds: float) -> None:
-        """Renew a lease from now on that another process got for us, unless it is ignored or kept already."""
+        """Start renewing a lease that another process assigned to us, unless it is ignored or renewed already."""
         if name not in self._held and (name, token) not in self._ignored:
             self.keep(name, token, since_seconds=since_seconds)
 
     def ignore(self, name: str, token: str) -> None:
-        """Never renew a lease, although it is in our worker's name."""
+        """Never renew a lease, although our worker owns it."""
         self._ignored.add((name, token))
         self.drop(name, token)
 
     def drop(self, name: str, token: str | None = None) -> None:
-        """Renew a lease no longer; only that one, if its token is given."""
+        """Stop renewing a blob's lease; if a token is given, only the lease of that token."""
         held = self._held.get(name)
         if held is not None and token in (None, held.token):
             del self._held[name]
 
     def drop_all(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing all leases."""
         self._held.clear()
 
     async def run(self, before_each: Callable[[], Awaitable[None]]) -> None:
-        """Renew for ever.
+        """Renew until cancelled.
 
         Args:
             before_each: Called before each round; what Azure fails at is logged.
@@ -111,14 +111,14 @@ class BlobLeaseKeeper:
             await self.renew_all()
 
     async def renew_all(self) -> None:
-        """Renew what is held."""
+        """Renew all held leases."""
         names = sorted(self._held)
         for start in range(0, len(names), RENEWALS_AT_ONCE):
             some = names[start : start + RENEWALS_AT_ONCE]
             await asyncio.gather(*(self._renew(name) for name in some))
 
     async def release_all(self) -> None:
-        """Give back what is held, at once; what cannot be given back ends by itself."""
+        """Release all held leases; one that cannot be released ends by itself."""
         held_by_name, self._held = self._held, {}
         for name, held in sorted(held_by_name.items()):
             try:

@@ -1,7 +1,7 @@
-"""Records in the blobs of Azure's event processors, beside processors of other languages that still run.
+"""Record store in the blobs of Azure's event processors, shared with running processors in other languages.
 
-Among writers of ours everything is fenced. A processor of another program takes a lease from us as it takes one from
-its own kind, and its checkpoints are fenced by nothing: nor were they before.
+Our own writers are fenced from each other. A processor of another program takes leases from us as from its own kind,
+and its checkpoints are not fenced, as they never were.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from broadsheet.consumer.leasing.stores.azure.event_hubs_blobs import (
 )
 
 REPEATS_MAX: Final = 3
-"""How often a checkpoint is written over that of a rival, which may be a paused one of our own."""
+"""Attempts to write a checkpoint over a rival's, which may be a paused worker of ours."""
 
 _log = structlog.get_logger()
 
@@ -69,9 +69,9 @@ class EventHubsRecordStore(ObservedContainer):
         self._names = HubNames(scope)
 
     async def get(self, key: str) -> Versioned | None:
-        """Return a record as it is now."""
+        """Return the present record."""
         ownership = await self._container.read(self._names.name(OWNERSHIP, key))
-        # In this order: a checkpoint older than the record's may have been repeated since.
+        # Ownership first: a checkpoint older than the record's may have been repeated since.
         checkpoint = await self._container.show(self._names.name(CHECKPOINT, key))
         with reading_row(key):
             return merged(key, ownership, checkpoint)
@@ -92,16 +92,16 @@ class EventHubsRecordStore(ObservedContainer):
                 yield found
 
     async def create(self, record: LeaseRecord) -> Versioned:
-        """Write the blobs of a record of which there is none; a checkpoint alone is one."""
+        """Create the blobs of a record; a checkpoint blob alone counts as an existing record."""
         if await self._container.show(self._names.name(CHECKPOINT, record.key)) is not None:
             raise RecordConflictError(record.key, await self.get(record.key))
         return await self._put(record, only_if="", over="", before=None)
 
     async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
-        """Write the ownership blob in place of the expected one, and repeat the checkpoint in its own.
+        """Replace the ownership blob, and repeat the checkpoint in its own blob.
 
-        A change that is a checkpoint and nothing else is written into the checkpoint's blob alone: to Azure's own
-        processors a changed ownership blob is another claim.
+        A change of only the checkpoint is written to the checkpoint's blob alone, because Azure's own processors take a
+        changed ownership blob for another claim.
         """
         version = FencedVersion.parsed(expected.version)
         if version.fence != expected.fence:
@@ -120,7 +120,7 @@ class EventHubsRecordStore(ObservedContainer):
         return await self._fenced_off(written)
 
     async def delete(self, key: str, expected: Versioned | None = None) -> bool:
-        """Delete both blobs, the checkpoint last: what is left of a deletion that failed is a checkpoint alone."""
+        """Delete both blobs, the checkpoint last, so that a failed deletion leaves a checkpoint alone."""
         ownership = self._names.name(OWNERSHIP, key)
         checkpoint = self._names.name(CHECKPOINT, key)
         if expected is None:
@@ -184,10 +184,10 @@ class EventHubsRecordStore(ObservedContainer):
     async def _put_checkpoint(
         self, record: LeaseRecord, content: BlobContent, version: FencedVersion
     ) -> Versioned:
-        """Write a checkpoint, on condition that ownership and checkpoint are as they were read.
+        """Write a checkpoint if ownership and checkpoint are as they were read.
 
-        Azure compares one blob at a time. Another worker of ours that acquires the lease in between writes the
-        checkpoint blob, so ours is refused; where there is none yet, the ownership blob is looked at once more.
+        Azure compares only one blob in a request. Another worker of ours that acquires the lease in between writes the
+        checkpoint blob, so this write is refused; where no such blob exists yet, the ownership blob is read once more.
         """
         name = self._names.name(CHECKPOINT, record.key)
         if await self._ownership_etag(record.key) != version.etag:
@@ -197,9 +197,8 @@ class EventHubsRecordStore(ObservedContainer):
         except BlobRefusedError as error:
             raise RecordConflictError(record.key, await self.get(record.key)) from error
         if not version.checkpoint_etag and await self._ownership_etag(record.key) != version.etag:
-            with suppress(
-                BlobRefusedError
-            ):  # Another has written it since, so it is not ours any more.
+            # Refused: another worker has written it since, so it is not ours any more.
+            with suppress(BlobRefusedError):
                 await self._container.remove(name, only_if=etag)
             raise RecordConflictError(record.key, await self.get(record.key))
         return versioned(record, etag=version.etag, checkpoint_etag=etag)
@@ -209,7 +208,7 @@ class EventHubsRecordStore(ObservedContainer):
         return "" if found is None else found.etag
 
     async def _fenced_off(self, acquired: Versioned) -> Versioned:
-        """Write the checkpoint blob again, so that the holder before can write it no more, and return what is there."""
+        """Rewrite the checkpoint blob, so that the former holder's write is refused, and return the record."""
         record, version = acquired.record, FencedVersion.parsed(acquired.version)
         name = self._names.name(CHECKPOINT, record.key)
         etag = version.checkpoint_etag
@@ -220,7 +219,7 @@ class EventHubsRecordStore(ObservedContainer):
                     etag = ""
                     break
                 content, record = fenced_checkpoint(acquired.record, etag, found)
-                with suppress(BlobRefusedError):  # It was written since: look again.
+                with suppress(BlobRefusedError):  # It was written since: read it again.
                     etag = await self._container.put(name, content, only_if=found.etag)
                     break
         except LeasingError as error:
@@ -231,7 +230,7 @@ class EventHubsRecordStore(ObservedContainer):
     async def _repeat_checkpoint(self, record: LeaseRecord, over: str) -> str:
         """Write the checkpoint for other programs, and return its blob's ETag.
 
-        The record holds it already. So a failure costs other programs a little repetition, and us nothing.
+        The record holds it already, so after a failure only other programs repeat some records.
         """
         name = self._names.name(CHECKPOINT, record.key)
         content = checkpoint_content(record)

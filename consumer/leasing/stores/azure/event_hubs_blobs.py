@@ -1,16 +1,17 @@
-"""The blobs of Azure's event processors: ownership and checkpoint of a partition apart, with all they say in metadata.
+"""Blobs of Azure's event processors: one of ownership and one of checkpoint, with their fields in metadata.
 
     {namespace}/{hub}/{group}/ownership/{partition}     ownerid             and, of ours: record, the body
     {namespace}/{hub}/{group}/checkpoint/{partition}    offset, sequencenumber            and, of ours: commit
 
 The ownership blob is the record: each write of ours compares its ETag, and puts the whole record into its body. Other
-programs write metadata only, so the body outlives them, and metadata without `record` tells that another program wrote
-last: whoever it names has the lease in a new epoch. The checkpoint blob repeats the record's checkpoint for them.
+programs write metadata only, so the body survives their writes. Metadata without `record` shows that another program
+wrote last: the owner that it names has the lease in a new epoch. The checkpoint blob repeats the record's checkpoint
+for other programs.
 
-What stands in the checkpoint blob without `commit` counts: a checkpoint of another program, or one of ours that changes
-nothing else, for which the ownership blob is not written; unless the record's was written over it and could not be
-repeated there any more, which the record tells by that blob's ETag. Whoever acquires a lease writes the checkpoint blob
-again, with `commit`, so that a late checkpoint of the holder before, which compares its ETag, is refused.
+A checkpoint blob without `commit` overrides the record: it holds another program's checkpoint, or one of ours that
+changes nothing else, for which the ownership blob is not written. The exception is a blob whose ETag the record names:
+the record's checkpoint was written over it, and could not be repeated there. A worker that acquires a lease rewrites
+the checkpoint blob, with `commit`, so that a late checkpoint of the former holder, which compares its ETag, is refused.
 
 Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub-checkpointstoreblob-aio (paths and metadata).
 """
@@ -53,12 +54,14 @@ _OVER: Final = "checkpointOver"
 """Field of a record in a body: the ETag of the checkpoint blob that it was written over."""
 _SCOPE_SEGMENTS: Final = 3
 _COMMIT_DIGITS_MAX: Final = 40
-"""Of a counter, which grows by the seconds since 1970 at most with each write; Python reads no number of thousands."""
+"""Most digits of a counter, which grows by at most the seconds since 1970 with each write; Python parses no number of
+thousands of digits.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HubNames:
-    """Names of the blobs of one consumer group; or, without it, of all in a container."""
+    """Blob names of one consumer group, or of all groups in a container."""
 
     scope: str | None
     """`namespace/hub/group` in lower case, and keys are partitions; None: keys are `namespace/hub/group/partition`."""
@@ -83,7 +86,7 @@ class HubNames:
         return f"{scope}/{kind}/{encoded(partition, lower=True)}"
 
     def prefix(self, kind: str) -> str:
-        """Return what the names of a kind begin with."""
+        """Return the prefix of the names of a kind."""
         return "" if self.scope is None else f"{self.scope}/{kind}/"
 
     def key_of(self, kind: str, name: str) -> str | None:
@@ -101,7 +104,7 @@ def needs_body(ownership: Blob) -> bool:
 
 
 def merged(key: str, ownership: Blob | None, checkpoint: Blob | None) -> Versioned | None:
-    """Return the record of two blobs; None if there is neither.
+    """Merge two blobs into a record; return None if there is neither.
 
     Args:
         key: Of the record.
@@ -127,7 +130,7 @@ def merged(key: str, ownership: Blob | None, checkpoint: Blob | None) -> Version
 
 
 def versioned(record: LeaseRecord, *, etag: str, checkpoint_etag: str) -> Versioned:
-    """Return a record that is fenced by its epoch: nobody here knows who lives."""
+    """Return a record whose fence is its epoch, because blobs do not show which workers live."""
     fence = 0 if record.holder is None else record.epoch + 1
     version = FencedVersion(etag=etag, fence=fence, checkpoint_etag=checkpoint_etag)
     return Versioned(record=record, version=version.text(), fence=fence)
@@ -147,12 +150,12 @@ def ownership_content(record: LeaseRecord, *, over: str) -> BlobContent:
 
 
 def checkpointed(record: LeaseRecord, position: Position | None) -> LeaseRecord:
-    """Return a record with the checkpoint of its own blob, which ends what was pending as any commit does."""
+    """Return a record with the checkpoint of its own blob, which ends a pending one as any commit does."""
     return replace(record, checkpoint=position, pending=None, pending_state=None, owner_switches=0)
 
 
 def lone_checkpoint(before: LeaseRecord, after: LeaseRecord) -> BlobContent | None:
-    """Return what to write of a change that is a checkpoint and nothing else, into its own blob.
+    """Return the checkpoint blob of a change of only the checkpoint.
 
     None: the change is more, or other programs could not read the position.
     """
@@ -165,7 +168,7 @@ def lone_checkpoint(before: LeaseRecord, after: LeaseRecord) -> BlobContent | No
 def fenced_checkpoint(
     record: LeaseRecord, over: str, found: Blob
 ) -> tuple[BlobContent, LeaseRecord]:
-    """Return what an acquisition writes into the checkpoint blob, and the record with what stands there.
+    """Return the checkpoint blob that an acquisition writes, and the record with that blob's checkpoint.
 
     Args:
         record: As it was acquired.
@@ -205,7 +208,7 @@ def commit_of(checkpoint: Blob) -> int | None:
 
 
 def _record_of(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
-    """Return the record of an ownership blob, and what its checkpoint was written over."""
+    """Return the record of an ownership blob, and the ETag that its checkpoint was written over."""
     if RECORD_METADATA not in ownership.metadata:
         return _record_of_others(key, ownership)
     is_in_body = needs_body(ownership)
@@ -223,7 +226,7 @@ def _own_record(key: str, text: bytes) -> tuple[LeaseRecord, str]:
 
 
 def _record_of_others(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
-    """Return what another program made of a record: its owner has it in a new epoch."""
+    """Return the record after another program's write: the owner it names has it in a new epoch."""
     owner = ownership.metadata.get(OWNER_METADATA)
     if owner is None:
         raise InvalidStateError(f"blob {ownership.name}: expected {OWNER_METADATA} in its metadata")
@@ -231,8 +234,8 @@ def _record_of_others(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
     if ownership.body:
         base, over = _own_record(key, ownership.body)
     is_other = owner not in ("", header_value(base.owner or ""))
-    # Its own renewals say nothing but when they were made; observers need no more than that it moves. Two claims
-    # within a second are told apart by the blob's ETag.
+    # Its renewals show only their time, which suffices because observers only need to see the counter move. Two claims
+    # within a second differ by the blob's ETag.
     beats = max(1, int(ownership.modified_at.timestamp()))
     record = replace(
         base,
@@ -248,7 +251,7 @@ def _record_of_others(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
 
 
 def _position_of(checkpoint: Blob) -> Position:
-    """Return what a checkpoint blob says."""
+    """Parse the position of a checkpoint blob."""
     values = []
     for field in (SEQUENCE_NUMBER_METADATA, OFFSET_METADATA):
         value = checkpoint.metadata.get(field)

@@ -1,8 +1,8 @@
-"""Records in Azure Blob Storage, in a layout of our own: a blob for each, with the record as JSON in it.
+"""Record store in Azure Blob Storage, in our native layout: one blob for each record, as JSON.
 
     {prefix}{key}    body: the record; metadata: record = the same in base64, so that a listing shows it
 
-Azure does not know who lives here: observers watch the counters that holders move. The version is the blob's ETag.
+Azure does not show here which workers live, so observers watch the counters. The version is the blob's ETag.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from broadsheet.consumer.leasing.stores.azure.container import (
 
 RECORD_METADATA: Final = "record"
 RECORD_METADATA_BYTES_MAX: Final = 6_000
-"""Azure takes 8 KiB of metadata; a longer record is read from the body."""
+"""Azure accepts 8 KiB of metadata; a longer record is read from the body."""
 IN_BODY: Final = "-"
-"""In place of a record that is too long, which this is not in base64."""
+"""Marks a record that is too long for metadata; it is not valid base64, so no record encodes to it."""
 
 
 class BlobRecordStore(ObservedContainer):
@@ -55,14 +55,14 @@ class BlobRecordStore(ObservedContainer):
         self._prefix = checked_prefix(prefix)
 
     async def get(self, key: str) -> Versioned | None:
-        """Return a record as it is now."""
+        """Return the present record."""
         blob = await self._container.read(self._name(key))
         return None if blob is None else versioned(key, blob)
 
     async def scan(
         self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
     ) -> AsyncIterator[Versioned]:
-        """Yield records, those of each page of Azure's listing as of one moment."""
+        """Yield records; each page of Azure's listing is a snapshot."""
         for key, blob in await listed(self._container, self._prefix):
             try:
                 found = await self._shown(key, blob)
@@ -73,11 +73,11 @@ class BlobRecordStore(ObservedContainer):
                 yield found
 
     async def create(self, record: LeaseRecord) -> Versioned:
-        """Write a blob that is not there yet."""
+        """Create a blob."""
         return await self._put(record, only_if=None)
 
     async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
-        """Write a blob in place of the one with the expected ETag."""
+        """Replace the blob that has the expected ETag."""
         version = FencedVersion.parsed(expected.version)
         if version.fence != expected.fence:
             raise RecordConflictError(record.key, await self.get(record.key))
@@ -106,14 +106,14 @@ class BlobRecordStore(ObservedContainer):
         return fenced(record, etag)
 
     async def _shown(self, key: str, blob: Blob) -> Versioned | None:
-        """Return the record of a blob in a listing; None if it is gone since."""
+        """Return the record of a listed blob; None if it has been deleted since."""
         if blob.metadata.get(RECORD_METADATA, IN_BODY) == IN_BODY:
             return await self.get(key)
         return fenced(decode(record_in(blob), key=key), blob.etag)
 
 
 async def listed(container: BlobContainer, prefix: str) -> list[tuple[str, Blob]]:
-    """Return what is below a prefix with the keys of its names, in the order of the keys: names have another."""
+    """List the blobs below a prefix with their keys, in key order, which differs from the order of names."""
     found = [
         (decoded(blob.name.removeprefix(prefix)), blob)
         async for blob in container.listing(prefix)
@@ -132,7 +132,7 @@ def versioned(key: str, blob: Blob) -> Versioned:
 
 
 def fenced(record: LeaseRecord, etag: str) -> Versioned:
-    """Return a record that is fenced by its epoch: nobody here knows who lives."""
+    """Return a record whose fence is its epoch, because blobs do not show which workers live."""
     fence = 0 if record.holder is None else record.epoch + 1
     return Versioned(
         record=record, version=FencedVersion(etag=etag, fence=fence).text(), fence=fence
@@ -140,21 +140,21 @@ def fenced(record: LeaseRecord, etag: str) -> Versioned:
 
 
 def record_metadata(record: LeaseRecord) -> dict[str, str]:
-    """Return the metadata that show a record in listings."""
+    """Return the metadata that shows a record in listings."""
     text = base64.b64encode(encode(record).encode()).decode()
     return {RECORD_METADATA: text if len(text) <= RECORD_METADATA_BYTES_MAX else IN_BODY}
 
 
 def record_in(blob: Blob) -> bytes:
-    """Return the JSON of a record in metadata; nothing, which is no record, if it cannot be read."""
+    """Return the JSON of a record in metadata; empty, which is no record, if it cannot be read."""
     try:
         return base64.b64decode(blob.metadata[RECORD_METADATA], validate=True)
-    except ValueError:  # No base64, or no ASCII.
+    except ValueError:  # Neither base64 nor ASCII.
         return b""
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return a prefix of names of blobs.
+    """Validate a prefix of blob names.
 
     Raises:
         ValidationError: it is none.
@@ -163,7 +163,7 @@ def checked_prefix(prefix: str) -> str:
         raise ValidationError(
             "prefix", f"expected nothing or a/path/ with a slash at its end, got {prefix!r:.80}"
         )
-    # Keys of 255 characters need three times as many at most, but for those that nobody can print.
+    # Keys of 255 characters need at most three times as many, except unprintable ones.
     if len(prefix) > NAME_CHARACTERS_MAX // 4:
         raise ValidationError("prefix", f"expected at most {NAME_CHARACTERS_MAX // 4} characters")
     return prefix

@@ -1,4 +1,4 @@
-"""What a write says to DynamoDB: only what it changes, on condition that what it rests on is as it was."""
+"""DynamoDB expressions: a write updates only changed attributes, on condition that its premises still hold."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class UpdateArguments(Condition, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeChanges:
-    """What happens to attributes, by their names."""
+    """Changes of attributes, by their names."""
 
     set: Item
     add: Item
-    """Members of sets, which others may add to as well."""
+    """Members to add to sets, which others may add to as well."""
     remove: Sequence[str]
 
 
 def changes_between(before: Item, after: Item) -> AttributeChanges:
-    """Return what makes one row of the other."""
+    """Return the changes that turn one row into the other."""
     set_: dict[str, Value] = {}
     add: dict[str, Value] = {}
     for name, value in after.items():
@@ -50,7 +50,7 @@ def changes_between(before: Item, after: Item) -> AttributeChanges:
 
 
 def _added(old: Value | None, new: Value) -> Value | None:
-    """Return what was added to a set; None if this is none, or lost something."""
+    """Return the members added to a set; None if the value is no set, or lost members."""
     members = new.get("SS")
     if members is None or (old is not None and "SS" not in old):
         return None
@@ -61,7 +61,7 @@ def _added(old: Value | None, new: Value) -> Value | None:
 def update_of(
     changes: AttributeChanges, *, key_name: str, guards: Mapping[str, Value | None]
 ) -> UpdateArguments:
-    """Return the arguments of an update of a row that is there.
+    """Return the arguments of an update of an existing row.
 
     Args:
         changes: What it does.
@@ -89,7 +89,7 @@ def update_of(
 
 
 def creation_of(row: Item, *, key_name: str) -> UpdateArguments:
-    """Return the arguments of an update that makes a row, if there is none."""
+    """Return the arguments of an update that creates a row, if absent."""
     terms = _Terms()
     parts = [f"{terms.name(name)} = {terms.value(value)}" for name, value in row.items()]
     return {
@@ -101,7 +101,7 @@ def creation_of(row: Item, *, key_name: str) -> UpdateArguments:
 
 
 def condition_of(key_name: str, guards: Mapping[str, Value | None]) -> Condition:
-    """Return the arguments of a delete of a row that is there, and as it was."""
+    """Return the arguments of a delete of an existing, unchanged row."""
     terms = _Terms()
     condition: Condition = {
         "ConditionExpression": terms.condition(key_name, guards),
@@ -114,7 +114,7 @@ def condition_of(key_name: str, guards: Mapping[str, Value | None]) -> Condition
 
 @dataclass(slots=True)
 class _Terms:
-    """Names and values behind placeholders: DynamoDB reserves many words."""
+    """Names and values behind placeholders, because DynamoDB reserves many words."""
 
     name_by_place: dict[str, str] = field(default_factory=dict)
     value_by_place: dict[str, Any] = field(default_factory=dict)  # Any: see `Value`.
@@ -135,9 +135,10 @@ class _Terms:
         return place
 
     def condition(self, key_name: str, guards: Mapping[str, Value | None]) -> str:
-        """Return the condition that there is a row, and these attributes of it are so."""
+        """Return the condition that the row exists and has these attribute values."""
         parts = []
-        if not any(guards.values()):  # What equals something is there.
+        # An attribute that equals a value exists, and so does its row.
+        if not any(guards.values()):
             parts.append(f"attribute_exists({self.name(key_name)})")
         for name, value in sorted(guards.items()):
             if value is None:

@@ -1,15 +1,15 @@
-"""The table of the Kinesis Client Library for Java (1.x to 3.x), whose workers may go on beside ours.
+"""Table layout of the Kinesis Client Library for Java (1.x to 3.x), whose workers may run beside ours.
 
-They move `leaseCounter` with all that they write but two things: the beginning of a hand-off, which shows in
-`leaseOwner` and `checkpointOwner`, and what they learn of children, which is only ever added to. They change rows
-attribute by attribute, so ours stay:
+Their writes move `leaseCounter`, with two exceptions: the beginning of a hand-off, which shows in `leaseOwner` and
+`checkpointOwner`, and children, which are only ever added. They change rows attribute by attribute, so our attributes
+stay:
 
     epoch, epochCounter  N   our epoch, and the counter that our last write left
     rev                  N   our writes so far
     broadsheet           S   the rest of the record, as JSON
 
-A counter that is not `epochCounter` was moved by another: the lease changed hands, and the epoch is one more. That much
-is known of foreign owners, who have no epochs: two of them in a row share one.
+A counter that differs from `epochCounter` was moved by another program: the lease changed hands, and the epoch is one
+more. Foreign owners have no epochs, so two of them in a row share one.
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseSerializer (attributes and types).
 """
@@ -84,7 +84,7 @@ class KclJavaLayout:
     guards = (COUNTER, OWNER, CHECKPOINT_OWNER, REV)
 
     def read(self, item: Item, known: Item | None) -> LeaseRecord | None:
-        """Return the record; None for the other things that version 3 keeps in the same table."""
+        """Return the record; None for rows of other kinds that version 3 keeps in the same table."""
         key = str(item[KEY]["S"])
         with reading(key):
             if text_of(item, ENTITY) not in (None, ENTITY_LEASE):
@@ -92,7 +92,7 @@ class KclJavaLayout:
             return _record(key, item, known)
 
     def row(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return what the Kinesis Client Library would write, and the rest."""
+        """Return the attributes that the Kinesis Client Library would write, and the remainder."""
         checkpoint = record.checkpoint
         rest = LeaseRecord(
             key=record.key,
@@ -116,13 +116,13 @@ class KclJavaLayout:
         }
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return the epoch, and the counter that it goes with."""
+        """Return the epoch, and the counter that belongs to it."""
         return {EPOCH: number(record.epoch), EPOCH_COUNTER: number(record.counter)}
 
     def stamped(
         self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int
     ) -> LeaseRecord:
-        """Return the record as it is: observers watch the counter."""
+        """Return the record unchanged, because observers watch the counter."""
         return after
 
 
@@ -155,7 +155,7 @@ def _record(key: str, item: Item, known: Item | None) -> LeaseRecord:
 
 
 def _epoch(item: Item, known: Item | None) -> int:
-    """Return the epoch that our last write left, and one more if others wrote since; also if they made the row anew."""
+    """Return the epoch of our last write, plus one if others have written since, or recreated the row."""
     epoch = number_of(item, EPOCH)
     if epoch is not None:
         return epoch + _moved_by_others(item)
@@ -174,7 +174,7 @@ def _position(item: Item, name: str, sub_name: str) -> Position | None:
 
 
 def _with_offset(position: Position | None) -> Position | None:
-    """Return a position that the row alone does not hold."""
+    """Return a position if it has an offset, which the row's own attributes cannot hold."""
     return None if position is None or position.offset is None else position
 
 
@@ -208,11 +208,11 @@ def _optional_texts(values: dict[str, str | None]) -> dict[str, Value]:
     return {name: text(value) for name, value in values.items() if value is not None}
 
 
-# The row by which one worker of the Kinesis Client Library for Java, version 3, leads the others.
+# Leader row of the Kinesis Client Library for Java, version 3.
 #
-# Its lock client keeps it, under the key `Leader`: since 3.5 in the lease table, with `entityType`
-# `LEADER`, before that in a table of its own. It is read here and never written: two libraries that
-# keep one lock by different rules would take it from each other.
+# Its lock client keeps the row under the key `Leader`: since 3.5 in the lease table, with
+# `entityType` `LEADER`, before that in a separate table. It is read here and never written, because
+# two libraries with different rules would take one lock from each other.
 #
 #     ownerName              S  the worker that leads
 #     recordVersionNumber    S  new with each heartbeat, every 30 s
@@ -223,17 +223,18 @@ def _optional_texts(values: dict[str, str | None]) -> dict[str, Value]:
 # kinesis-client coordinator.CoordinatorStateDAO (table, key).
 
 LEADER_KEYS: Final = ("Leader", "DeployingLeader")
-"""Of the leader, and of the one that its newer versions have besides while a fleet is replaced."""
+"""Keys of the leader's row, and of the second one that newer versions keep while a fleet is replaced."""
 STATE_KEY: Final = "key"
 LEASE_SECONDS: Final = 120.0
-"""What it is if the row does not say."""
+"""Default lease duration, for rows without one."""
 _MILLISECONDS: Final = 1_000
 _DIGITS_MAX: Final = 15
-"""Of a number that is believed: a longer one is of no use as a time, and Python reads none of thousands."""
+"""Most digits of an accepted number; longer ones are useless as times, and Python parses none of thousands of digits.
+"""
 
 
 def state_table(lease_table: str) -> str:
-    """Return the table in which versions 3.0 to 3.4 keep the row, if the application is named like its lease table."""
+    """Return the table where versions 3.0 to 3.4 keep the row, if the lease table is named after the application."""
     return f"{lease_table}-CoordinatorState"
 
 
@@ -252,7 +253,7 @@ def _lease_seconds(row: Item) -> float:
 
 
 def _plain(row: Item, name: str) -> str | None:
-    """Return an attribute's text or number as text, whatever a version of theirs made of it."""
+    """Return an attribute as text, whether their version wrote a text or a number."""
     value = row.get(name, {})
     found = value.get("S", value.get("N"))
     return None if found is None else str(found)

@@ -1,4 +1,4 @@
-"""What differs between the tables that leases are in: how a row is read, and what a write changes in it."""
+"""The layout port of lease tables: reading a row, and the attributes that a write changes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from broadsheet.consumer.leasing.stores.dynamodb.values import (
 )
 
 REV: Final = "rev"
-"""N: counts our writes to a row, whatever its layout. Another program's write of the whole row drops it."""
+"""N: counts our writes to a row, in every layout. Another program's write of the whole row drops it."""
 EPOCH: Final = "epoch"
 """N: the epoch of the row as of our last write that moved its counter."""
 
 
 class Layout(Protocol):
-    """The rows of one kind of table. Everything is pure: what is remembered between reads is passed in."""
+    """Row format of one kind of table. All methods are pure: memory of earlier reads is passed in."""
 
     @property
     def key_name(self) -> str:
-        """The S that is the table's hash key."""
+        """The attribute (S) that is the table's hash key."""
         ...
 
     @property
     def owner_name(self) -> str:
-        """The S that names the owner."""
+        """The attribute (S) that names the owner."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Layout(Protocol):
 
     @property
     def guards(self) -> tuple[str, ...]:
-        """The attributes that a write compares: whatever another program changes, it changes one of them."""
+        """The attributes that a write compares; every write of another program changes one of them."""
         ...
 
     def read(self, item: Item, known: Item | None) -> LeaseRecord | None:
@@ -62,17 +62,19 @@ class Layout(Protocol):
         ...
 
     def row(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return a record's attributes, without key and rev. A write makes the difference of two of these."""
+        """Return a record's attributes, without key and rev. A write sends the difference of two of these."""
         ...
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return what is written whenever the counter moves, changed or not: others may have dropped it."""
+        """Return the attributes to write whenever the counter moves, even unchanged, because others may have dropped
+        them.
+        """
         ...
 
     def stamped(
         self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int
     ) -> LeaseRecord:
-        """Return a record that is about to be written, with the time in it if the layout has one.
+        """Return a record ready to be written, with a timestamp if the layout has one.
 
         Args:
             before: What it replaces; None: nothing.
@@ -82,30 +84,29 @@ class Layout(Protocol):
         ...
 
 
-# What a record has and a foreign layout has no place for: one attribute with the rest as JSON,
-# beside those of others.
+# The remainder: fields of a record without a place in a foreign layout, as JSON in one attribute.
 #
-# Attributes that neither knows stand in `LeaseRecord.attrs`, and are rows' own again when the
-# record is written.
+# Attributes that neither side knows are in `LeaseRecord.attrs`, and become attributes of the row
+# again when the record is written.
 REMAINDER: Final = "broadsheet"
-"""S: the rest of the record, as JSON."""
+"""S: the remainder of the record, as JSON."""
 _NESTED: Final = f"{REMAINDER}."
-"""Marks attributes of `LeaseRecord.attrs` that stood in the rest: a newer version's."""
+"""Prefix in `LeaseRecord.attrs` of attributes that were in the remainder: fields of a newer version."""
 
 
 def remainder_of(item: Item, key: str) -> LeaseRecord | None:
-    """Return the rest of a row's record; None if it has none."""
+    """Return the remainder in a row; None if it has none."""
     written = text_of(item, REMAINDER)
     return None if written is None else decode(written, key=key)
 
 
 def remainder(record: LeaseRecord) -> Value:
-    """Return the rest of a record, given without what the layout has a place for."""
+    """Encode the remainder of a record, which is given without the fields that the layout holds."""
     return text(encode(record))
 
 
 def attrs_in(item: Item, rest: LeaseRecord, *, known: frozenset[str]) -> dict[str, str]:
-    """Return the attributes of a row that we do not know.
+    """Return the attributes of a row that the layout does not know.
 
     Args:
         item: The row.
@@ -117,7 +118,7 @@ def attrs_in(item: Item, rest: LeaseRecord, *, known: frozenset[str]) -> dict[st
 
 
 def attrs_of_rest(record: LeaseRecord) -> dict[str, str]:
-    """Return those of `record.attrs` that belong into the rest."""
+    """Return those of `record.attrs` that belong to the remainder."""
     return {
         name.removeprefix(_NESTED): written
         for name, written in record.attrs.items()
@@ -126,7 +127,7 @@ def attrs_of_rest(record: LeaseRecord) -> dict[str, str]:
 
 
 def attrs_of_row(record: LeaseRecord, *, known: frozenset[str]) -> dict[str, Value]:
-    """Return those of `record.attrs` that belong into the row.
+    """Return those of `record.attrs` that belong to the row.
 
     Raises:
         InvalidStateError: one has a name that the layout itself uses.
@@ -140,7 +141,7 @@ def attrs_of_row(record: LeaseRecord, *, known: frozenset[str]) -> dict[str, Val
 
 
 def located(bare: Position | None, kept: Position | None) -> Position | None:
-    """Return a position of a row with the offset that the rest has for it, if that is still for the same place."""
+    """Return a row's position with the remainder's offset, if that still belongs to the same place."""
     if bare is None or kept is None:
         return bare
     return kept if (kept.seq, kept.sub) == (bare.seq, bare.sub) else bare
@@ -148,18 +149,19 @@ def located(bare: Position | None, kept: Position | None) -> Position | None:
 
 @contextmanager
 def reading(key: str) -> Iterator[None]:
-    """Turn whatever is wrong with a row into `InvalidStateError`."""
+    """Turn any error of reading a row into `InvalidStateError`."""
     try:
         yield
     except InvalidStateError:
         raise
-    except Exception as error:  # of any kind, because a row may hold anything
+    except Exception as error:  # Errors of any kind, because a row may hold anything.
         raise InvalidStateError(
             f"lease {key}: its row cannot be read: {error}; restore or delete it"
         ) from error
 
 
-# The layout of our own: the whole record as JSON, and beside it what conditions and the index need.
+# Our native layout: the whole record as JSON, and the attributes that conditions and the index
+# need.
 #
 #     key    S, HASH   the shard
 #     owner  S         the owner, while there is one
@@ -167,7 +169,7 @@ def reading(key: str) -> Iterator[None]:
 #     rev    N         writes so far
 #     record S         all of it
 #
-# Nobody else writes here, so `rev` is all that a write compares, and a renewal changes two
+# No other program writes here, so a write compares only `rev`, and a renewal changes two
 # attributes. The index `owner-key` (HASH owner, RANGE key) finds a worker's leases.
 
 KEY: Final = "key"
@@ -196,11 +198,11 @@ class NativeLayout:
         return {**owner, EPOCH: number(record.epoch), RECORD: text(encode(record))}
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return nothing: nobody drops what is there."""
+        """Return nothing, because no other program drops attributes here."""
         return {}
 
     def stamped(
         self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int
     ) -> LeaseRecord:
-        """Return the record as it is: observers watch the counter."""
+        """Return the record unchanged, because observers watch the counter."""
         return after

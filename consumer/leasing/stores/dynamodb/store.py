@@ -1,8 +1,8 @@
-"""Records in a table of DynamoDB: one of our own, or one that another system left behind.
+"""Record store in a DynamoDB table: our own, or another system's.
 
-DynamoDB does not know who lives: observers watch the counters that holders move, or in a table of vmware-go-kcl the
-wall clock. A write changes only the attributes that differ, on condition that those which the layout names are as they
-were read; attributes of others stay.
+DynamoDB does not know which workers live: observers watch the counters that holders move, or the wall clock in a table
+of vmware-go-kcl. A write changes only the attributes that differ, on condition that the layout's guards are as they
+were read; other programs' attributes stay.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 _FIRST_REV_BITS: Final = 52
-"""A row begins at a random one, so that one that was deleted and created again is not taken for the first."""
+"""A row starts at a random rev, so that a recreated row is not mistaken for the deleted one."""
 
 KNOWN_ROWS_MAX: Final = 100_000
-"""Rows that are remembered, the last read ones; a row is about 1 KB, and applications have fewer shards."""
+"""Rows remembered, the last read ones; a row is about 1 KB, and applications have fewer shards."""
 
 
 class DynamoRecordStore:
@@ -118,11 +118,11 @@ class DynamoRecordStore:
 
     @property
     def tells_who_lives(self) -> bool:
-        """A row does not know whether its owner lives."""
+        """False, because a row does not show whether its owner lives."""
         return False
 
     def lease_lasts(self, seconds: float) -> None:
-        """Learn how long leases last for the worker that writes, where rows say when they end.
+        """Set the length of leases for the worker that writes, in layouts whose rows hold their end.
 
         Raises:
             ValidationError: the layout was made with another length.
@@ -131,11 +131,11 @@ class DynamoRecordStore:
             self._layout.lease_lasts(seconds)
 
     async def exists(self) -> bool:
-        """Return whether the table is there and can be used."""
+        """Return whether the table exists and is active."""
         return await self._table.status() in USABLE
 
     async def create_store(self) -> bool:
-        """Create the table, and wait until it can be used. False if it is there, or another creates it."""
+        """Create the table, and wait until it is active; return False if it exists, or another process creates it."""
         return await self._table.create(self._options)
 
     async def delete_store(self) -> None:
@@ -143,17 +143,17 @@ class DynamoRecordStore:
         await self._table.delete()
 
     async def get(self, key: str) -> Versioned | None:
-        """Return a record as it is now."""
+        """Return the present record."""
         item = await self._table.read(key)
         return None if item is None else self._read(key, item)
 
     async def scan(
         self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
     ) -> AsyncIterator[Versioned]:
-        """Yield records in order, for which all are read before the first.
+        """Yield records in order; all are read before the first is yielded.
 
-        An owner's are found by the index where the layout has one, and read again; there DynamoDB shows a change of
-        owner a moment late.
+        Records of one owner are found by the index, where the layout has one, and read again; the index shows a change
+        of owner a moment late.
         """
         rows = await self._rows(owner)
         for key in sorted(rows):
@@ -166,7 +166,7 @@ class DynamoRecordStore:
                 yield found
 
     async def create(self, record: LeaseRecord) -> Versioned:
-        """Write a row that is not there yet."""
+        """Create a row."""
         layout = self._layout
         record = layout.stamped(None, record, now_nanoseconds=self._now_nanoseconds())
         row = layout.row(record) | layout.own(record)
@@ -207,14 +207,14 @@ class DynamoRecordStore:
             raise self._conflict(key, refused) from refused
 
     async def join(self, worker: str) -> None:
-        """Nothing to do: workers vouch for themselves by writing."""
+        """Do nothing, because workers show by their writes that they live."""
 
     async def foreign_leaders(self) -> tuple[ForeignLeader, ...]:
-        """Return the leader of Java workers of version 3, from the table itself (3.5), and from the one beside it."""
+        """Return the leaders of Java workers of version 3, from the lease table (3.5) and from the separate table."""
         if not isinstance(self._layout, KclJavaLayout):
             return ()
         rows = await self._table.read_all(LEADER_KEYS)
-        with suppress(InvalidStateError):  # There is no table beside it, or none any more.
+        with suppress(InvalidStateError):  # There is no separate table, or it was deleted.
             rows += await self._state.read_all(LEADER_KEYS)
         found = [leader_in(row) for row in rows]
         return tuple(leader for leader in found if leader is not None)
@@ -252,7 +252,7 @@ class DynamoRecordStore:
         return found
 
     def _read_or_none(self, key: str, item: Item) -> Versioned | None:
-        """Return the record in a row, and remember the row as far as its next reading rests on it."""
+        """Return the record in a row, and remember the row for the epoch of its next reading."""
         with reading_row(key):
             record = self._layout.read(item, self._known.get(key))
         if record is None:

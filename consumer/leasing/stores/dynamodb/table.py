@@ -1,4 +1,7 @@
-"""One table of DynamoDB, asked on threads: boto3's clients block, and may be shared by threads."""
+"""Asynchronous access to one DynamoDB table.
+
+Calls run on threads, because boto3's clients block; threads may share a client.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +31,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 USABLE: Final = ("ACTIVE", "UPDATING")
-"""What DynamoDB calls a table that can be read and written."""
+"""Status of a table that can be read and written."""
 BATCH_KEYS_MAX: Final = 100
-"""Rows that DynamoDB returns for one batch of keys."""
+"""Most keys in one batch request."""
 BATCH_ATTEMPTS_MAX: Final = 5
-"""How often the rest of a batch is asked for before that counts as throttling."""
+"""Requests for the rest of a batch before that counts as throttling."""
 BATCH_PAUSE_SECONDS: Final = 0.05
-"""Wait before the second attempt; twice as long before each further one."""
+"""Pause before the second attempt, doubled before each further one."""
 STATUS_POLL_SECONDS: Final = 1.0
 STATUS_TIMEOUT_SECONDS: Final = 600.0
-"""How often, and for how long, a table is looked at that is being made or deleted; it takes some 10 seconds."""
+"""Interval and deadline of checks of a table being created or deleted, which takes some 10 seconds."""
 
-# What a failure of DynamoDB means for a lease: the one place that reads botocore's errors.
+# Translation of botocore's errors into leasing errors; nothing else reads them.
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 NOT_FOUND: Final = "ResourceNotFoundException"
-"""No such table; with moto, no such index either."""
+"""The table does not exist; with moto, also an index."""
 IN_USE: Final = "ResourceInUseException"
-"""There is such a table, or it is being made or deleted."""
+"""The table exists, or is being created or deleted."""
 _INVALID: Final = "ValidationException"
 _TRANSACTION_CONFLICT: Final = "TransactionConflictException"
 _THROTTLED: Final = frozenset(
@@ -58,14 +61,14 @@ _THROTTLED: Final = frozenset(
     }
 )
 _PASSING: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestTimeoutException"})
-"""Refusals that end by themselves, e.g. once the client has new credentials."""
+"""Temporary refusals, which end e.g. once the client has new credentials."""
 
 
 class ConditionRefusedError(Exception):
-    """DynamoDB did not do what was asked, for a reason that its caller expects. Never leaves this package."""
+    """DynamoDB refused a request for a reason that its caller expects. Never raised outside this package."""
 
     def __init__(self, code: str, item: Item | None = None) -> None:
-        """Say why.
+        """Keep the reason.
 
         Args:
             code: AWS' own.
@@ -78,14 +81,14 @@ class ConditionRefusedError(Exception):
 
 @contextmanager
 def translated(*, expected: tuple[str, ...] = (), writes: bool = False) -> Iterator[None]:
-    """Turn what a client raises into errors of leasing.
+    """Translate a client's errors into leasing errors.
 
     Args:
         expected: Codes that the caller knows what to do about.
         writes: The call may have been applied if no answer comes.
 
     Raises:
-        RefusedError: DynamoDB answered with an expected code.
+        ConditionRefusedError:  DynamoDB answered with an expected code.
         ThrottlingError: there is no capacity; nothing was written.
         DependencyError: no answer came, or one of an outage.
         InvalidStateError: there is no table, or DynamoDB refuses the call and always will.
@@ -95,7 +98,7 @@ def translated(*, expected: tuple[str, ...] = (), writes: bool = False) -> Itera
     except ClientError as error:
         raise _error_for(error, expected=expected, writes=writes) from error
     except BotoCoreError as error:
-        # One that could not be sent may be the second attempt at one whose answer was lost.
+        # An unsent request may be the client's second attempt, after an answer was lost.
         raise DependencyError(_text(error), outcome_unknown=writes) from error
 
 
@@ -110,7 +113,7 @@ def _error_for(
     metadata = response.get("ResponseMetadata", {})
     if code in _THROTTLED:
         if writes and metadata.get("RetryAttempts", 0):
-            # The client tried before, and may have been heard.
+            # The client retried, so an earlier attempt may have been applied.
             return DependencyError(_text(error), outcome_unknown=True)
         return ThrottlingError(_text(error))
     if code == NOT_FOUND:
@@ -133,20 +136,20 @@ def _text(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """How a table is made."""
+    """Options for creating a table."""
 
     capacity_units: tuple[int, int] | None = None
-    """Read and write capacity units, also of its index; None: paid by request."""
+    """Read and write capacity units, also of its index; None: pay per request."""
     deletion_protection: bool = False
-    """Whether DynamoDB refuses to delete it."""
+    """Deletion protection: DynamoDB refuses to delete the table."""
     point_in_time_recovery: bool = False
-    """Whether DynamoDB keeps its past."""
+    """Point-in-time recovery."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKeys:
-    """The attributes, all of type S, that a table is ordered by."""
+    """The key attributes of a table, all of type S."""
 
     key_name: str
     owner_name: str
@@ -154,7 +157,7 @@ class TableKeys:
 
 
 class LeaseTable:
-    """Calls for one table, in the words of `broadsheet.consumer.leasing.stores.dynamodb.table`."""
+    """Calls for one table, with leasing errors."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class LeaseTable:
         self._sleep = sleep
 
     async def status(self) -> str | None:
-        """Return what DynamoDB says of the table, e.g. `ACTIVE`; None: there is none."""
+        """Return the table's status, e.g. `ACTIVE`; None: there is no table."""
 
         def describe() -> str:
             return self._client.describe_table(TableName=self._name)["Table"]["TableStatus"]
@@ -189,7 +192,7 @@ class LeaseTable:
             return None
 
     async def create(self, options: TableOptions) -> bool:
-        """Make the table, and wait until it can be used. False if another did, or it was there."""
+        """Create the table, and wait until it is active; return False if it exists, or another process creates it."""
         arguments = _creation_of(self._name, self._keys, options)
         try:
             await _call(
@@ -225,7 +228,7 @@ class LeaseTable:
         await self._until((None,))
 
     async def read(self, key: str) -> Item | None:
-        """Return a row as it is now."""
+        """Return the present row."""
         answer = await _call(
             lambda: self._client.get_item(
                 TableName=self._name, Key=self._key(key), ConsistentRead=True
@@ -234,7 +237,7 @@ class LeaseTable:
         return answer.get("Item")
 
     async def scan(self, *, rows_max: int | None, consistent: bool, segments: int) -> list[Item]:
-        """Return all rows, in no order.
+        """Return all rows, unordered.
 
         Args:
             rows_max: Of a page; None: as many as fit.
@@ -257,7 +260,7 @@ class LeaseTable:
         return [row for segment in reading for row in segment.result()]
 
     async def keys_of(self, owner: str, *, rows_max: int | None) -> list[str] | None:
-        """Return the keys of an owner's rows, as the index has them by now; None: there is no index."""
+        """Return the keys of an owner's rows, which the index may show late; None: there is no index."""
         names, index = self._keys, self._keys.owner_index
         if index is None:
             return None
@@ -274,11 +277,11 @@ class LeaseTable:
         except InvalidStateError:
             if await self.status() not in USABLE:
                 raise
-            return None  # A table of before version 3 has no index, or it is being made.
+            return None  # A table from before version 3 has no index, or it is being created.
         return [str(row[names.key_name]["S"]) for row in rows]
 
     async def read_all(self, keys: Sequence[str]) -> list[Item]:
-        """Return the rows of keys as they are now, without those that are gone, in no order."""
+        """Return the present rows of keys, without deleted ones, unordered."""
         found: list[Item] = []
         for start in range(0, len(keys), BATCH_KEYS_MAX):
             found += await self._read_batch(keys[start : start + BATCH_KEYS_MAX])
@@ -288,7 +291,7 @@ class LeaseTable:
         """Write a row, and return it.
 
         Raises:
-            RefusedError: the condition does not hold; it says what is there.
+            ConditionRefusedError:  the condition does not hold; it says what is there.
         """
         answer = await _call(
             lambda: self._client.update_item(
@@ -304,14 +307,14 @@ class LeaseTable:
         return answer["Attributes"]
 
     async def remove(self, key: str, condition: Condition) -> bool:
-        """Delete a row. False if it was not there.
+        """Delete a row; return False if it was not there.
 
         Args:
             key: Of the row.
             condition: What must hold; may be empty.
 
         Raises:
-            RefusedError: the condition does not hold; it says what is there.
+            ConditionRefusedError:  the condition does not hold; it says what is there.
         """
         answer = await _call(
             lambda: self._client.delete_item(
@@ -338,7 +341,7 @@ class LeaseTable:
 
     async def _read_batch(self, keys: Sequence[str]) -> list[Item]:
         found: list[Item] = []
-        wanted: Any = {  # Any: what is left has another type than what was asked.
+        wanted: Any = {  # Any: the unprocessed keys have another type than the request's.
             self._name: {"Keys": [self._key(key) for key in keys], "ConsistentRead": True}
         }
         for attempt in range(BATCH_ATTEMPTS_MAX):
@@ -423,16 +426,15 @@ def _capacity_of(options: TableOptions) -> dict[str, Any]:  # Any: arguments of 
     }
 
 
-# A client of DynamoDB as a record store wants it: it gives up soon, and does not try again by
-# itself.
+# Client settings for a record store: short timeouts, and no retries.
 #
-# A call that boto3 repeats in secret cannot say whether it was throttled or merely not heard; a
-# lease manager that repeats it can, and looks for its own write first.
+# A call that boto3 retries silently cannot tell throttling from a lost answer; a lease manager that
+# retries can, and looks for its own write first.
 CONNECT_SECONDS_MAX = 3.0
 ANSWER_SECONDS_MAX = 5.0
-"""Longest waits for a connection and for an answer: together less than the length of a lease."""
+"""Timeouts of a connection and of an answer, together less than the length of a lease."""
 CONNECTIONS_MAX = 32
-"""As many as asyncio has threads at most."""
+"""Connections; asyncio's default executor has at most as many threads."""
 
 
 def open_dynamodb_client(**settings: Any) -> DynamoDBClient:

@@ -1,11 +1,11 @@
-"""Values of DynamoDB attributes, e.g. `{"S": "worker-1"}`: made, read, and written as JSON.
+"""DynamoDB attribute values, e.g. `{"S": "worker-1"}`, and their JSON notation.
 
-In `LeaseRecord.attrs` an attribute that no layout knows stands as JSON, so that it survives a move to another store:
+An attribute that no layout knows is kept in `LeaseRecord.attrs` as JSON, so that it survives a move to another store:
 
     N   12.5       S   "text"        BOOL   true       NULL   null
     L   [1, "a"]   M   {"a": 1}      SS     {"SS": ["a", "b"]}, and so NS, B, BS, in base64
 
-A map whose one name is that of a type stands as {"M": {"SS": 1}}.
+A map whose only name is that of a type is written as {"M": {"SS": 1}}.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TAGS: Final = _SETS | {"B", "M"}
 
 
 class _Number(str):
-    """The digits of a number in JSON, as they stand there."""
+    """A JSON number, kept as its digits."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ def text_set_of(item: Item, name: str) -> frozenset[str]:
 
 
 def canonical(value: Value) -> Value:
-    """Return a value with its sets in order, so that equal ones are equal."""
+    """Return a value with sorted sets, so that equal values compare equal."""
     kind, content = _parts(value)
     return {kind: sorted(content)} if kind in _SETS else value
 
@@ -113,7 +113,7 @@ def to_json(value: Value) -> str:
 
 
 def from_json(written: str) -> Value:
-    """Return the value that JSON stands for.
+    """Parse a value from JSON.
 
     Raises:
         ValueError: this is no JSON.
@@ -122,13 +122,13 @@ def from_json(written: str) -> Value:
 
 
 def to_plain(value: Value) -> dict[str, Any]:  # Any: as JSON has it.
-    """Return a value with nothing in it that JSON cannot hold; the type always stands beside it."""
+    """Convert a value to JSON types, always with its DynamoDB type."""
     kind, content = _parts(value)
     return {kind: _plain(kind, content)}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Value:  # Any: as JSON has it.
-    """Return what `to_plain` was given."""
+    """Convert the result of `to_plain` back."""
     kind, content = _parts(plain)
     if kind == "B":
         return {kind: base64.b64decode(content, validate=True)}
@@ -170,7 +170,7 @@ def _value(parsed: Any) -> Value:  # Any: whatever JSON holds.
 
 
 def _tagged(parsed: Mapping[str, Any]) -> Value | None:  # Any: whatever JSON holds.
-    """Return a value of a type that JSON does not have; None if this is no such notation."""
+    """Parse the notation of a type that JSON lacks; return None if this is no such notation."""
     if len(parsed) != 1:
         return None
     kind, content = _parts(parsed)
@@ -182,7 +182,7 @@ def _tagged(parsed: Mapping[str, Any]) -> Value | None:  # Any: whatever JSON ho
         return None
     try:
         return from_plain(parsed)
-    except ValueError:  # No base64, also of letters that it does not have.
+    except ValueError:  # Not base64, or characters outside its alphabet.
         return None
 
 

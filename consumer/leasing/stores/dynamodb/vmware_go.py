@@ -1,19 +1,19 @@
-"""The table of vmware-go-kcl, whose workers may go on beside ours.
+"""Table layout of vmware-go-kcl, whose workers may run beside ours.
 
-They know who lives by a moment in `LeaseTimeout`, on the wall clocks of all machines, and mostly write whole rows,
-which drops what is not theirs. So an acquisition or renewal of ours moves `LeaseTimeout` as theirs do, and beside
-their attributes stand
+They judge which workers live by the time in `LeaseTimeout`, on the wall clocks of all machines, and mostly write whole
+rows, which drops other programs' attributes. So our acquisitions and renewals move `LeaseTimeout` as theirs do, and we
+add these attributes:
 
     epoch       N   acquisitions so far
     rev         N   our writes so far; gone: a program of theirs wrote
     broadsheet  S   the rest of the record, as JSON, with the counter
 
-What such a write leaves is read so: with the owner and the moment that we knew, it was a claim or a checkpoint, and the
-lease has not changed hands; else it has, and the epoch is one more than the last known. A process that knows of none
-begins at the moment itself, in milliseconds, which is beyond every epoch that was. The moment is the counter, too: it
-moves when they renew.
+A row after such a write is read as follows. If owner and time are those that we knew, the write was a claim or a
+checkpoint, and the lease has not changed hands; otherwise it has, and the epoch is one more than the last known. A
+process that knows no epoch starts at the time itself, in milliseconds, which is beyond every earlier epoch. The time is
+the counter, too, because it moves when they renew.
 
-A program of theirs that lost its lease can still write over everybody; nothing that we write keeps it from that.
+A worker of theirs that lost its lease can still overwrite every row; no attribute of ours prevents that.
 
 Source: vmware/vmware-go-kcl-v2 clientlibrary/checkpoint (attributes, types, meaning).
 """
@@ -58,19 +58,19 @@ CHECKPOINT: Final = "Checkpoint"
 PARENT: Final = "ParentShardId"
 CLAIM: Final = "ClaimRequest"
 LEASE_SECONDS: Final = 10.0
-"""How long a lease of vmware-go-kcl lasts, unless it is told otherwise."""
+"""Default length of a lease in vmware-go-kcl."""
 _KNOWN: Final = frozenset({KEY, OWNER, CHECKPOINT, PARENT, CLAIM, EPOCH, REV, REMAINDER})
 _NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
-# Moments in the notation of vmware-go-kcl: RFC 3339 in UTC, with up to nine digits of fractional
+# Times in the notation of vmware-go-kcl: RFC 3339 in UTC, with up to nine digits of fractional
 # seconds.
 #
-# `datetime` keeps six digits, so moments are whole nanoseconds since the Unix epoch here. What a
-# store compares is always the text that was read: one moment has many texts.
+# `datetime` keeps six digits, so times are integers here: nanoseconds since the Unix epoch. A store
+# always compares the text that was read, because one time has many texts.
 #
 # Source: RFC 3339 §5.6; Go's `time.RFC3339Nano` drops trailing zeros.
 NANOSECONDS: Final = 1_000_000_000
-"""In a second."""
+"""Nanoseconds in a second."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT: Final = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)[Tt](?P<time>\d\d:\d\d:\d\d)"
@@ -80,7 +80,7 @@ _MOMENT: Final = re.compile(
 
 
 def nanoseconds_of(moment: str) -> int:
-    """Return nanoseconds since the Unix epoch; less than 0 before it.
+    """Parse a time into nanoseconds since the Unix epoch; negative before it.
 
     Raises:
         ValueError: this is no moment.
@@ -97,7 +97,7 @@ def nanoseconds_of(moment: str) -> int:
 
 
 def moment_of(nanoseconds: int) -> str:
-    """Return the moment in UTC."""
+    """Format a time in UTC."""
     seconds, fraction = divmod(nanoseconds, NANOSECONDS)
     whole = datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
     digits = f".{fraction:09}".rstrip("0") if fraction else ""
@@ -138,13 +138,13 @@ class VmwareGoLayout:
         self._lease_nanoseconds = int(seconds * NANOSECONDS)
 
     def read(self, item: Item, known: Item | None) -> LeaseRecord | None:
-        """Return the record; an empty text is none."""
+        """Return the record; an empty text counts as absent."""
         key = str(item[KEY]["S"])
         with reading(key):
             return _record(key, item, known)
 
     def row(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return what vmware-go-kcl would write, and the rest."""
+        """Return the attributes that vmware-go-kcl would write, and the remainder."""
         parent = min(record.parents, default=None)
         checkpoint = record.checkpoint
         shown = None if checkpoint is None or _is_start(checkpoint) else checkpoint.seq
@@ -156,13 +156,13 @@ class VmwareGoLayout:
         }
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return the epoch, and the rest."""
+        """Return the epoch, and the remainder."""
         return {EPOCH: number(record.epoch), REMAINDER: _remainder(record)}
 
     def stamped(
         self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int
     ) -> LeaseRecord:
-        """Return a record that is acquired or renewed with a new moment at which it ends, any other as it is."""
+        """Set a new end time in a record that is acquired or renewed; return any other unchanged."""
         if after.owner is None or not (_is_acquired(before, after) or _is_renewed(before, after)):
             return after
         ends = moment_of(now_nanoseconds + self._lease_nanoseconds)
@@ -170,7 +170,7 @@ class VmwareGoLayout:
 
 
 def ends_at_nanoseconds(record: LeaseRecord) -> int | None:
-    """Return when a lease of such a table ends, in nanoseconds since the Unix epoch; None: it does not say.
+    """Return the end of a lease in such a table, in nanoseconds since the Unix epoch; None: unknown.
 
     Raises:
         ValueError: it says no moment.
@@ -213,7 +213,7 @@ def _epoch(item: Item, known: Item | None) -> int:
 
 
 def _is_same_acquisition(item: Item, known: Item) -> bool:
-    """Tell whether nobody acquired or renewed a lease since, for that moves its moment."""
+    """Tell whether a lease was neither acquired nor renewed since, because both move its time."""
     return bool(text_of(item, OWNER)) and all(
         text_of(item, name) == text_of(known, name) for name in (OWNER, TIMEOUT)
     )
@@ -225,7 +225,7 @@ def _milliseconds(item: Item) -> int:
 
 
 def _checkpoint(seq: str | None, kept: Position | None) -> Position | None:
-    """Return the row's checkpoint, with what the rest knows of the same one; without one, a place to start at."""
+    """Return the row's checkpoint, completed from the remainder; without one, the starting position kept there."""
     if seq is None:
         return kept if kept is not None and _is_start(kept) else None
     bare = Position(seq)
@@ -233,7 +233,7 @@ def _checkpoint(seq: str | None, kept: Position | None) -> Position | None:
 
 
 def _is_start(position: Position) -> bool:
-    """Tell the names that vmware-go-kcl would take for sequence numbers."""
+    """Tell whether a position is a name that vmware-go-kcl would take for a sequence number."""
     return position.is_name and position.seq != SHARD_END
 
 
@@ -258,24 +258,24 @@ def _is_acquired(before: LeaseRecord | None, after: LeaseRecord) -> bool:
 
 
 def _is_renewed(before: LeaseRecord | None, after: LeaseRecord) -> bool:
-    """Tell a write that only moves the counter from a checkpoint, which leaves the moment as it is."""
+    """Tell whether a write only moves the counter; a checkpoint, in contrast, keeps the time."""
     if before is None or before.counter == after.counter:
         return False
     return replace(after, counter=before.counter, write_id=before.write_id) == before
 
 
-# When a lease in a table of vmware-go-kcl ended: it says so itself, by the clock of the machine
-# that wrote it.
+# Expiry in a table of vmware-go-kcl: each row holds its end, by the clock of the machine that wrote
+# it.
 
 SKEW_SECONDS = 2.0
-"""How far clocks of machines with NTP may be apart, generously."""
+"""A generous bound on the clock skew between machines with NTP."""
 
 
 class WallClockExpiry:
     """Implements `broadsheet.consumer.leasing.expiry.Expiry`. All machines must keep their clocks with NTP."""
 
     def __init__(self, *, skew_seconds: float = SKEW_SECONDS, clock: Clock | None = None) -> None:
-        """Judge by a clock.
+        """Judge by this machine's wall clock.
 
         Args:
             skew_seconds: Longer than any two machines' clocks are apart: a lease lasts so much longer for others.
@@ -285,7 +285,7 @@ class WallClockExpiry:
         self._clock = clock or SystemClock()
 
     def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> LeaseExpiry:
-        """Judge a lease by the moment in it. An owner without a moment has none that it could renew, and is gone."""
+        """Judge a lease by its end time. An owner without one has nothing that it could renew, and counts as gone."""
         ends = ends_at_nanoseconds(found.record)
         if ends is None:
             return LeaseExpiry(is_free=True, overdue_seconds=0.0)

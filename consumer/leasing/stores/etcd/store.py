@@ -1,8 +1,8 @@
-"""Records in etcd, where a dead worker's leases end by themselves.
+"""Record store in etcd, where a dead worker's leases end by themselves.
 
-A record lasts; beside it the holder has an owner key on the etcd lease of its process. Every write compares the mod
-revision of the record and the create revision of the owner key, the fence: whoever lost its owner key, by time or by a
-rival, can write nothing more under it. Renewing is the process's keep-alive; it writes no record.
+A record is permanent; in addition the holder has an owner key on the etcd lease of its process. Every write compares
+the mod revision of the record and the create revision of the owner key, the fence: a worker that lost its owner key, by
+time or to a rival, can write nothing more under it. Renewing is the process's keep-alive; it writes no record.
 """
 
 from __future__ import annotations
@@ -54,22 +54,19 @@ LEASE_SECONDS = 10.0
 """Default life of an etcd lease that is not renewed; that of a lease in the Kinesis Client Library."""
 _MARK = b'{"layout":"native"}'
 
-# What a failure of etcd means for a lease: the one place that turns its errors into those of
-# leasing.
+# Translation of etcd's errors into leasing errors; nothing else reads them.
 T = TypeVar("T")
 _BUSY_TEXT = "too many requests"
 
-# The etcd lease that keeps a process's owner keys: granted when first needed, and again after it
-# was lost.
+# The etcd lease of a process's owner keys, granted when first needed, and again after a loss.
 #
-# Renewing all leases of a process is this one keep-alive: no record is written while nothing
-# changes.
+# Its one keep-alive renews all leases of the process: no record is written while nothing changes.
 
 _log = structlog.get_logger()
 
 
 class ProcessLease:
-    """Keeps at most one lease alive. An async context manager; leaving it gives the lease back at once."""
+    """Keeper of at most one etcd lease. An async context manager; leaving it revokes the lease at once."""
 
     def __init__(self, etcd: Etcd, *, ttl_seconds: float, clock: Clock) -> None:
         self._etcd = etcd
@@ -81,7 +78,7 @@ class ProcessLease:
         self._keeping: list[asyncio.Task[None]] = []
 
     async def current(self) -> LeaseId:
-        """Return the lease, a new one if there is none."""
+        """Return the lease, and grant one if there is none."""
         async with self._granting:
             if self._keeper is None:
                 keeper = await LeaseKeeper.grant(self._etcd, self._ttl_seconds, self._clock)
@@ -94,11 +91,11 @@ class ProcessLease:
 
     @property
     def deadline_monotonic_seconds(self) -> float | None:
-        """Until when, by our clock, etcd cannot have given the lease up; None without one."""
+        """Time until which, by our clock, etcd cannot have expired the lease; None without one."""
         return None if self._keeper is None else self._keeper.deadline_monotonic_seconds
 
     def forget(self, lease: LeaseId) -> None:
-        """Take a lease for lost: etcd says that it is gone."""
+        """Forget a lease that etcd reports as gone."""
         if self._keeper is not None and self._keeper.lease == lease:
             self._keeper = None
 
@@ -131,7 +128,7 @@ class ProcessLease:
 
 
 async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
-    """Return etcd's answer.
+    """Await etcd's answer, and translate its errors.
 
     Args:
         request: To etcd.
@@ -156,18 +153,17 @@ async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
         raise InvalidStateError(str(error)) from error
 
 
-# Where etcd has what.
+# Keys in etcd.
 #
 #     {root}/store                      there is a store
 #     {root}/leases/{key}               the record, which lasts
 #     {root}/owners/{key}#{epoch}       its holder, alive: on the etcd lease of the holder's process; 16 hex digits
 #     {root}/workers/{name}             a worker, alive: on the same, so that others can put owner keys there for it
 #
-# The epoch is in an owner key's name because an etcd key that is written again keeps its create
-# revision, which is the fence: each acquisition has a key of its own. There is at most one of them
-# for a record, that of the record's epoch, because every transaction that writes one compares the
-# record and the one before it. Lease keys are percent-encoded in them, so that no other key's begin
-# alike.
+# The epoch is in an owner key's name, so that each acquisition has its own key: an etcd key that is
+# written again keeps its create revision, which is the fence. A record has at most one owner key,
+# that of its epoch, because every transaction that writes one compares the record and the former
+# owner key. Lease keys are percent-encoded in owner keys, so that no other key shares their prefix.
 @dataclass(frozen=True, slots=True)
 class LeaseKeys:
     """The keys below one root."""
@@ -182,17 +178,17 @@ class LeaseKeys:
 
     @property
     def prefix(self) -> bytes:
-        """What all keys begin with."""
+        """Common prefix of all keys."""
         return f"{self.root}/".encode()
 
     @property
     def store(self) -> bytes:
-        """The mark of a store."""
+        """Key of the mark that the store exists."""
         return f"{self.root}/store".encode()
 
     @property
     def leases(self) -> bytes:
-        """What the keys of records begin with."""
+        """Prefix of the keys of records."""
         return f"{self.root}/leases/".encode()
 
     def lease(self, key: str) -> bytes:
@@ -204,7 +200,7 @@ class LeaseKeys:
         return self.owners_of(key) + f"{epoch:016x}".encode()
 
     def owners_of(self, key: str) -> bytes:
-        """Return what the owner keys of a record begin with, and those of no other."""
+        """Return the prefix of a record's owner keys, which no other record's share."""
         return f"{self.root}/owners/{quote(key, safe=':')}#".encode()
 
     def worker(self, name: str) -> bytes:
@@ -227,7 +223,7 @@ class EtcdRecordStore:
         lease_seconds: float = LEASE_SECONDS,
         clock: Clock | None = None,
     ) -> None:
-        """Create a store's client; nothing is asked of etcd yet.
+        """Configure the store without a request to etcd.
 
         Args:
             etcd: The client; stays the caller's.
@@ -243,12 +239,14 @@ class EtcdRecordStore:
 
     @property
     def tells_who_lives(self) -> bool:
-        """Owner keys end with the processes that hold them."""
+        """True, because owner keys end with the processes that hold them."""
         return True
 
     @property
     def deadline_monotonic_seconds(self) -> float | None:
-        """Until when, by our clock, nobody can have taken this process's leases; None while it vouches for none."""
+        """Time until which, by our clock, no rival can have taken this process's leases; None while it vouches for
+        none.
+        """
         return self._process.deadline_monotonic_seconds
 
     async def exists(self) -> bool:
@@ -256,7 +254,7 @@ class EtcdRecordStore:
         return bool((await answer_of(self._etcd.get_range(self._keys.store))).kvs)
 
     async def create_store(self) -> bool:
-        """Write the store's mark. False if it is there."""
+        """Write the store's mark; return False if it exists."""
         mark = self._keys.store
         result = await answer_of(
             self._etcd.txn((Compare.absent(mark),), (Put(mark, _MARK),)), writes=True
@@ -272,11 +270,12 @@ class EtcdRecordStore:
         )
 
     async def get(self, key: str) -> Versioned | None:
-        """Return a record as it is now."""
+        """Return the present record."""
         owner_keys = self._keys.owners_of(key)
         gets = (Get(self._keys.lease(key)), Get(owner_keys, prefix_range_end(owner_keys)))
         leases, owners = (await answer_of(self._etcd.txn((), gets))).gets
-        if leases:  # And so the store's mark, which is not worth a read of its own each time.
+        # The store's mark is read in the same request, because it is not worth a separate one.
+        if leases:
             return self._versioned(key, leases[0], {kv.key: kv for kv in owners})
         if not await self.exists():
             raise self._missing()
@@ -304,7 +303,7 @@ class EtcdRecordStore:
                 yield found
 
     async def create(self, record: LeaseRecord) -> Versioned:
-        """Write a record that is not there yet, and its holder's key."""
+        """Create a record, and its holder's key."""
         mark = await answer_of(self._etcd.get_range(self._keys.store))
         if not mark.kvs:
             raise self._missing()
@@ -380,7 +379,7 @@ class EtcdRecordStore:
         *,
         fence: int,
     ) -> Versioned:
-        """Write a record and what becomes of its owner key; `fence` is what it has if that is not put anew."""
+        """Write a record and the changes of its owner key; `fence` is the fence if that key is not written."""
         put = Put(self._keys.lease(record.key), encode(record).encode())
         result = await self._txn(compares, (put, *owner_changes), self._look(record.key))
         if not result.succeeded:
@@ -399,7 +398,7 @@ class EtcdRecordStore:
         success: tuple[Operation, ...],
         failure: tuple[Operation, ...] = (),
     ) -> TxnResult:
-        """Write, and if the etcd lease of a key has ended forget it: the next attempt gets another."""
+        """Run a transaction; forget an etcd lease that has ended, so that the next attempt gets another."""
         try:
             return await answer_of(self._etcd.txn(compares, success, failure), writes=True)
         except DependencyError as error:
@@ -410,7 +409,7 @@ class EtcdRecordStore:
             raise
 
     async def _owner_put(self, record: LeaseRecord) -> tuple[Operation, ...]:
-        """Return the write of a new holder's key; nothing if there is no holder, or nobody vouches for it."""
+        """Return the write of a new holder's key; empty without a holder, or if no process vouches for it."""
         if record.holder is None:
             return ()
         lease = await self._lease_of(record.holder)
@@ -421,13 +420,13 @@ class EtcdRecordStore:
 
     async def _lease_of(self, worker: str) -> int:
         if worker in self._joined:
-            await self.join(worker)  # Again, if the lease that it was on is lost.
+            await self.join(worker)  # Join again if its etcd lease was lost.
             return self._joined[worker]
         found = await answer_of(self._etcd.get_range(self._keys.worker(worker)))
         return found.kvs[0].lease if found.kvs else 0
 
     def _look(self, key: str) -> tuple[Operation, ...]:
-        """Return the reads of all that `_found` needs."""
+        """Return the reads that `_found` needs."""
         owners = self._keys.owners_of(key)
         return (
             Get(self._keys.store),

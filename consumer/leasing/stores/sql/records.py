@@ -1,10 +1,11 @@
-"""Records in a table, on a connection and in a transaction of the caller's.
+"""Records in an SQL table, on the caller's connection and in its transaction.
 
     CREATE TABLE broadsheet_leases (
         lease_key VARCHAR(255) PRIMARY KEY, version BIGINT, owner VARCHAR(255), epoch BIGINT, record TEXT)
 
-`record` is the whole of it, as JSON; `owner` and `epoch` repeat two of its fields, for conditions and for queries of
-others. A checkpoint that is swapped in the transaction of its outputs is exactly once: both are there, or neither.
+`record` is the whole record, as JSON; `owner` and `epoch` repeat two of its fields, for conditions and for other
+programs' queries. A checkpoint that is swapped in the transaction of its outputs is exactly once: both are committed,
+or neither.
 
     with engine.begin() as connection:
         connection.execute(sa.insert(outputs), rows)
@@ -42,26 +43,26 @@ from broadsheet.consumer.leasing.record import (
 
 TABLE_NAME = "broadsheet_leases"
 _FIRST_VERSION_BITS = 52
-"""A record begins at a random version, so that one that was deleted and created again is not taken for the first."""
+"""A record starts at a random version, so that a recreated record is not mistaken for the deleted one."""
 
-# Of the same order everywhere: PostgreSQL's default collations differ between servers.
+# An explicit collation, because PostgreSQL's defaults differ between servers.
 _Key = sa.String(KEY_CHARACTERS_MAX).with_variant(
     sa.String(KEY_CHARACTERS_MAX, collation="C"), "postgresql"
 )
 
-# What a failure of a database means for a lease: the one place that reads its errors.
+# Translation of database errors into leasing errors; nothing else reads them.
 
 _UNDEFINED_TABLE = "42P01"
 _LOCK_NOT_AVAILABLE = "55P03"
 _INSUFFICIENT_RESOURCES = "53"
-"""PostgreSQL's class of errors: disk, memory, connections."""
+"""PostgreSQL's error class of exhausted disk, memory or connections."""
 _ROLLED_BACK = ("23", "40")
-"""Its classes of errors at a commit that say that it was not made: broken constraints, conflicts of transactions."""
+"""Its error classes at a commit that prove a rollback: constraint violations, transaction conflicts."""
 
 
 @contextmanager
 def translated(*, outcome_unknown: bool = False) -> Iterator[None]:
-    """Turn what the database raises into errors of leasing.
+    """Translate the database's errors into leasing errors.
 
     Args:
         outcome_unknown: The block commits, so a lost connection does not say whether it did.
@@ -82,7 +83,7 @@ def _error_for(error: sa.exc.DBAPIError, *, outcome_unknown: bool) -> LeasingErr
     if code == _LOCK_NOT_AVAILABLE or code.startswith(_INSUFFICIENT_RESOURCES):
         return ThrottlingError(text)
     if isinstance(error.orig, sqlite3.Error):
-        # A local file: nothing is in doubt.
+        # In a local file the outcome is never in doubt.
         if is_passing_sqlite_error(error.orig):
             return ThrottlingError(text)
         return DependencyError(text)
@@ -91,7 +92,7 @@ def _error_for(error: sa.exc.DBAPIError, *, outcome_unknown: bool) -> LeasingErr
 
 
 class StoredRecord(NamedTuple):
-    """A row, which may or may not be readable."""
+    """A row, whose record may be unreadable."""
 
     key: str
     version: int
@@ -107,7 +108,7 @@ class StoredRecord(NamedTuple):
 
 
 class SqlRecords:
-    """Reads and writes records on connections that it is given. It never commits and never rolls back."""
+    """Reads and writes records on the caller's connections. It never commits and never rolls back."""
 
     def __init__(self, table_name: str = TABLE_NAME) -> None:
         """Describe the table.
@@ -124,7 +125,7 @@ class SqlRecords:
             sa.Column("epoch", sa.BigInteger, nullable=False),
             sa.Column("record", sa.Text, nullable=False),
         )
-        # Built once: building and hashing a statement costs more than sending it.
+        # Built once, because building and hashing a statement costs more than sending it.
         columns = self.table.c
         self._get = sa.select(columns.version, columns.record).where(
             columns.lease_key == sa.bindparam("key")
@@ -179,7 +180,7 @@ class SqlRecords:
         insert = dialect.insert(self.table).values(
             lease_key=record.key, version=version, **_fields_of(record)
         )
-        # Not the count of rows, which drivers do not keep for inserts.
+        # Not the row count, which drivers do not report for inserts.
         inserting = insert.on_conflict_do_nothing(
             index_elements=[self.table.c.lease_key]
         ).returning(self.table.c.version)
@@ -232,7 +233,7 @@ class SqlRecords:
         seen: Versioned,
         change: Callable[[LeaseRecord], LeaseRecord],
     ) -> Versioned:
-        """Make a change in the caller's transaction; what others see of it is the caller's commit.
+        """Make a change in the caller's transaction; it becomes visible with the caller's commit.
 
         Args:
             connection: In the caller's transaction.
@@ -261,7 +262,7 @@ class SqlRecords:
         return False
 
     def _replacing(self, *, held: bool) -> sa.Update:
-        """Return the statement that replaces a record which somebody holds, or nobody."""
+        """Return the statement that replaces a held record, or a free one."""
         columns = self.table.c
         holder = (
             (columns.owner.is_not(None), columns.epoch == sa.bindparam("seen_epoch"))
@@ -298,7 +299,7 @@ class SqlRecords:
 
 
 def _limits_wait() -> sa.ColumnElement[bool]:
-    """Return a condition that is true, and bounds a statement's wait for the lock of a row that meets it.
+    """Return a true condition that limits a statement's wait for the lock of a matching row.
 
     PostgreSQL locks a row once all conditions are met, so the limit is set then; it ends with the transaction.
     """
@@ -315,5 +316,5 @@ def _versioned(record: LeaseRecord, version: int) -> Versioned:
 
 
 def _epoch_of(fence: int) -> int:
-    """Return the acquisition that a fence stands for: nobody here knows who lives, and epochs begin at 0."""
+    """Return the epoch of a fence. A fence is the epoch plus 1, because epochs begin at 0 and fence 0 means none."""
     return fence - 1

@@ -1,7 +1,7 @@
-"""Records in an SQL database: PostgreSQL, or a SQLite file that processes of one machine share.
+"""Record store in an SQL database: PostgreSQL, or a SQLite file shared by processes of one machine.
 
-The database does not know who lives: observers watch the counters that holders move. Its own gift is that a checkpoint
-can be part of another transaction (`broadsheet.consumer.leasing.stores.sql.records.SqlRecords`).
+The database does not know which workers live: observers watch the counters that holders move. Its advantage is that a
+checkpoint can be part of another transaction (`broadsheet.consumer.leasing.stores.sql.records.SqlRecords`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SqlRecordStore:
             ValidationError: the engine's database is none that this store knows.
         """
         self._engine = engine
-        # It never takes over the connections of others: nobody holds a record's lock for long.
+        # The store never takes over other connections, because no transaction holds a record lock for long.
         self._dialect = dialect_of(
             engine, lock_wait_seconds=lock_wait_seconds, takeover_seconds=lock_wait_seconds
         )
@@ -65,7 +65,7 @@ class SqlRecordStore:
 
     @property
     def tells_who_lives(self) -> bool:
-        """A row does not know whether its owner lives."""
+        """False, because a row does not show whether its owner lives."""
         return False
 
     async def exists(self) -> bool:
@@ -73,7 +73,7 @@ class SqlRecordStore:
         return await self._read(self._has_table)
 
     async def create_store(self) -> bool:
-        """Create the table, alone among all processes that do so. False if it is there."""
+        """Create the table, serialised among processes; return False if it exists."""
         created = False
 
         def create(connection: Connection) -> None:
@@ -93,13 +93,13 @@ class SqlRecordStore:
         await self._write(lambda connection: self.records.table.drop(connection, checkfirst=True))
 
     async def get(self, key: str) -> Versioned | None:
-        """Return a record as of the last commit."""
+        """Return the last committed record."""
         return await self._read(lambda connection: self.records.get(connection, key))
 
     async def scan(
         self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
     ) -> AsyncIterator[Versioned]:
-        """Yield records, each page as of the moment it was read."""
+        """Yield records; each page is a snapshot."""
         after = ""
         while True:
             rows = await self._read(
@@ -123,7 +123,7 @@ class SqlRecordStore:
         return await self._write(lambda connection: self.records.create(connection, record))
 
     async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
-        """Update a record: what holders do all the time."""
+        """Update a record; this is the most frequent operation of holders."""
         if self._is_postgresql:
             return await asyncio.to_thread(self._replace_alone, record, expected)
         return await self._write(
@@ -135,7 +135,7 @@ class SqlRecordStore:
         return await self._write(lambda connection: self.records.delete(connection, key, expected))
 
     async def join(self, worker: str) -> None:
-        """Do nothing: a worker is alive while its counters move."""
+        """Do nothing, because a worker is alive while its counters move."""
 
     def _has_table(self, connection: Connection) -> bool:
         return sa.inspect(connection).has_table(self.records.table.name)
@@ -158,7 +158,7 @@ class SqlRecordStore:
         return await asyncio.to_thread(run)
 
     def _replace_alone(self, record: LeaseRecord, expected: Versioned) -> Versioned:
-        """Update a record in one statement and no other: each more is another round trip.
+        """Update a record in a single statement, because each further one costs a round trip.
 
         Where the server's default is not READ COMMITTED, a rival's write is a failed call instead of a conflict.
         """
@@ -175,7 +175,7 @@ class SqlRecordStore:
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Let one thread write at a time in SQLite: it would let one, too, and the others sleep for too long."""
+        """Serialise writing threads in SQLite, which would make the waiting ones sleep for too long."""
         if self._is_postgresql:
             yield
             return

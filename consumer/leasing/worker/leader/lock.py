@@ -23,6 +23,7 @@ from broadsheet.consumer.leasing.store import ForeignLeader, RecordStore, TellsF
 #
 #     leader           held by the worker that leads
 #     worker-{name}    held by the worker, as long as it lives: so that one without a lease is known too
+#
 # Rows are lease records, so any record store will do, and a store that knows which workers live is
 # believed. They are never in the store of the leases, so that its readers, including other
 # programs, find leases only.

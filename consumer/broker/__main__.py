@@ -59,14 +59,14 @@ BURST_BYTES = 32 << 20
     type=click.IntRange(min=0),
     default=SPARE_BYTES_MAX,
     show_default=True,
-    help="Files of removed fragments kept to be written over; 0 keeps none.",
+    help="Bytes of removed fragments' files kept for reuse; 0 keeps none.",
 )
 @click.option(
     "--direct-commit-bytes",
     type=click.IntRange(min=0),
     default=DIRECT_COMMIT_BYTES_MAX,
     show_default=True,
-    help="Commits of so many bytes that may wait for a quick disk without a thread; 0: none.",
+    help="Largest commit that the event loop makes itself on a fast disk, bytes; 0: none.",
 )
 @click.option(
     "--scrub-bytes-per-second",
@@ -76,7 +76,9 @@ BURST_BYTES = 32 << 20
     help="Bytes of sealed fragments verified in the background, once a day; 0: none.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics.")
-@click.option("--metrics-host", default="", help="Where to; the host of --listen if absent.")
+@click.option(
+    "--metrics-host", default="", help="Address of the metrics; the host of --listen if absent."
+)
 @click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
 @click.option(
     ACCEPT_OPTION,
@@ -85,7 +87,7 @@ BURST_BYTES = 32 << 20
 )
 @click.option("--list-quarantine", is_flag=True, help="List what was moved aside, and end.")
 @click.option("--restore-quarantined", metavar="ID", help="Put an entry back, and end.")
-@click.option("--purge-quarantined", metavar="ID", help="Remove an entry for ever, and end.")
+@click.option("--purge-quarantined", metavar="ID", help="Remove an entry permanently, and end.")
 @bound_options
 # `Any`: options differ in type.
 def main(**options: Any) -> None:

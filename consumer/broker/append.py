@@ -108,7 +108,7 @@ class AppendTurn:
         """Wait until all predecessors have succeeded.
 
         Raises:
-            RpcFault: one has failed, or is not known to have succeeded in time.
+            RpcFault: a predecessor has failed, or is not known to have succeeded in time.
         """
         if not self._after:
             return
@@ -118,10 +118,10 @@ class AppendTurn:
                 self._waits.add(timeout)
                 for end in self._after:
                     if not await end.wait():
-                        raise _out_of_turn("an append that it comes after did not succeed")
+                        raise _not_committed("its predecessor append did not succeed")
         except TimeoutError:
-            problem = "an append that it comes after is not known to have succeeded"
-            raise _out_of_turn(problem) from None
+            problem = "its predecessor append is not known to have succeeded"
+            raise _not_committed(problem) from None
         finally:
             self._waits.discard(timeout)
 
@@ -138,7 +138,7 @@ class AppendOrder:
         """Begin without any names.
 
         Args:
-            wait_seconds_max: Longest wait for others to succeed.
+            wait_seconds_max: Longest wait for predecessors.
         """
         self._wait_seconds_max = wait_seconds_max
         self._waits: set[asyncio.Timeout] = set()
@@ -150,8 +150,8 @@ class AppendOrder:
         """Yield the place of an append; the append has failed if it did not succeed by the end of the block.
 
         Args:
-            name: Its own; empty if nothing will come after it.
-            after: The names of those before it. They may come later: calls are not served in order.
+            name: The append's name; empty if no other will follow it.
+            after: Names of its predecessors. They may arrive later, because calls are not served in order.
         """
         ends = [self._end_of(each) for each in after]
         end = self._end_of(name) if name else None
@@ -181,7 +181,7 @@ class AppendOrder:
         return end
 
 
-def _out_of_turn(problem: str) -> RpcFault:
+def _not_committed(problem: str) -> RpcFault:
     return RpcFault(grpc.StatusCode.FAILED_PRECONDITION, f"{problem}; nothing was written")
 
 
@@ -237,7 +237,7 @@ class AppendHandler:
         """Serve an append whose content is complete, once its predecessors have succeeded.
 
         Raises:
-            Exception: what `fault_of` takes.
+            Exception: any that `fault_of` accepts.
         """
         append = whole.append
         request = append.parameters

@@ -5,7 +5,7 @@
 The answer to an append that another one of the stream follows is held back, so that both go in one message, unless the
 successor takes long. Clients wait only for the last append of a transaction.
 
-Source: consumer/protocol/appends.proto. A failure that would end a call of its own ends its append alone.
+Source: consumer/protocol/appends.proto. A failure that would end a separate call ends its append alone.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Stream:
             if not self.is_cut_off:
                 raise
             problem = (
-                "the stream takes no answers, and others need the memory that its appends hold"
+                "the client reads no answers, and others need the memory that its appends hold"
             )
             raise RpcFault(grpc.StatusCode.RESOURCE_EXHAUSTED, problem) from None
         finally:
@@ -224,7 +224,9 @@ class _Stream:
             if task is not None and task.cancelling():
                 raise
             # The journal's committer was cancelled, not this task: the broker stops.
-            fault = RpcFault(grpc.StatusCode.UNAVAILABLE, "the append was given up")
+            fault = RpcFault(
+                grpc.StatusCode.UNAVAILABLE, "the append was cancelled: the broker is stopping"
+            )
         except Exception as error:
             fault = fault_of(error) or _unforeseen(error)
         else:
@@ -235,5 +237,5 @@ class _Stream:
 
 
 def _unforeseen(error: Exception) -> RpcFault:
-    logger.error("append.unforeseen", exc_info=error)
+    logger.error("append.unexpected_error", exc_info=error)
     return RpcFault(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}")

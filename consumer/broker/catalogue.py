@@ -135,7 +135,7 @@ def _problem_of(scan: Scan) -> str:
     if scan.tail is Tail.DAMAGED:
         return "its last transaction fails its checksum, though it was written whole"
     if scan.damaged:
-        return "bad bytes stand before valid transactions"
+        return "bad bytes before valid transactions"
     return ""
 
 

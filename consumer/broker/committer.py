@@ -146,7 +146,7 @@ class Committer:
         Without this record, the next start would take the missing bytes for acknowledged content that was lost.
 
         Raises:
-            StoreError: the disk failed, or the journal was deleted.
+            JournalStoreError: the disk failed, or the journal was deleted.
         """
         declared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._drops.append(_Drop(declared, spans=spans))
@@ -157,7 +157,7 @@ class Committer:
         """Record durably that the journal begins at an offset, bytes, so that the fragments before it may be removed.
 
         Raises:
-            StoreError: the disk failed, or the journal was deleted.
+            JournalStoreError: the disk failed, or the journal was deleted.
         """
         declared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._drops.append(_Drop(declared, first=first))
@@ -366,7 +366,7 @@ def _judge(plan: _Plan, pending: QueuedAppend, spec: JournalSpec) -> AppendOutco
 
 
 def _stopped() -> JournalStoreError:
-    stopped = OSError(errno.ECANCELED, "the broker stops in the middle of it")
+    stopped = OSError(errno.ECANCELED, "the broker stopped during the commit")
     return JournalStoreError(stopped, rolled_back=False)
 
 

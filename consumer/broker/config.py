@@ -31,31 +31,31 @@ def _bound(default: int, explanation: str) -> Any:
 class BrokerBounds:
     """Bounds of one broker process; a field's `help` says what it counts."""
 
-    message_bytes_max: int = _bound(8 * MEBIBYTE, "Largest message taken in, bytes.")
+    message_bytes_max: int = _bound(8 * MEBIBYTE, "Largest message received, bytes.")
     request_bytes_max: int = _bound(
         256 * 1024, "Largest request without its content, bytes; Apply has --message-bytes-max."
     )
-    calls_max: int = _bound(16_384, "Calls under way.")
-    calls_per_connection_max: int = _bound(4_096, "Calls under way on one connection.")
-    append_streams_max: int = _bound(1_024, "Streams of appends that are open.")
+    calls_max: int = _bound(16_384, "Calls in progress.")
+    calls_per_connection_max: int = _bound(4_096, "Calls in progress on one connection.")
+    append_streams_max: int = _bound(1_024, "Open append streams.")
     append_streams_per_connection_max: int = _bound(16, "The same on one connection.")
     append_streams_bytes_max: int = _bound(
         96 * MEBIBYTE,
-        "Content of appends that came in streams and are not done, bytes; with more, none is read, "
-        "and those that wait for others are refused.",
+        "Content of unfinished appends of streams, bytes; above it, no more is read, and appends "
+        "that wait for predecessors are refused.",
     )
-    append_after_max: int = _bound(64, "Appends that one append may come after.")
-    append_name_bytes_max: int = _bound(64, "Longest name of an append for those after it, bytes.")
+    append_after_max: int = _bound(64, "Predecessors that one append may name.")
+    append_name_bytes_max: int = _bound(64, "Longest name of a pipelined append, bytes.")
     appends_per_journal_max: int = _bound(
         256,
         "Appends of a journal whose content is being received; a further one takes the place of "
         "the one that has been silent longest.",
     )
-    readers_max: int = _bound(8_192, "Reads under way.")
-    readers_per_journal_max: int = _bound(1_024, "Reads under way of one journal.")
+    readers_max: int = _bound(8_192, "Reads in progress.")
+    readers_per_journal_max: int = _bound(1_024, "Reads in progress of one journal.")
     readers_bytes_max: int = _bound(
         64 * MEBIBYTE,
-        "Content on its way to readers, bytes; with more, it goes in small pieces, and readers "
+        "Content on its way to readers, bytes; above it, content goes in small pieces, and readers "
         "that take nothing are cut off.",
     )
 

@@ -225,7 +225,9 @@ def _unreadable(path: Path, detail: str) -> BrokerDataError:
     if path.name == "BOOT":
         advice = 'write {"term": N} into it, N no less than the number of starts so far'
     else:
-        advice = "put back what a backup has, or other ids, which make clients list journals anew"
+        advice = (
+            "restore it from a backup, or write other ids, which make clients list journals again"
+        )
     return BrokerDataError(str(path), f"cannot be read: {detail}; {advice}")
 
 

@@ -148,7 +148,7 @@ class Disk:
 
         Args:
             function: Its thread finishes even if the caller gives up.
-            give_back: Called on the loop, then, with what was opened for nobody.
+            give_back: Called on the loop in that case, with the opened resource.
         """
         opening = self.submit(function)
         try:
@@ -236,7 +236,7 @@ def _write_all(fd: int, buffers: Sequence[Buffer], position: int, flags: int = 0
         group = pending[:VECTORS_MAX]
         written = os.pwritev(fd, group, position, flags)
         if written <= 0:
-            raise OSError(f"a write at {position} took no byte")
+            raise OSError(f"a write at {position} wrote no bytes")
         position += written
         while pending and written >= len(pending[0]):
             written -= len(pending.pop(0))

@@ -60,7 +60,7 @@ class FragmentChecks:
 
         Raises:
             OSError: it could not be opened.
-            DamagedContentError: it has no sums of its blocks, and is damaged.
+            DamagedContentError: it has no checksums of its blocks, and is damaged.
         """
         known = self._sums.get(fragment.path)
         file = await self._disk.run_owned(partial(_open, fragment, known), _release)

@@ -120,7 +120,7 @@ class FragmentsHandler:
         try:
             self._disk.write_file(path, _PROBE)
             if path.read_bytes() != _PROBE or path not in self._directory.iterdir():
-                raise OSError(f"{path} does not read as it was written")
+                raise OSError(f"{path} reads back differently from what was written")
         finally:
             path.unlink(missing_ok=True)
 

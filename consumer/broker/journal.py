@@ -353,7 +353,7 @@ class LiveJournal:
             try:
                 await self._site.disk.run(self.store.close)
             except JournalStoreError as error:
-                logger.exception("journal.not_closed", journal=self.name, detail=str(error))
+                logger.exception("journal.close_failed", journal=self.name, detail=str(error))
             self.store = None
         if self._view is not None:
             self._view.file.release()

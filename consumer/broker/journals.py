@@ -71,7 +71,7 @@ class Journals:
             await self._site.disk.run(self._remove, directory.name)
         except OSError as error:
             # Without a catalogue entry, the next start removes the directory.
-            logger.warning("journal.not_removed", journal=entry.spec.name, detail=str(error))
+            logger.warning("journal.removal_failed", journal=entry.spec.name, detail=str(error))
 
     def _remove(self, name: str) -> None:
         source, target = self._root.journals / name, self._root.trash / name

@@ -142,7 +142,7 @@ class ApplyHandler:
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise RpcFault(
-                grpc.StatusCode.UNKNOWN, f"changes: journal {twice} stands in two of them"
+                grpc.StatusCode.UNKNOWN, f"changes: journal {twice} appears in two of them"
             )
         for change, name in zip(request.changes, names, strict=True):
             _check_allowed(claims.selector, change, name)

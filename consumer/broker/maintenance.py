@@ -82,7 +82,7 @@ class Maintenance:
             # Without this record, the next start would take them for lost.
             await served.committer.declare_beginning(expired[-1].end)
         except JournalStoreError as error:
-            logger.warning("fragments.not_expired", journal=journal.name, detail=str(error))
+            logger.warning("retention.failed", journal=journal.name, detail=str(error))
             return
         for fragment in expired:
             await self._delete(journal, fragment)

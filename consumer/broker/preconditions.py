@@ -63,7 +63,7 @@ def suspension_level(
         suspend: Of the append.
         is_empty: The journal has no content.
         flushed_seconds: For how long all content has been in sealed fragments; None if some is not.
-        flush_interval_seconds: Of the spec; 0 stands for a day.
+        flush_interval_seconds: Of the spec; 0 means a day.
     """
     if suspend not in (AppendRequest.SUSPEND_IF_FLUSHED, AppendRequest.SUSPEND_NOW):
         return None

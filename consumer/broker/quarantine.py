@@ -161,7 +161,9 @@ class JournalQuarantine:
         """
         content = self.content(entry)
         if target.exists():
-            raise BrokerDataError(str(target), f"{entry} cannot go there: something is there")
+            raise BrokerDataError(
+                str(target), f"cannot restore {entry} here: the path already exists"
+            )
         content.rename(target)
         self._disk.sync_directory(target.parent)
         shutil.rmtree(self.directory / entry, ignore_errors=True)

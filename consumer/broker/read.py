@@ -121,7 +121,7 @@ class ReadHandler:
 
         Raises:
             OSError: it could not be opened.
-            DamagedContentError: what is in it is not what was written.
+            DamagedContentError: its content is not what was written.
         """
         sealed = sealed_of(span)
         return journal.view.file.acquire() if sealed is None else await self._checks.open(sealed)
@@ -274,7 +274,7 @@ class _ReadStream:
         """Hold the file of a span; an open fragment that was sealed in the meantime is the same file.
 
         Returns:
-            False if the file went with its journal or its retention in the meantime, so that the span is no more.
+            False if the file was removed in the meantime, with its journal or by retention.
         """
         if (
             self._file is not None

@@ -76,7 +76,7 @@ def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJour
     """Recover a journal's directory, or create it. Blocking.
 
     Raises:
-        OSError, StoreError: the disk failed; it may be tried again.
+        OSError, JournalStoreError: the disk failed; it may be tried again.
     """
     aside = opening.quarantine or JournalQuarantine(disk, directory.parent)
     name = directory / NAME_FILE
@@ -100,7 +100,7 @@ def _was_used(directory: Path, aside: JournalQuarantine) -> bool:
     if not all(map(is_cut_off, logs)) or any(path.stat().st_size for path in others):
         return True
     if left:
-        aside.put(directory, why="the journal's making was cut short")
+        aside.put(directory, why="the journal's creation was interrupted")
     return False
 
 
@@ -214,7 +214,7 @@ class _Recovery:
             self._set_aside(later[0].path, "its append was never acknowledged")
             return replayed
         begin, end = later[0].begin, later[-1].end
-        damage = f"fragments [{begin}, {end}) stand beyond the logged end {replayed.end}"
+        damage = f"fragments [{begin}, {end}) are beyond the logged end {replayed.end}"
         return replace(replayed, end=end, unconfirmed=True, damage=(*replayed.damage, damage))
 
     def _settle_older_files(self, log: Log) -> None:
@@ -478,7 +478,7 @@ def _unsealed(directory: Path, log: Log, opening: Opening) -> list[SealedFragmen
             continue
         end = log.checkpoint.head
         if begin > end or size < end - begin:
-            raise _needs_repair(opening, f"{path.name} is not what its log says")
+            raise _needs_repair(opening, f"{path.name} does not match its log")
         sha1, _ = _sums(path, end - begin)
         found.append(SealedFragment(begin, end, sha1, int(path.stat().st_mtime), path))
     return found
@@ -516,5 +516,5 @@ def _sums(path: Path, length: int) -> tuple[bytes, BlockSums]:
 def _needs_repair(opening: Opening, detail: str) -> OSError:
     return OSError(
         errno.ENOSPC,
-        f"journal {opening.name} must be repaired, for which there is no room: {detail}",
+        f"journal {opening.name} needs repair, but the disk has no space for it: {detail}",
     )

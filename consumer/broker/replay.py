@@ -174,7 +174,7 @@ def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) 
         lost_power: Whether commits of this log were not synced, and the machine was started again since.
 
     Raises:
-        OSError: the disk failed, or the log is of a later version, which alone can tell what is there.
+        OSError: the disk failed, or the log is of a later version, which is needed to read it.
     """
     _require_known(log)
     begin = log.checkpoint.head

@@ -42,8 +42,8 @@ class SegmentRecycler:
         Args:
             disk: File operations.
             directory: Where they are; on the file system of the journals.
-            bytes_max: Of all together.
-            file_bytes_min: Of each.
+            bytes_max: Bound of all files together.
+            file_bytes_min: Least size of a file.
         """
         self._disk = disk
         self._directory = directory
@@ -168,10 +168,10 @@ class FreeSpace:
 
         Args:
             disk: File operations.
-            clock: Tells how old a look is.
+            clock: Tells the age of a measurement.
             directory: On the file system.
             spares: Files to give up before anything is refused.
-            floor_bytes: Must be left.
+            floor_bytes: Space that must stay free.
         """
         self._disk = disk
         self._clock = clock

@@ -74,9 +74,9 @@ class Admission:
         """Return the handler of a method with one request.
 
         Args:
-            inner: Serves a request of a caller with such claims.
+            inner: Serves a request of a caller with these claims.
             require: What the caller's token must permit.
-            parse: Makes the request of its wire form.
+            parse: Decodes the request from its wire form.
             bound: Of the request's length.
         """
 

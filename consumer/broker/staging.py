@@ -168,7 +168,7 @@ class StagedContent:
     @property
     def sum(self) -> bytes:
         """SHA-1 of the added content, 20 bytes; once settled. Requires `summed`."""
-        assert self.summed, "nobody wanted a sum"
+        assert self.summed, "the content is not summed"
         return self._sha1.digest()
 
     def _hash(self, chunks: Sequence[memoryview]) -> None:

@@ -133,7 +133,7 @@ class JournalStore:
         """Write a batch at the head and make it as durable as the policy says.
 
         Raises:
-            StoreError: the disk failed; the store is unusable from here on.
+            JournalStoreError: the disk failed; the store is unusable from here on.
         """
         log_size = self._log.size
         try:
@@ -210,7 +210,7 @@ class JournalStore:
         Requires `gains_by_spare`. The holder of the old file releases it.
 
         Raises:
-            StoreError: the disk failed; the store is unusable from here on.
+            JournalStoreError: the disk failed; the store is unusable from here on.
         """
         try:
             self._open.move_to_spare(spares, self.open_bytes)
@@ -222,7 +222,7 @@ class JournalStore:
         """Reserve offsets up to `end` durably, before they are shown without a sync.
 
         Raises:
-            StoreError: the disk failed; the store is unusable from here on.
+            JournalStoreError: the disk failed; the store is unusable from here on.
         """
         if self.state.synced or end <= self.state.reserved:
             return
@@ -243,7 +243,7 @@ class JournalStore:
         removed.
 
         Raises:
-            StoreError: the disk failed; the store is unusable from here on.
+            JournalStoreError: the disk failed; the store is unusable from here on.
         """
         if first <= (self.state.first or 0):
             return
@@ -263,7 +263,7 @@ class JournalStore:
         """Force unsynced commits to the disk.
 
         Raises:
-            StoreError: the disk failed; the store is unusable from here on.
+            JournalStoreError: the disk failed; the store is unusable from here on.
         """
         if not self._unsynced or self.failed:
             return
@@ -301,7 +301,7 @@ class JournalStore:
             dropped: Spans [begin, end) of sealed fragments that are about to be removed, bytes: declared holes, too.
 
         Raises:
-            StoreError: the disk failed; the store is unusable from here on.
+            JournalStoreError: the disk failed; the store is unusable from here on.
         """
         head = self.state.head if begin is None else begin
         assert head == self.state.head or not self.open_bytes, "seal before jumping"
@@ -363,7 +363,7 @@ class JournalStore:
         Requires an empty open fragment. The log's new checkpoint is the commit.
 
         Raises:
-            StoreError: the disk failed; the store is unusable from here on.
+            JournalStoreError: the disk failed; the store is unusable from here on.
         """
         assert not self.open_bytes, "seal before adopting"
         begin, end = self.state.head, self.state.head + length
@@ -391,7 +391,7 @@ class JournalStore:
         """Make everything durable and close the log; the file that readers see stays with its holders.
 
         Raises:
-            StoreError: the disk failed.
+            JournalStoreError: the disk failed.
         """
         if not self.failed:
             self.sync()

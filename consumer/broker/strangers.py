@@ -96,7 +96,7 @@ def settle_root(
         wall_seconds: The present time, which outranks any revision that may have been lost.
 
     Raises:
-        BrokerDataError: the catalogue is damaged or went back, and nobody accepted that.
+        BrokerDataError: the catalogue is damaged or went back, and no operator accepted that.
     """
     names = [path.name for path in (*root.journals.iterdir(), *root.trash.iterdir())]
     newest = max(map(create_revision_of, names), default=0)
@@ -155,7 +155,7 @@ def locked_quarantine(data_dir: Path) -> Iterator[JournalQuarantine]:
         BrokerDataError: there is no data directory, or a broker is using it.
     """
     if not (data_dir / "FORMAT").exists():
-        raise BrokerDataError(str(data_dir), "it is no data directory of a broker")
+        raise BrokerDataError(str(data_dir), "not the data directory of a broker")
     lock_fd = lock_root(data_dir)
     try:
         yield JournalQuarantine(Disk(), data_dir.resolve())
@@ -179,7 +179,7 @@ def restore_entry(data_dir: Path, entry: str) -> Path:
         content = quarantine.content(entry)
         found = next(each for each in quarantine.entries() if each.id == entry)
         if not found.reason.path:
-            raise BrokerDataError(str(content), "where it was is not known; move it by hand")
+            raise BrokerDataError(str(content), "its original path is unknown; move it by hand")
         target = root / found.reason.path
         if (content / NAME_FILE).exists() or (content.is_dir() and found.reason.journal):
             target = _journal_directory(root, found.reason.journal)

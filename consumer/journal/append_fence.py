@@ -56,7 +56,7 @@ class WriterEpochRegister:
         """Return the register of a writer.
 
         Args:
-            writer: Names it among all that append to the same journals. Who takes over from it has the same name, so
+            writer: Names it among all that append to the same journals. Its successor has the same name, so
                 that there are no more registers than writers.
             random_bytes: Source of values.
         """

@@ -132,10 +132,10 @@ def _is_done(journal: str, future: AnyFuture) -> bool:
     if not future.done():
         return False
     if future.cancelled():
-        raise JournalError(journal, "what an append waited for was cancelled")
+        raise JournalError(journal, "the append's dependency was cancelled")
     error = future.exception()
     if error is not None:
-        raise JournalError(journal, f"what an append waited for failed: {error}") from error
+        raise JournalError(journal, f"the append's dependency failed: {error}") from error
     return True
 
 
@@ -270,8 +270,8 @@ class AppendService:
         Args:
             client: Performs the appends; it must outlive the service.
             room_bytes: Bound on queued content that `wait_for_room` keeps to, bytes.
-            copies: Keeps late copies out; not of appends that have to do with registers themselves.
-            turns: Names appends, so that others can be sent before they are answered; None: those wait.
+            copies: Keeps late copies out, except of appends that use registers themselves.
+            turns: Names appends, so that dependent ones can be pipelined; if None, those wait for the answers.
         """
         self._client = client
         self._room_bytes = room_bytes
@@ -519,7 +519,7 @@ class AppendService:
         offset.
 
         Raises:
-            RegisterMismatchError: nobody can tell whether a copy has landed, or may yet.
+            RegisterMismatchError: it is unknown whether a copy has landed, or may yet.
         """
         while not group.landed:
             try:
@@ -550,7 +550,9 @@ class AppendService:
                 first = queue.groups.popleft()
                 self._count(-first.size)
                 first.future.set_exception(
-                    AppendOutcomeUnknownError(journal, "the append service was closed meanwhile")
+                    AppendOutcomeUnknownError(
+                        journal, "the append service was closed before the answer came"
+                    )
                 )
             if queue.groups:
                 self._poison(queue, self._closed_error(journal))

@@ -98,8 +98,8 @@ def decode_appends(message: bytes, *, head_bytes_max: int = HEAD_BYTES_MAX) -> l
 
     Raises:
         DecodeError: the message is malformed.
-        ValidationError: it has more appends, or an append has more in it, than anyone sends: objects made of it would
-            take many times its length.
+        ValidationError: it has more appends, or an append has more fields, than any client sends: objects made of it
+            would take many times its length.
     """
     if len(message) <= PLAIN_BYTES_MAX:
         request = AppendStreamRequest.FromString(message)
@@ -155,7 +155,7 @@ def _fields(message: memoryview) -> Iterator[_Field]:
         else:
             end = begin + _FIXED_BYTES.get(kind, -begin)
         if not position < begin <= end <= len(message):
-            raise DecodeError(f"no whole field begins at {position} of {len(message)} bytes")
+            raise DecodeError(f"truncated field at {position} of {len(message)} bytes")
         yield _Field(tag, message[position:end], message[begin:end])
         position = end
 
@@ -270,13 +270,11 @@ class AppendStream:
         failure = None if ended.cancelled() else ended.exception()
         code = failure.code() if isinstance(failure, grpc.aio.AioRpcError) else None
         if code is grpc.StatusCode.UNIMPLEMENTED and not self._heard:
-            error = _rpc_error(code, "the broker takes no streams of appends")
+            error = _rpc_error(code, "the broker does not support append streams")
         else:
             # Another code would describe the stream, but be taken for an append's outcome.
             problem = "it ended" if failure is None else str(failure)
-            error = _rpc_error(
-                grpc.StatusCode.UNAVAILABLE, f"the stream of appends broke: {problem}"
-            )
+            error = _rpc_error(grpc.StatusCode.UNAVAILABLE, f"the append stream broke: {problem}")
         answers, self._answers = self._answers, {}
         for future in answers.values():
             if not future.done():

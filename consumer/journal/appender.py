@@ -107,11 +107,11 @@ async def append_once(
         transport: Finds the broker.
         request: The parameters; `content` must be empty.
         content: What to append, in order; none at all makes a barrier.
-        in_turn: Its place among others. One that is before others, and cannot be sent in turn, goes without.
+        in_turn: Its place in the pipelined order. One without predecessors that cannot be pipelined is sent alone.
 
     Raises:
         AppendOutcomeUnknownError: the commit was sent and its answer lost.
-        OutOfTurnError: it comes after others, and the broker does not know that they succeeded; nothing was written.
+        PredecessorNotCommittedError: its predecessors are not known to have succeeded; nothing was written.
         JournalUnavailableError: no broker serves the journal now; nothing was written.
         EndpointError: no broker could be reached; nothing was written.
         RegisterMismatchError: this writer is fenced; nothing was written.
@@ -161,7 +161,7 @@ class _Append:
         peer = self._transport.peer_for(self._journal, primary=True)
         response = await self._append_streamed(peer) if self._goes_streamed(peer) else None
         if response is None:
-            self._require_no_turn()
+            self._require_no_predecessors()
             response = await self._exchanged(peer, self._open(peer), self._exchange)
         assert response is not None, "a stream has an answer, or fails"
         return self._checked(peer, response)
@@ -173,9 +173,12 @@ class _Append:
             peer.bulk.append_stream = None
         return response
 
-    def _require_no_turn(self) -> None:
+    def _require_no_predecessors(self) -> None:
         if self._in_turn is not None and self._in_turn.after:
-            problem = "its broker takes none in turn, or not those, or it is too long for a message"
+            problem = (
+                "the broker does not pipeline appends, its predecessors went to another broker, "
+                "or it is too long for one message"
+            )
             raise PredecessorNotCommittedError(self._journal, problem)
 
     def _goes_streamed(self, peer: Peer) -> bool:

@@ -101,7 +101,9 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
         raise ValidationError("address", f"{expected}, got {shown(endpoint)}: {error}") from error
     if url.username is not None:
         # Not shown, because it ends with a password, which would never be sent.
-        raise ValidationError("address", f"{expected} without a user name; tokens are made of keys")
+        raise ValidationError(
+            "address", f"{expected} without a user name; authorize with keys or a token instead"
+        )
     if url.query or url.fragment or port == 0:
         raise ValidationError("address", f"{expected} and a port above 0, got {shown(endpoint)}")
     if url.scheme == "unix" and url.path:
@@ -294,7 +296,7 @@ class ChannelCache:
         """Parse the default endpoint; nothing is opened yet.
 
         Args:
-            default_endpoint: Where requests go for which no member is known; several, separated by commas, of which the
+            default_endpoint: Endpoint for requests without a known member; several, separated by commas, of which the
                 next is asked when one cannot be reached.
             ca_file: Root certificates for https endpoints; the system's if absent.
             clock: Tells how long a channel has been idle.

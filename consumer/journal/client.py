@@ -95,14 +95,14 @@ class JournalClient:
                 separated by commas, of which the next is asked when one cannot be reached.
             auth: Signs requests; none are signed if absent.
             zone: The caller's zone; reads prefer brokers there.
-            route_cache_size: Routes kept so as to ask the right broker directly; 0 always asks `address`.
+            route_cache_size: Routes kept in order to ask the right broker directly; 0 always asks `address`.
             route_ttl_seconds: Age at which a route is forgotten.
             patience_seconds: How long to repeat what is safe to repeat; 0 tries once.
             ca_file: Root certificates for https; the system's if absent.
-            channels: Lead to brokers in place of gRPC channels to `address`, if given.
-            chunk_bytes: Sent in one message of a long append; brokers give up on one that takes more than a second.
-            whole_bytes_max: Sent at once in an append that fits into one message, to brokers that take such; as much
-                as `chunk_bytes` if absent.
+            channels: Replace the gRPC channels to `address`, if given.
+            chunk_bytes: Content of one message of a long append; brokers abort one that takes more than a second.
+            whole_bytes_max: Largest content sent as a single message, to brokers that support this; `chunk_bytes` if
+                absent.
             clock: Times patience.
 
         Raises:
@@ -201,15 +201,15 @@ class JournalClient:
 
         Args:
             journal: Its name; may carry `;meta`.
-            offset: First byte wanted; -1 is the write head of now.
-            block: Wait at the write head, for ever, instead of ending there.
+            offset: First byte wanted; -1 is the present write head.
+            block: Wait at the write head without limit, instead of ending there.
             end_offset: End before this byte; 0 is no end.
             metadata_only: End with the first answer, which sets `write_head` and `fragment`.
             begin_mod_time: Skip stored fragments last modified before, Unix seconds.
             min_etcd_revision: Let the broker wait until it has seen this revision.
-            linger_seconds: At the write head, take what is appended so much later, and with it what follows meanwhile:
-                less work for who is in no hurry. 0 to 0.25; brokers of Gazette do not linger.
-            guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
+            linger_seconds: Delay of content at the write head, so that more of it comes at once: less work for a reader
+                that can wait. 0 to 0.25; brokers of Gazette do not linger.
+            guard: Ends the read with JournalReplacedError if the journal no longer holds what was read before.
 
         Raises:
             ValidationError: an argument is malformed.
@@ -259,17 +259,17 @@ class JournalClient:
             union_registers: Set in the registers with the append.
             subtract_registers: Removed from them, before the union.
             min_etcd_revision: Let the broker wait until it has seen this revision.
-            retry: Repeat what wrote nothing for a passing reason, for the client's patience.
-            in_turn: Its place among other appends that are under way; it is then tried once.
+            retry: Repeat transient failures that wrote nothing, for the client's patience.
+            in_turn: Its place in the pipelined order; such an append is tried once.
 
         Returns:
             The broker's answer; `commit` says where the bytes are. It has their SHA-1 only if they were appended by a
-            call of their own: brokers that take streams of appends do not sum those.
+            separate call: brokers do not sum the appends of streams.
 
         Raises:
             ValidationError: an argument is malformed.
             AppendOutcomeUnknownError: the bytes may or may not be there.
-            OutOfTurnError: it comes after others, and the broker cannot tell that they succeeded; nothing was written.
+            PredecessorNotCommittedError: its predecessors are not known to have succeeded; nothing was written.
             RegisterMismatchError: fenced; nothing was written.
             WrongAppendOffsetError: the write head is elsewhere; nothing was written.
             JournalError: another refusal; nothing was written.
@@ -396,7 +396,7 @@ class JournalClient:
 
         Args:
             journal: Its name.
-            discard_damaged: Give damaged bytes up: they become holes, which readers jump over.
+            discard_damaged: Give up damaged bytes: they become holes, which readers skip.
 
         Raises:
             JournalError: the journal does not exist.

@@ -120,7 +120,7 @@ class OffsetGuard:
             epoch: In which was read what is below the reader's offset; None: not known, so that only the write head can
                 contradict the offset.
             read_through: Everything below it was read when `epoch` was remembered, bytes.
-            starts_at: Where reading begins, bytes; above `read_through`, it passes over what nobody has read.
+            starts_at: Where reading begins, bytes; above `read_through`, it skips content that was not read.
             patience_seconds: How long the write head may be below the offset.
             on_epoch: Told the epoch of what is read from now on, at the beginning and whenever it is another.
         """

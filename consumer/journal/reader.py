@@ -202,7 +202,7 @@ class Reader:
             request: What to read.
             clock: Times how long a read that does not block is tried.
             linger_seconds: See `broadsheet.consumer.protocol.call_metadata`.
-            guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
+            guard: Ends the read with JournalReplacedError if the journal no longer holds what was read before.
 
         Raises:
             ValidationError: the request is malformed, or lingers for too long.

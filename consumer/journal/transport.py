@@ -107,7 +107,7 @@ def error_of_status(journal: str, status: Status.ValueType, detail: str = "") ->
     kind = _ERROR_BY_STATUS.get(status)
     name = Status.Name(status) if status in Status.values() else str(status)
     if kind is None:
-        return JournalProtocolError(journal, f"status {name} is no answer to this request")
+        return JournalProtocolError(journal, f"unexpected status {name} for this request")
     if kind is JournalUnavailableError:
         return JournalUnavailableError(journal, detail or name)
     return kind(journal, detail)

@@ -66,7 +66,7 @@ def validate_alphabet(
 
     Args:
         text: The identifier.
-        field_path: Where it stands.
+        field_path: Path of its field.
         symbols: What it may hold beside letters and numbers.
         bytes_range: Shortest and longest length, bytes, both inclusive.
 

@@ -117,7 +117,7 @@ def validate_append_request(request: AppendRequest, *, first: bool) -> None:
         first: Whether it opens the stream and so carries every parameter; later ones carry only content.
 
     Raises:
-        ValidationError: a parameter is malformed, or stands in the wrong message.
+        ValidationError: a parameter is malformed, or is in the wrong message.
     """
     if first:
         _validate_append_parameters(request)

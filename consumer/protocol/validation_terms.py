@@ -53,7 +53,7 @@ def validate_label(label: Label, parent: str = "", *, prefix_allowed: bool = Fal
     """Check one label; `prefix` may be set in selectors only.
 
     Raises:
-        ValidationError: its name or value is malformed, or it is a prefix where none may stand.
+        ValidationError: its name or value is malformed, or it is a prefix where none is allowed.
     """
     validate_token(label.name, below(parent, "name"), bytes_range=LABEL_NAME_BYTES)
     validate_alphabet(
@@ -62,7 +62,7 @@ def validate_label(label: Label, parent: str = "", *, prefix_allowed: bool = Fal
     require(
         prefix_allowed or not label.prefix,
         below(parent, "prefix"),
-        "expected false, prefixes may stand in selectors only, got true",
+        "expected false, prefixes are allowed in selectors only, got true",
     )
 
 

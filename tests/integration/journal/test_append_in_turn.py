@@ -114,7 +114,7 @@ async def test_other_brokers_appends_are_waited_for_by_the_client(journals: Jour
     """Only what one broker appends can be in turn: it cannot know of another's."""
     elsewhere = AppendToken("http://127.0.0.1:1", b"one")
 
-    with pytest.raises(PredecessorNotCommittedError, match="or not those"):
+    with pytest.raises(PredecessorNotCommittedError, match="went to another broker"):
         await journals.append(SECOND, b"2", in_turn=Pipelined(b"two", (elsewhere,)))
 
 

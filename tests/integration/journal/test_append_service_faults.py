@@ -149,7 +149,7 @@ async def test_service_fails_what_waits_for_a_failed_dependency(how: str) -> Non
             commit.set_exception(OSError("disk full"))
         else:
             commit.cancel()
-        with pytest.raises(JournalError, match="what an append waited for"):
+        with pytest.raises(JournalError, match="the append's dependency"):
             await asyncio.wrap_future(acknowledged)
         later = service.append("abcd", b"later")
         elsewhere = await asyncio.wrap_future(service.append("efgh", b"fine"))

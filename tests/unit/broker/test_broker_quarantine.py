@@ -68,7 +68,7 @@ def test_leftovers_of_an_interrupted_making_are_kept(tmp_path: Path) -> None:
 
     assert recovered.store.head == 0
     (entry,) = JournalQuarantine(UnsyncedDisk(), tmp_path).entries()
-    assert entry.reason.why == "the journal's making was cut short"
+    assert entry.reason.why == "the journal's creation was interrupted"
     assert (
         JournalQuarantine(UnsyncedDisk(), tmp_path).content(entry.id) / "commit-0000000001"
     ).read_bytes() == b"BSLOG"
@@ -174,7 +174,7 @@ def test_entries_are_restored_or_purged_one_by_one(tmp_path: Path) -> None:
     by_journal = {each.reason.journal: each.id for each in quarantine.entries()}
 
     quarantine.purge(by_journal["a/second"])
-    with pytest.raises(BrokerDataError, match="something is there"):
+    with pytest.raises(BrokerDataError, match="already exists"):
         quarantine.restore(by_journal["a/first"], tmp_path)
     quarantine.restore(by_journal["a/first"], tmp_path / "back")
 

@@ -204,11 +204,14 @@ class Committer:
 
     async def _advance(self, store: JournalStore) -> None:
         spec = self._journal.entry.spec
+        # The spec records an offset beyond the head: skip to it. The first roll seals the open
+        # fragment, which must be empty for that.
         if spec.suspend.offset > store.head:
             await self._roll(store)
             await self._roll(store, begin=spec.suspend.offset)
         if self._drops:
             await self._declare(store)
+        # Appends without content do not need a new fragment.
         has_content = bool(self._queue and self._queue[0].content.length)
         if self._roll_wanted or (has_content and self._is_roll_due(store, spec)):
             self._roll_wanted = False
@@ -223,10 +226,12 @@ class Committer:
             await self._perform(store, plan)
         except JournalStoreError as error:
             self._fail(plan, error)
+            # A full disk refuses a batch before the store is touched, which stays usable then.
             if store.failed:
                 raise
             return
         except BaseException:
+            # Cancelled, perhaps while a thread still writes, so the outcome is unknown.
             self._fail(plan, _stopped())
             raise
         for pending, outcome in plan.taken:
@@ -258,16 +263,19 @@ class Committer:
         room = max(spec.fragment.length - store.open_bytes, 0)
         while self._queue:
             content = self._queue[0].content
+            # Strictly above: the append that fills a fragment may exceed its length.
             is_full = plan.bytes > room or plan.bytes + content.length > BATCH_BYTES_MAX
             if plan.contents and content.length and (is_full or _is_adopted(content, spec)):
                 break
             pending = self._queue.popleft()
             plan.taken.append((pending, _judge(plan, pending, spec)))
+            # An adopted file is a commit by itself, so nothing may join it.
             if plan.contents and _is_adopted(plan.contents[0], spec):
                 break
         return plan
 
     async def _perform(self, store: JournalStore, plan: _Plan) -> None:
+        # Barriers and refusals change nothing.
         if not plan.contents and not plan.confirms:
             return
         registers = (
@@ -301,6 +309,7 @@ class Committer:
         try:
             self._site.free_space.require(length)
         except OSError as error:
+            # Nothing was written yet, so clients get a refusal instead of an unknown outcome.
             raise JournalStoreError(error, rolled_back=True) from error
         store.reserve(store.head + length)
         store.commit(batch)

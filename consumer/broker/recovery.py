@@ -97,6 +97,7 @@ def _was_used(directory: Path, aside: JournalQuarantine) -> bool:
     left = [path for path in directory.iterdir() if path.suffix != ".new"]
     logs = [generation_path(directory, LOG_STEM, each) for each in generations(directory, LOG_STEM)]
     others = [path for path in left if path not in logs]
+    # A complete log or any content is worth recovering, whether the name was lost or never written.
     if not all(map(is_cut_off, logs)) or any(path.stat().st_size for path in others):
         return True
     if left:
@@ -185,6 +186,8 @@ class _Recovery:
                 break
         begins = [int(path.stem, 16) for path in self._directory.glob("*.open")]
         begin = max([*begins, *(fragment.end for fragment in self._sealed())], default=0)
+        # Every log was interrupted at its creation, or none exists, so there are no records to
+        # salvage.
         if damaged is None:
             newest = self._generations[-1] if self._generations else 0
             damaged = generation_path(self._directory, LOG_STEM, newest)
@@ -225,6 +228,8 @@ class _Recovery:
                 continue
             if path.stat().st_size == 0:
                 path.unlink()
+            # It cannot end at the checkpoint: it begins after it, or its bytes are already sealed
+            # or declared lost.
             elif begin > log.checkpoint.head or self._is_covered(begin, log.checkpoint):
                 self._set_aside(path)
             else:
@@ -256,6 +261,8 @@ class _Recovery:
             replayed = replay(self._disk, log, file, lost_power=is_power_lost(log, self._opening))
             if log.salvaged:
                 length = os.fstat(file.fd).st_size
+                # Without checkpoint and records, the file's length is the only bound of the
+                # acknowledged content.
                 replayed = replace(replayed, end=replayed.end + length)
             length = replayed.end - log.checkpoint.head
             # A log is torn by an interrupted write or by damage; only damage leaves more content

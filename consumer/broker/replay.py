@@ -89,6 +89,7 @@ def read_log(path: Path) -> Log | None:
     records = _records(scan, path) if scan else []
     if scan is None or not records or not isinstance(records[0], Checkpoint):
         return None
+    # The real checkpoint may be among the bad bytes before the first frame.
     return None if scan.frames[0].after_damage else _log_of(records[0], records[1:], scan, path)
 
 
@@ -139,6 +140,7 @@ def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path:
     commits: list[Commit] = []
     sequence, reserved, first = checkpoint.sequence, checkpoint.reserved, checkpoint.first
     for record in records:
+        # A gap is damage even if every frame that is left verifies.
         if record.sequence != sequence + 1:
             damage.append(f"{path.name}: record {sequence + 1} is missing")
         sequence = record.sequence
@@ -194,6 +196,8 @@ def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) 
             _extend(spans, (commit.begin, commit.end))
         registers = registers if commit.registers is None else commit.registers
         cursor = commit.end
+    # After a power loss without syncs, a damaged last record was never durable, and is dropped like
+    # any bad tail.
     if log.lost is not None and not lost_power:
         end = _end_of_lost(log.lost, cursor, begin + os.fstat(file.fd).st_size)
         damage.append(f"bytes [{cursor}, {end}) are in a record that fails its checksum")
@@ -242,6 +246,7 @@ def _end_of_lost(lost: bytes, cursor: int, file_end: int) -> int:
 def _verified(disk: Disk | None, commit: Commit, file: ContentFile, begin: int) -> bool:
     position = commit.begin - begin
     if commit.content is not None and disk is not None:
+        # One sync made a record with content durable, but not the file, which may lack the content.
         disk.write_at(file.fd, [commit.content], position)
         return True
     try:

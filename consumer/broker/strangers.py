@@ -69,6 +69,8 @@ def fate_in_trash(name: str, known: Known, *, is_trusted: bool) -> StrangerFate:
         is_trusted: Whether the catalogue is whole.
     """
     is_deleted = name not in known.live and _INCARNATION.fullmatch(name) is not None
+    # Without a trusted catalogue, a missing entry does not prove that the deletion was
+    # acknowledged.
     return StrangerFate.REMOVE if is_trusted and is_deleted else StrangerFate.QUARANTINE
 
 
@@ -115,6 +117,7 @@ def settle_root(
     if problem:
         logger.error("catalogue.loss_accepted", path=str(stored.path), detail=problem)
         quarantine.put_copy(root.catalogue, why=f"damaged catalogue: {problem}")
+        # Clients may have seen the lost revisions, so the next one must exceed them all.
         stored = replace(stored, revision=max(stored.revision, newest, wall_seconds) + 1)
     _settle(root, quarantine, Known.of(stored), is_trusted=not problem)
     return stored

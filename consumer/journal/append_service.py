@@ -432,6 +432,7 @@ class AppendService:
                     queue.under_way_since = asyncio.get_running_loop().time()
                     response = await self._perform(group)
                 except ConsumerError as error:
+                    # Later appends of the journal must not overtake a failed one.
                     self._poison(queue, error)
                     return
                 queue.under_way_since = None
@@ -441,6 +442,7 @@ class AppendService:
         finally:
             queue.draining = False
             queue.under_way_since = None
+            # A poisoned queue is kept, so that it refuses later appends.
             if not queue.groups and queue.poison is None:
                 del self._queues[journal]
 
@@ -474,6 +476,8 @@ class AppendService:
                     raise
                 failed = error
             except PredecessorNotCommittedError:
+                # Nothing was written: send it again, without pipelining, once the predecessors are
+                # answered.
                 group.future.turn = None
                 await succeed(request.journal, group.after)
                 continue
@@ -509,6 +513,8 @@ class AppendService:
 
     def _fence_or_none(self, group: AppendGroup) -> DuplicateFence | None:
         request = group.request
+        # Appends that use registers themselves are not fenced; those without content leave no copy
+        # behind.
         has_own = request.HasField("check_registers") or request.HasField("union_registers")
         if self._copies is None or has_own or not group.size:
             return None
@@ -535,6 +541,7 @@ class AppendService:
             else:
                 fence.on_landed()
                 return response
+        # The barrier's answer tells the write head, an upper bound of where the copy ended.
         return await self._client.append(group.request.journal, b"", retry=False)
 
     def _poison(self, queue: AppendQueue, error: BaseException) -> None:
@@ -546,6 +553,7 @@ class AppendService:
 
     def _fail_unfinished(self) -> None:
         for journal, queue in self._queues.items():
+            # Unlike the later groups, the one in progress may have been written.
             if queue.groups and queue.groups[0].under_way:
                 first = queue.groups.popleft()
                 self._count(-first.size)

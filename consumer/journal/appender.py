@@ -243,11 +243,13 @@ class _Append:
 
     async def _exchange_whole(self, call: AppendUnderWay) -> AppendResponse | None:
         """Return the answer; None if the broker does not support such appends."""
+        # The single message includes the commit, so a lost answer leaves the outcome unknown.
         self._commit_sent = True
         try:
             return await call
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                # The broker does not know the method, so it certainly wrote nothing.
                 self._commit_sent = False
                 return None
             raise
@@ -277,6 +279,8 @@ class _Append:
         if comes_after and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             return PredecessorNotCommittedError(self._journal, str(error.details()))
         translated = error_of_rpc(peer.endpoint, error)
+        # After the commit, only codes that precede the broker's work prove that nothing was
+        # written.
         if self._commit_sent and error.code() not in _REFUSING_CODES:
             return self._unknown(str(translated))
         return translated
@@ -289,6 +293,7 @@ class _Append:
         try:
             validate_append_response(response)
             require(
+                # An earlier OK would acknowledge content that the broker cannot have.
                 response.status != Status.OK or self._commit_sent,
                 "status",
                 "expected no OK before the commit was sent",

@@ -316,6 +316,7 @@ class Reader:
         if response.HasField("header"):
             self._transport.learn(self.journal, response.header)
         if response.status == Status.OK:
+            # The first answer has all that a metadata-only read asks for.
             self._finished = self._request.metadata_only
             if self._finished:
                 self._drop_call()
@@ -354,7 +355,8 @@ class Reader:
         self._transport.channels.track(peer.endpoint, self._call)
         self._heard = False
         if self._guard is not None:
-            self._guard.looked = False  # the cause of this end may also have replaced the journal.
+            # Look again after this read, because what ends it may have replaced the journal.
+            self._guard.looked = False
         self._progress.on_opened()
 
     async def _find_head(self) -> None:
@@ -415,6 +417,7 @@ class Reader:
             await self._pause(error)
         elif status in UNASSIGNED:
             await self._pause(error)
+        # Possibly transient: another broker may not yet know a journal that was just applied.
         elif isinstance(error, (JournalNotFoundError, JournalProtocolError)):
             await self._refused(error)
         else:
@@ -423,6 +426,7 @@ class Reader:
     async def _on_rpc_error(self, error: grpc.aio.AioRpcError) -> None:
         self._transport.note_failure(self.journal, error)
         had_its_time = self._request.block or self._heard
+        # The deadline ends every long stream. Only a non-blocking read that got nothing has failed.
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and had_its_time:
             return
         if error.code() == grpc.StatusCode.DATA_LOSS:
@@ -446,6 +450,7 @@ class Reader:
         if self._waiting_since is None:
             self._waiting_since = now
         waited_seconds = now - self._waiting_since
+        # Patience counts from the first failure since the last content.
         if not self._request.block and waited_seconds > self._transport.patience_seconds:
             raise error
         _log.warning(

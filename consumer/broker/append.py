@@ -67,7 +67,7 @@ class _End:
 
     def __init__(self) -> None:
         self.succeeded: bool | None = None
-        """None until it has ended."""
+        """None until the outcome is known."""
         self._ended = Signal()
 
     def set(self, *, succeeded: bool) -> None:
@@ -143,7 +143,7 @@ class AppendOrder:
         self._wait_seconds_max = wait_seconds_max
         self._waits: set[asyncio.Timeout] = set()
         self._ends: dict[bytes, _End] = {}
-        """Whether it succeeded, by name, oldest first."""
+        """Outcomes by name, oldest first."""
 
     @contextmanager
     def turn(self, name: bytes, after: Iterable[bytes]) -> Iterator[AppendTurn]:
@@ -431,6 +431,7 @@ class AppendHandler:
                 if early is not None:
                     return early
                 raise stream_fault("unexpected EOF")
+            # The broker's own work does not count against the client's rate.
             pace.pause()
             chunk = _chunk_of(message)
             counts.total += 1

@@ -48,7 +48,7 @@ class AppendStreamHandler:
         self._journals = journals
         self._limits = limits
         self._streams: set[_Stream] = set()
-        """Those that are open."""
+        """Open streams."""
 
     async def serve(self, requests: object, context: Context) -> None:
         """Serve one stream until the client half-closes or the broker stops; appends taken by then are answered."""
@@ -71,7 +71,7 @@ class _Batch:
 
     def __init__(self, appends: Sequence[WholeAppend]) -> None:
         self.size = sum(whole.size for whole in appends) + len(appends) * APPEND_BYTES
-        """Bytes that they hold."""
+        """Bytes of their contents."""
         self._left = len(appends)
 
     def is_last(self) -> bool:
@@ -95,22 +95,22 @@ class _Stream:
         self._streams = streams
         self._timeout = asyncio.timeout(None)
         self.held = 0
-        """Bytes of messages with appends that are not done."""
+        """Bytes of messages with unfinished appends."""
         self.silent_since: float | None = None
-        """When the write of answers that is under way began, on the loop's clock."""
+        """Time when the present write of answers began, on the loop's clock; None while there is none."""
         self.is_cut_off = False
         self._context = context
         self._under_way = self._under_way_bytes = 0
         self._ended = asyncio.Event()
         """Set whenever an append has been answered."""
         self._awaited: Counter[bytes] = Counter()
-        """Names that appends under way come after, and how many of them."""
+        """Names of predecessors, and the number of appends in progress that wait for each."""
         self._answers: list[tuple[AppendStreamResponse.Answer, int]] = []
-        """Not sent yet, and the bytes of each append's content."""
+        """Answers not sent yet, each with the length of the append's content."""
         self._answered = asyncio.Event()
-        """Set when they are to be sent."""
+        """Set when the answers are to be sent."""
         self._holding: asyncio.TimerHandle | None = None
-        """Sends them at the latest."""
+        """Timer that sends held answers at the latest."""
 
     async def run(self, until_stopping: Callable[[], Coroutine[object, object, None]]) -> None:
         try:

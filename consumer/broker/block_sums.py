@@ -48,12 +48,12 @@ class BlockSums:
 
     def __init__(self) -> None:
         self._complete = bytearray()
-        """Shared by all forks: of blocks that all of them agree on."""
+        """Checksums of the blocks on which all forks agree; shared by them."""
         self._fresh = bytearray()
-        """Of blocks behind these that this fork has completed."""
+        """Checksums of the later blocks that this fork has completed."""
         self._tail = xxh3_64()
         self.length = 0
-        """Of the content, bytes."""
+        """Length of the content, bytes."""
 
     def fork(self) -> BlockSums:
         """Return a copy to extend, which takes effect once it is settled. Requires that this one is settled."""
@@ -104,7 +104,7 @@ class StoredSums:
 
     def __init__(self, length: int, sums: bytes) -> None:
         self.length = length
-        """Of the content, bytes."""
+        """Length of the content, bytes."""
         self._sums = sums
 
     def first_bad(self, position: int, content: Buffer) -> BlockSpan | None:

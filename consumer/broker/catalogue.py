@@ -147,12 +147,12 @@ class Catalogue:
         self._directory = directory
         self._group = group
         self._writing = asyncio.Lock()
-        """One transaction at a time reaches the disk: each is judged against the one before."""
+        """Serializes transactions, because each is judged against the state that the previous one left."""
         self._log: LogWriter | None = None
         self._generation = 0
         self._observers: list[Callable[[CatalogueUpdate], None]] = []
         self.entries: SortedDict[str, CatalogueEntry] = SortedDict()
-        """By name; text order of code points is byte order of UTF-8."""
+        """Entries by name; text order of code points is byte order of UTF-8."""
         self.revision = 0
         self.changed = Signal()
 
@@ -209,6 +209,7 @@ class Catalogue:
             OSError: the disk failed; nothing was applied.
         """
         outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        # In a separate task, because a cancelled caller must not interrupt the write.
         self._group.start_soon(self._apply_in_turn(changes, outcome), name="catalogue.apply")
         return await asyncio.shield(outcome)
 
@@ -231,6 +232,7 @@ class Catalogue:
             self.entries[change.delete] for change in changes if change.delete in self.entries
         )
         upserts = [change.upsert for change in changes if change.HasField("upsert")]
+        # Deletions of absent journals need no new revision.
         if not removed and not upserts:
             return True
         revision = self.revision + 1

@@ -212,9 +212,9 @@ class LogWriter:
         self.path = path
         self.fd = fd
         self.size = size
-        """Bytes written so far, zeros ahead not counted."""
+        """Bytes written so far, without the zeros ahead."""
         self._prepared = size
-        """Where zeros written ahead end, bytes."""
+        """End of the zeros written ahead, bytes."""
         self._frames = 0
 
     @staticmethod

@@ -19,7 +19,7 @@ class ContentFile:
     def __init__(self, fd: int, *, sums: Sums | None = None) -> None:
         self.fd = fd
         self.sums = sums
-        """What content is verified by; None reads it as it is. Replaced as the file grows."""
+        """Checksums that verify the content; None reads it without verification. Replaced as the file grows."""
         self._holders = 1
 
     @staticmethod

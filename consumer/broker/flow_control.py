@@ -40,7 +40,7 @@ class MinimumRate:
         self._timeout = asyncio.timeout(None)
         self._given_up = ""
         self.waits_since: float | None = None
-        """Since when the client is waited for, monotonic seconds; None while it is not."""
+        """Time since which the broker waits for the client, monotonic seconds; None while it does not."""
 
     def give_up(self, problem: str) -> None:
         """Cut the client off now, if the broker is waiting for it."""

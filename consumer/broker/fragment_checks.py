@@ -45,9 +45,9 @@ class FragmentChecks:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._sums: WeakValueDictionary[Path, StoredSums] = WeakValueDictionary()
-        """Those that some reader has."""
+        """Checksums in use by readers."""
         self._running: dict[Path, asyncio.Future[FragmentVerdict]] = {}
-        """Readers of one fragment share its verification."""
+        """Verifications in progress, shared by all readers of a fragment."""
         self._damaged: dict[Path, tuple[_Identity, tuple[BlockSpan, ...]]] = {}
 
     @property

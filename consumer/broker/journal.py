@@ -82,9 +82,9 @@ class InlineCommits:
         self._bytes_max = bytes_max
         self._pending = 0
         self._typical_seconds = 0.0
-        """Mean of the latest, stalls counted as no longer than `STALL_SECONDS`."""
+        """Mean of the latest commit times, in which stalls count as at most `STALL_SECONDS`."""
         self._rests_until = 0.0
-        """The loop makes no commit before, on the monotonic clock, seconds."""
+        """Time before which the loop makes no commit, on the monotonic clock, seconds."""
 
     @contextmanager
     def pending(self) -> Iterator[None]:
@@ -182,12 +182,12 @@ class LiveJournal:
         """Appends whose content is being received."""
         self.deleted = False
         self.store: JournalStore | None = None
-        """Touched by the committer only."""
+        """Used by the committer only."""
         self.store_error = ""
-        """Why the journal cannot be written, for people; empty if it can."""
+        """Reason why the journal cannot be written, for people; empty if it can."""
         self.index = FragmentIndex()
         self.identity = UNKNOWN.message()
-        """Which incarnation of the journal this is, and how its content descends from what earlier openings had."""
+        """Identity of the content: its incarnation, and the epochs of its openings."""
         self._view: JournalView | None = None
 
     @property

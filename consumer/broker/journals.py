@@ -32,7 +32,7 @@ class Journals:
         self._root = root
         self._served: dict[str, Served] = {}
         self.stopping = False
-        """Blocked readers and watchers end."""
+        """True while the broker stops: blocked readers and watchers end."""
 
     def __iter__(self) -> Iterator[Served]:
         return iter(list(self._served.values()))

@@ -32,9 +32,9 @@ class Level:
         self.bound: int = getattr(bounds, name)
         self.in_use = self.peak = 0
         self.refused = 0
-        """What was refused or cut off for it, since the start."""
+        """Number of requests refused or streams cut off at this bound since the start."""
         self.fell = Signal()
-        """Some were given back."""
+        """Notified when bytes are given back."""
 
     @property
     def is_over(self) -> bool:
@@ -65,9 +65,9 @@ class CountedReader:
         self._readers = readers
         self._cut_off = cut_off
         self.held = 0
-        """Bytes read for it that have not left."""
+        """Bytes read for it that are not yet sent."""
         self.silent_since: float | None = None
-        """When the write under way began, monotonic seconds."""
+        """Time when the present write began, monotonic seconds."""
         self.in_writing = 0
         """Bytes of that write."""
         self.is_cut_off = False
@@ -103,6 +103,7 @@ class CountedReader:
     def sending(self, counted: int) -> Iterator[None]:
         """Record a write of held bytes, which are free after it. gRPC keeps the bytes of a write that fails."""
         self.silent_since, self.in_writing = self._readers.now(), counted
+        # Not in a `finally`, because the bytes of a failed write are free only when the call ends.
         yield
         self.silent_since, self.in_writing = None, 0
         self.give_back(counted)
@@ -139,6 +140,7 @@ class ReaderBytes:
         for reader in stalled(self._readers, missing, self.now() - STALLED_SECONDS):
             self.level.refused += 1
             reader.cut_off()
+        # A little is always granted, so that every reader goes on.
         return min(wanted, CHUNK_BYTES_LEAST)
 
 
@@ -182,7 +184,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """By bound, since the start."""
+        """Refusals by bound, since the start."""
 
     def require(self, value: int, bounds: BrokerBounds, name: str, field_path: str) -> None:
         """Check one number of a request.

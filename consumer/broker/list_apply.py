@@ -72,11 +72,13 @@ class ListHandler:
         resume = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
         while not self._journals.stopping:
             matched = self._matched(request, claims)
+            # A deletion changes the number, and any other change the newest revision.
             state = (len(matched), max((entry.mod_revision for entry in matched), default=0))
             # A resumed watch gets one snapshot after the revision it has seen, changed or not.
             if self._catalogue.revision > resume and state != sent:
                 sent = state
                 await self._send(matched, context)
+                # An empty message ends a snapshot of a watch.
                 await context.write(ListResponse())
             else:
                 await self._catalogue.changed.wait()

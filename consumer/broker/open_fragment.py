@@ -50,21 +50,20 @@ class OpenFragment:
     """Write side of an open fragment."""
 
     def __init__(self, disk: Disk, directory: Path, begin: int) -> None:
-        """Create or open the file of the fragment that begins at an offset, bytes; ignores existing content."""
         self._disk = disk
         self._directory = directory
         self.begin = begin
-        """First byte, bytes."""
+        """First offset, bytes."""
         self.sums = BlockSums()
-        """Of what was committed."""
+        """Checksums of the committed content."""
         self.file = ContentFile.open_growing(self.path)
         self.file.sums = self.sums
         self.sha1 = hashlib.sha1(usedforsecurity=False)
-        """Of what was committed."""
+        """SHA-1 of the committed content."""
         self._used_bytes = 0
-        """Length of the file when it was a spare."""
+        """Length of the recycled file before its reuse."""
         self._has_looked = False
-        """For a spare."""
+        """True once a recycled file was looked for."""
 
     @property
     def path(self) -> Path:

@@ -82,6 +82,8 @@ class ReadHandler:
             async with timeout:
                 await self._read(request, claims, context, account)
         except TimeoutError:
+            # The timeout is also how a stalled reader is cut off; otherwise it is the end of the
+            # claims, which ends the read cleanly.
             if account.is_cut_off:
                 raise _cut_off() from None
             if not timeout.expired():
@@ -195,7 +197,7 @@ class _ReadStream:
         self._brief = takes_brief_tail(call.context.invocation_metadata())
         self._linger_seconds = linger_seconds_of(call.context.invocation_metadata())
         self._described_to = -1
-        """Where what was sent ends, of the open fragment that was described last; -1: of none."""
+        """End of the content sent from the open fragment that was last described; -1 if none was."""
 
     async def run(self) -> None:
         """Send until the stream ends."""
@@ -288,6 +290,7 @@ class _ReadStream:
         except DamagedContentError as error:
             raise _damaged(self._name, span, error) from error
         except FileNotFoundError:
+            # As long as the view has the span, its file must exist.
             if not self._is_over() and self._journal.locate(span.begin) == span:
                 raise
             return False

@@ -145,7 +145,7 @@ class _Recovery:
         self._generations = generations(directory, LOG_STEM)
         self._damage: list[str] = []
         self._keeps_files = False
-        """Open file and log go aside as they are."""
+        """True if open file and log are to be moved to the quarantine unchanged."""
 
     def run(self) -> RecoveredJournal:
         log = self._newest_log()

@@ -100,7 +100,7 @@ class JournalResolver:
         self._journals = journals
         self._verifier = verifier
         self._headers: dict[tuple[int, bool], Header] = {}
-        """The newest ones; many answers bear the same."""
+        """The newest headers, because many answers share one."""
 
     def authorize(self, metadata: Metadata | None, require: Capability) -> Claims:
         """Return the claims of the caller, from the request's metadata.

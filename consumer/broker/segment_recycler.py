@@ -51,7 +51,7 @@ class SegmentRecycler:
         self._file_bytes_min = file_bytes_min
         self._lock = threading.Lock()
         self._bytes = 0
-        """Of those kept, and of those that may be."""
+        """Bytes of the files kept, and of those being considered."""
         self._sizes: dict[Path, int] = {}
 
     def retire(self, paths: Sequence[Path]) -> None:
@@ -179,7 +179,7 @@ class FreeSpace:
         self._spares = spares
         self._floor_bytes = floor_bytes
         self._enough_until = 0.0
-        """Until then there is room for anything small, on the monotonic clock, seconds."""
+        """Time until which any small write fits without a measurement, on the monotonic clock, seconds."""
 
     def require(self, length: int) -> None:
         """Make sure that there is space for this many bytes above the floor.

@@ -86,13 +86,13 @@ class Broker:
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
         self.registry = registry or CollectorRegistry()
-        """What the broker counts, for Prometheus."""
+        """Prometheus metrics of the broker."""
         self._checks = FragmentChecks(self._disk)
         self._group = TaskGroup()
         self._verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
         self._root: DataRoot | None = None
         self._logs = ExitStack()
-        """What is open beside journals; a start that fails closes it too."""
+        """Open resources other than journals; closed after a failed start, too."""
         self._stopped = False
         self.address = ""
         """URL to connect to, once started."""
@@ -143,6 +143,7 @@ class Broker:
             options=[
                 ("grpc.max_receive_message_length", self._config.bounds.message_bytes_max),
                 ("grpc.max_send_message_length", -1),
+                # Two brokers must not share a port.
                 ("grpc.so_reuseport", 0),
                 # Clients may keep idle connections alive.
                 ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
@@ -247,6 +248,7 @@ class Broker:
         if self._stopped:
             return
         self._stopped = True
+        # Blocked calls end first, because the server waits for all calls.
         self._journals.stopping = True
         self._journals.wake_all()
         self._catalogue.changed.notify()

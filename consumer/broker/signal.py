@@ -14,7 +14,9 @@ class Signal:
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """A set that keeps the order: what happens next is the same each time, however futures' addresses hash."""
+        """An ordered set, so that waiters wake in the same order each time, regardless of how futures' addresses
+        hash.
+        """
 
     async def wait(self) -> None:
         """Return at the next notification."""

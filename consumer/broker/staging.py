@@ -44,7 +44,7 @@ class StagingArea:
         self.append_memory_bytes_max = config.append_memory_bytes_max
         self._memory_bytes_max = config.staged_memory_bytes_max
         self.memory_bytes = 0
-        """Staged in memory now, bytes."""
+        """Memory in use, bytes."""
 
     def try_take(self, length: int) -> bool:
         """Count `length` bytes of memory as used, unless that exceeds the bound."""
@@ -70,17 +70,17 @@ class StagedContent:
         """
         self._area = area
         self.summed = summed
-        """Whether there is a `sum`."""
+        """True if `sum` is available."""
         self._parts: list[Buffer] = []
         self._taken = 0
         self._sha1 = hashlib.sha1(usedforsecurity=False)
         self._unhashed: list[memoryview] = []
-        """What `_sha1` lacks yet, in order."""
+        """Content that `_sha1` does not include yet, in order."""
         self._unhashed_bytes = 0
         self._spool_fd: int | None = None
         self._spooled = 0
         self._working = threading.Lock()
-        """Held by the one job at work, so that a discard cannot close a file under it."""
+        """Held by the one running job, so that a discard cannot close its file."""
         self._discarded = False
         self._job: asyncio.Future[None] | None = None
         self.spool: Path | None = None
@@ -88,7 +88,7 @@ class StagedContent:
         self.length = 0
         """Bytes staged."""
         self.handed_over = False
-        """The committer has it, and discards it once the append is answered."""
+        """True once the committer has the content, which then discards it after the answer."""
 
     async def add(self, chunk: memoryview) -> None:
         """Add a chunk. It is hashed, and written if necessary, while the next ones are received.

@@ -76,11 +76,11 @@ class JournalStore:
         self._boot_id = boot_id
         self.directory = directory
         self.state = checkpoint
-        """As of the last commit: its head is the write head."""
+        """State as of the last commit; its head is the write head."""
         self._generation = generation
         self._unsynced = False
         self.failed = False
-        """An operation failed: only recovery may open the files again."""
+        """True after a failed operation: only recovery may reopen the files."""
         with ExitStack() as undo:
             self._log = self._start_log(checkpoint)
             undo.callback(self._log.close)
@@ -184,6 +184,7 @@ class JournalStore:
             self._log.append(record)
             self._unsynced = True
             return
+        # Content first, because a durable record promises it.
         if not inlined:
             self._open.sync()
         self._log.append_durably(record)
@@ -318,6 +319,7 @@ class JournalStore:
             )
         except OSError as error:
             self.failed = True
+            # No append was being written, so none is in doubt.
             raise JournalStoreError(error, rolled_back=True) from error
 
     def _next_checkpoint(self, head: int, *, synced: bool) -> Checkpoint:
@@ -342,6 +344,7 @@ class JournalStore:
             undo.callback(log.close)
             retired, old_log = self._open, self._log
             sealed = retired.seal(self.open_bytes) if self.open_bytes else None
+            # The next fragment begins elsewhere, so the empty file would be left behind.
             if sealed is None and checkpoint.head != retired.begin:
                 retired.path.unlink()
             opened = OpenFragment(self._disk, self.directory, checkpoint.head)

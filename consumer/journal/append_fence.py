@@ -71,7 +71,7 @@ class DuplicateFence:
         self._register = register
         self._seen = ""
         self._next = ""
-        """What the next copy changes it to; empty: no copy is in doubt."""
+        """Value to which the next copy changes the register; empty if no copy is in doubt."""
 
     @property
     def demanded(self) -> LabelSelector:

@@ -211,7 +211,7 @@ class AppendStream:
         self._answers: dict[int, asyncio.Future[AppendResponse]] = {}
         self._running: asyncio.Task[None] | None = None
         self._heard = 0
-        """Messages that came back over the stream."""
+        """Number of messages that came back over the stream."""
 
     def start(
         self,
@@ -242,6 +242,7 @@ class AppendStream:
         return StreamedAppend(answer, timeout_seconds, overdue)
 
     def _on_overdue(self, running: asyncio.Task[None], heard: int) -> None:
+        # Any message since then shows that the broker is alive, and only this append is slow.
         if running is self._running and heard == self._heard:
             running.cancel()
 
@@ -269,6 +270,7 @@ class AppendStream:
         self._queue.clear()
         failure = None if ended.cancelled() else ended.exception()
         code = failure.code() if isinstance(failure, grpc.aio.AioRpcError) else None
+        # On a stream that has worked, UNIMPLEMENTED does not mean that the method is missing.
         if code is grpc.StatusCode.UNIMPLEMENTED and not self._heard:
             error = _rpc_error(code, "the broker does not support append streams")
         else:

@@ -310,7 +310,7 @@ class ChannelCache:
         self._clock = clock or SystemClock()
         self._entries: dict[str, _Entry] = {}
         self.closed = False
-        """No channel is opened any more."""
+        """True once closed; no channel is opened any more."""
 
     @property
     def default_endpoint(self) -> str:
@@ -357,6 +357,7 @@ class ChannelCache:
     async def reconnected(self, endpoint: str = "") -> None:
         """Return once an endpoint's disconnected channel is connected; never returns if it is connected now."""
         if self._is_connected(endpoint):
+            # There is no reconnection to wait for; the caller's own pause ends this wait.
             await asyncio.Event().wait()
         while not self._is_connected(endpoint):  # noqa: ASYNC110 - gRPC's own watches outlive a cancelled wait
             await asyncio.sleep(READY_LOOK_SECONDS)

@@ -70,6 +70,7 @@ def standing(offset: int, epoch: JournalEpoch | None, present: Present) -> Remem
         epoch: In which it was read; None if that is not known.
         present: What the broker says now.
     """
+    # Nothing was read below the beginning, so any journal fits.
     if offset <= 0:
         return RememberedOffset.SAME
     if epoch is not None and present.identity is not None and present.identity.epochs:
@@ -132,7 +133,7 @@ class OffsetGuard:
         self._on_epoch = on_epoch
         self._behind_since: float | None = None
         self.looked = False
-        """Whether the journal was found to be the same since the last read of it ended."""
+        """True if the journal was found unchanged since its last read ended."""
 
     def look(self, present: Present, now: float, *, offset: int | None = None) -> bool:
         """Judge an offset before a read begins there; False if the head is below it, in which case it may be asked

@@ -174,6 +174,7 @@ class _Listing:
             if response is None:
                 if first is None:
                     return None
+                # A snapshot of a watch ends with an empty message, so this one is incomplete.
                 if endless:
                     raise EndpointError(self.address, "the broker ended the watch in a snapshot")
                 return ListResult(first.header, journals)
@@ -279,6 +280,7 @@ async def list_fragments(
             with attempt:
                 response = await _fragments_page(transport, page)
         fragments.extend(response.fragments)
+        # Zero is the end; a token that does not advance would repeat pages without end.
         if response.next_page_token <= page.next_page_token:
             return fragments
         page.next_page_token = response.next_page_token

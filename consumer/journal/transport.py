@@ -269,12 +269,12 @@ class JournalTransport:
         self.routes = routes
         self.patience_seconds = patience_seconds
         self.chunk_bytes = chunk_bytes
-        """Content sent in one message of an append's stream."""
+        """Most content of one message of an append call."""
         self.whole_bytes_max = whole_bytes_max
-        """Content of an append that is sent in one message with all of it."""
+        """Largest append that is sent as a single message."""
         self.clock = clock
         self.applied_revision = 0
-        """Newest etcd revision of our own applies: reads and appends wait for it, and so see them."""
+        """Newest etcd revision of our own applies; later reads and appends wait for it, and so see them."""
         self._auth = auth
         self._zone = zone
 

@@ -1,12 +1,13 @@
-"""Who answers for a shard: the decision, from one snapshot of the key space.
+"""The resolver's decision: which process answers for a shard, from one snapshot of the key space.
 
-                      proxied here for another cluster or process ─► Refused
+                      proxied here for another cluster or process ─► ForwardRefused
                       proxied here from a later revision          ─► AwaitRevision, then decide again
                       unknown or hidden, no primary, not ours     ─► Answered
                       another process is the primary              ─► Forward
                       this process is the primary                 ─► ServeHere, once the local shard is ready
 
-Source: gazette/core consumer/resolver.go (Resolve, order of the checks).
+Source: gazette/core consumer/resolver.go (Resolve, order of the checks), broker/protocol/route_extensions.go (order,
+primary and endpoints of a route).
 """
 
 from __future__ import annotations
@@ -27,15 +28,11 @@ from broadsheet.consumer.key_space import (
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, Route
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec, Status
 
-# Who serves a shard: the replicas of one item as a route.
-#
-# Source: gazette/core broker/protocol/route_extensions.go (order, primary, endpoints).
-
 
 def replicas_of(assignments: Sequence[Assignment]) -> tuple[Assignment, ...]:
-    """Return one assignment a member, in member order.
+    """Return one assignment per member, in member order.
 
-    Two of one member are illegal, but another writer may leave them behind; the lowest slot is what the member acts on.
+    Two of one member are illegal, but another writer may leave them behind; the member acts on the lowest slot.
     """
     chosen: dict[MemberId, Assignment] = {}
     for assignment in assignments:
@@ -46,7 +43,7 @@ def replicas_of(assignments: Sequence[Assignment]) -> tuple[Assignment, ...]:
 
 
 def primary_of(assignments: Sequence[Assignment]) -> MemberId | None:
-    """Return the member in slot 0, or None."""
+    """Return the member in slot 0; None if there is none."""
     return next((a.member_id for a in assignments if a.slot == PRIMARY_SLOT), None)
 
 
@@ -54,8 +51,8 @@ def build_route(replicas: Sequence[Assignment], members: Mapping[MemberId, Membe
     """Return the route of a shard.
 
     Args:
-        replicas: One a member, in member order (`replicas_of`).
-        members: Live processes. One that is gone has an empty endpoint.
+        replicas: One per member, in member order (`replicas_of`).
+        members: Live processes. In the route, a member that is gone has an empty endpoint.
     """
     primary = primary_of(replicas)
     return Route(
@@ -71,23 +68,23 @@ def _endpoint(member: Member | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveQuestion:
-    """Which shard is sought, and on whose behalf."""
+    """The question to the resolver: the shard, and the rights of the caller."""
 
     shard_id: str
     selector: LabelSelector
-    """The caller's claims: what it may see."""
+    """The selector of the caller's claims: the shards that it may see."""
     may_proxy: bool
     """Whether the caller can forward to another process."""
     proxy_header: Header | None
-    """Of the process that forwarded the request to us."""
+    """Header of the process that forwarded the request to us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolverSnapshot:
-    """What this process knows of the shard, as of one revision."""
+    """The state of the shard known to this process, as of one revision."""
 
     local_id: MemberId | None
-    """None once our member key is gone: we are shutting down."""
+    """None once our member key is gone, because we are shutting down."""
     etcd: EtcdHeader
     item: Item | None
     assignments: Sequence[Assignment]
@@ -96,21 +93,21 @@ class ResolverSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ForwardRefused:
-    """The request was forwarded to the wrong place."""
+    """The request was forwarded to the wrong process or cluster."""
 
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitRevision:
-    """The forwarding process knew more: catch up with it, then decide again."""
+    """The forwarding process has a later revision: catch up with it, then decide again."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Nobody can be sent the request: `status` tells why."""
+    """No process can serve the request; `status` tells why."""
 
     status: Status.ValueType
     header: Header
@@ -137,7 +134,7 @@ Decision = ForwardRefused | AwaitRevision | Answered | Forward | ServeHere
 
 
 def decide(question: ResolveQuestion, snapshot: ResolverSnapshot) -> Decision:
-    """Decide who answers."""
+    """Decide which process answers."""
     if question.proxy_header is not None:
         objection = _check_proxied(question.proxy_header, snapshot)
         if objection is not None:
@@ -158,7 +155,7 @@ def decide(question: ResolveQuestion, snapshot: ResolverSnapshot) -> Decision:
 
 
 def header_of(process_id: MemberId | None, etcd: EtcdHeader, route: Route | None = None) -> Header:
-    """Return a header. Without a route it is "unrouted": no members, no primary."""
+    """Return a response header; without a route it is "unrouted": no members, no primary."""
     return Header(
         process_id=process_id_of(process_id),
         route=Route(primary=-1) if route is None else route,
@@ -181,7 +178,7 @@ def _check_proxied(
             "do both processes use one etcd cluster?"
         )
     wanted = header.process_id
-    # An empty identity means "whoever you are".
+    # An empty identity addresses any process.
     if (wanted.zone or wanted.suffix) and member_id_of(wanted) != snapshot.local_id:
         here = "a process that is leaving" if snapshot.local_id is None else str(snapshot.local_id)
         return ForwardRefused(

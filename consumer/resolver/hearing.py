@@ -1,4 +1,4 @@
-"""Listens to the other members' `PeerService`: their beats, and what they hear of each other."""
+"""The client of other members' `PeerService`: their heartbeats, and their testimony about each other."""
 
 from __future__ import annotations
 
@@ -28,39 +28,38 @@ from broadsheet.consumer.protocol.peer_pb2_grpc import PeerServiceStub
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 
 if TYPE_CHECKING:
-    # The generated stubs know this class when types are checked only.
+    # The generated stubs have this class only for type checkers.
     from broadsheet.consumer.protocol.peer_pb2_grpc import PeerServiceAsyncStub
 
 BEAT_SECONDS = 0.25
-"""Between two beats of a peer."""
+"""Interval between two beats of a peer."""
 LISTEN_SECONDS = 3600.0
-"""A stream of beats is asked for anew after this, with a fresh token."""
+"""Lifetime of a stream of beats: it is requested again after this, with a fresh token."""
 PROBE_SECONDS = 0.7
-"""How long a witness waits for an answer: a connection takes a millisecond or two."""
+"""Time that a witness waits for an answer: a connection takes a millisecond or two."""
 ANSWER_SECONDS = 0.5
-"""Beyond that, for the witness's own answer."""
+"""Additional time for the witness's own answer."""
 MUTE_CODES = (
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.INVALID_ARGUMENT,
 )
-"""Of a process that lives, but does not beat for us: an older one, or one with other keys."""
+"""Codes from a process that is alive, but does not beat for us: an older version, or one with other keys."""
 
 
 class Hearing:
-    """One member's ears."""
+    """The calls of one member to other members' `PeerService`."""
 
     def __init__(self, auth: ClientAuth) -> None:
-        """Take what signs the requests."""
         self._auth = auth
 
     @asynccontextmanager
     async def beats(self, endpoint: str) -> AsyncIterator[AsyncIterator[BeatResponse]]:
-        """Listen to a process, over a connection of its own.
+        """Listen to the beats of a process, over a dedicated connection.
 
         Raises:
-            grpc.aio.AioRpcError: the stream broke, was refused or never came about; on iteration.
+            grpc.aio.AioRpcError: the stream broke, was refused or could not be opened; on iteration.
         """
         async with _connected(endpoint) as stub:
             request = BeatRequest(every_milliseconds=round(BEAT_SECONDS * 1000))
@@ -71,10 +70,10 @@ class Hearing:
                 call.cancel()
 
     async def hears(self, endpoint: str) -> bool:
-        """Return whether a process answers for a new connection now.
+        """Return whether a process accepts a new connection now.
 
-        It is gRPC's own threads that do, and not Python's: a process whose interpreter or event loop is held up by what
-        it computes answers. One that is stopped, or whose machine is gone, does not.
+        gRPC's own threads accept it, not Python's: so a process whose interpreter or event loop is busy accepts. A
+        process that is stopped, or whose machine is gone, does not.
         """
         target = parse_endpoint(endpoint, may_be_tls=True).address
         async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
@@ -88,7 +87,10 @@ class Hearing:
     async def testimony(
         self, witness_endpoint: str, member_id: MemberId, create_revision: int
     ) -> Testimony.ValueType:
-        """Return what another member hears of one; none, if it does not answer, makes no sense or does not know."""
+        """Return a witness's testimony about a member.
+
+        It is TESTIMONY_NONE if the witness does not answer, answers nonsense or does not know.
+        """
         request = WitnessRequest(
             zone=member_id.zone, suffix=member_id.suffix, create_revision=create_revision
         )
@@ -106,7 +108,8 @@ class Hearing:
         return said if said in (TESTIMONY_HEARD, TESTIMONY_SILENT) else TESTIMONY_NONE
 
     def _metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
-        # We do no TLS to members. One that wants it does not understand us, and anyone on the way would read the token.
+        # We use no TLS between members. A member that requires it does not understand us, and the token would be
+        # readable on the way.
         if parse_endpoint(endpoint, may_be_tls=True).tls:
             return ()
         claims = expiring(Capability.LIST, LabelSelector(), life_seconds=LISTEN_SECONDS)

@@ -1,13 +1,21 @@
-"""The shards that run in this process, kept equal to what etcd assigns to it.
+r"""The shards that run in this process, kept equal to its assignments in etcd.
 
-`apply` is called after each change of the key space, on the loop and without awaiting, so that who serves what never
-disagrees with the snapshot it came from. It looks only at what changed: statuses of a large cluster come one by one. At
-most one life of a shard runs here at a time: a new one waits until the one before it is torn down.
+`apply` is called after each change of the key space, on the loop and without awaiting, so that the running shards never
+disagree with the snapshot. It looks only at changed shards, because statuses of a large cluster arrive one by one. At
+most one life of a shard runs here at a time: a new one waits until the previous one is torn down.
 
-A primary that gives way to another member's serves on until that has fenced it, or says that it is PRIMARY: nothing
-comes to a standstill while a successor gets ready.
+A primary that yields to another member's keeps serving until its successor has fenced it, or reports PRIMARY, so that
+processing does not stop while a successor starts.
 
-Source: gazette/core consumer/resolver.go (updateLocalShards, stopServingLocalReplicas); that a new life waits is ours.
+A promotion appears as a *new* assignment key (the slot is part of the key) with a lower slot. Every other new key, that
+is any other create revision, is another life of the replica: the old one ends and a new one starts.
+
+    running \ assigned     absent   same key   lower slot   other key, slot not lower
+    absent                 -        -          -            Start
+    running                Stop     Update     Promote      Replace
+
+Source: gazette/core consumer/resolver.go (updateLocalShards, stopServingLocalReplicas), consumer/shard.go (transition);
+that a new life waits is ours.
 """
 
 from __future__ import annotations
@@ -31,26 +39,13 @@ from broadsheet.consumer.shard.live_shard import LiveShard
 
 log = structlog.get_logger()
 REST_SECONDS = 1.0
-"""Before a primary that handed over begins to stand by: until then its successor has the brokers to itself."""
+"""Delay before a former primary starts as a standby, so that it does not compete with its successor for brokers."""
 ResultT = TypeVar("ResultT")
-
-
-# What starts, is promoted or stops here: the shards that run against those assigned.
-#
-# A promotion is seen as a *new* assignment key (the slot is part of the key) with a lower slot.
-# Every other new key, that is any other create revision, is another life of the replica: the old
-# one ends and a new one starts.
-#
-#     running \ assigned     absent   same key   lower slot   other key, slot not lower
-#     absent                 -        -          -            Start
-#     running                Stop     Update     Promote      Replace
-#
-# Source: gazette/core consumer/resolver.go (updateLocalShards), consumer/shard.go (transition).
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica that this process runs: the assignment it was last told of."""
+    """A replica that this process runs, with the last assignment passed to it."""
 
     slot: int
     create_revision: int
@@ -66,21 +61,21 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Run the replica: as a standby, and at once as the primary if its slot is 0."""
+    """Start the replica: as a standby, and at once as the primary if its slot is 0."""
 
     assigned: Assigned
 
 
 @dataclass(frozen=True, slots=True)
 class ShardUpdate:
-    """Tell the running replica its present spec and status; nothing restarts."""
+    """Pass the current spec and status to the running replica; nothing restarts."""
 
     assigned: Assigned
 
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Tell the running replica its lower slot; in slot 0 it becomes the primary."""
+    """Pass the lower slot to the running replica; in slot 0 it becomes the primary."""
 
     assigned: Assigned
 
@@ -94,7 +89,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the running replica: it is assigned here no more."""
+    """Stop the running replica, which is no longer assigned here."""
 
     item_id: ItemId
 
@@ -107,7 +102,7 @@ def assigned_to(
 ) -> dict[ItemId, Assigned]:
     """Return the replicas of one member, by shard id.
 
-    An assignment without its item is left out: there is no spec to run it by. Of two for one item the lowest slot
+    An assignment without its item is left out, because there is no spec to run. Of two for one item the lowest slot
     counts.
     """
     assigned: dict[ItemId, Assigned] = {}
@@ -124,7 +119,7 @@ def assigned_to(
 def diff(
     running: Mapping[ItemId, Replica], assigned: Mapping[ItemId, Assigned]
 ) -> tuple[Instruction, ...]:
-    """Return what to do, stops first, then by shard id."""
+    """Return the instructions, stops first, then by shard id."""
     stops: tuple[Instruction, ...] = tuple(
         Stop(item_id) for item_id in sorted(running.keys() - assigned.keys())
     )
@@ -144,7 +139,7 @@ def _instruction(running: Replica | None, assigned: Assigned) -> Instruction:
 
 
 class LocalShards:
-    """Starts, promotes and stops live shards."""
+    """The live shards of this process: starts, promotes and stops them."""
 
     def __init__(
         self,
@@ -159,8 +154,8 @@ class LocalShards:
         Args:
             key_space: The mirror; register `apply` as its observer.
             member_id: This process.
-            new_shard: Makes a shard that does not run yet.
-            group: Runs the shards; it must live until `join` returned.
+            new_shard: Creates a shard that does not run yet.
+            group: Runs the shards; it must live until `join` has returned.
         """
         self._key_space = key_space
         self._member_id = member_id
@@ -173,11 +168,11 @@ class LocalShards:
         self._ending: set[LiveShard] = set()
         """Shards that are being torn down."""
         self._yielding: dict[ItemId, LiveShard] = {}
-        """Primaries that serve until their successors do."""
+        """Former primaries that serve until their successors do."""
         self._starting: dict[ItemId, asyncio.Task[None]] = {}
         """Shards that wait before they start."""
         self.stopped = False
-        """Whether this process serves no shard any more."""
+        """Whether this process no longer serves any shard."""
 
     @property
     def shards(self) -> Mapping[ItemId, LiveShard]:
@@ -185,7 +180,7 @@ class LocalShards:
         return self._shards
 
     def apply(self) -> None:
-        """Start, promote and stop what the key space says, of what changed last."""
+        """Start, promote and stop shards as the last change of the key space requires."""
         if self.stopped:
             return
         changed, assignments_of = self._changed_here(), self._key_space.assignments_of
@@ -217,7 +212,7 @@ class LocalShards:
             self._tell_succeeded({key.item_id for key in self._key_space.changes.assignments})
 
     def _changed_here(self) -> set[ItemId]:
-        """Return this member's shards that changed last; of the cluster's others, maybe many, nothing is done."""
+        """Return this member's shards in the last change, which may concern many others of the cluster."""
         changes = self._key_space.changes
         ours = {key.item_id for key in changes.assignments if key.member_id == self._member_id}
         changed = ours | (changes.items & self._assigned)
@@ -233,14 +228,14 @@ class LocalShards:
         """Stop every shard and start none again. Idempotent; `join` waits for the end.
 
         Args:
-            grace_seconds: How long transactions may take to finish; None is as configured, 0 aborts them.
+            grace_seconds: Time for transactions to finish; None is as configured, 0 aborts them.
         """
         self.stopped = True
         for item_id in tuple(self._shards):
             self._stop(item_id, grace_seconds=grace_seconds)
 
     def abort(self) -> None:
-        """Stop every shard without grace, also those that were given some when they were stopped."""
+        """Stop every shard without grace, even those that are being stopped with some."""
         for shard in self._ending:
             self._group.start_soon(shard.stop(grace_seconds=0), name=f"abort {shard.id}")
         self.stop(grace_seconds=0.0)

@@ -1,13 +1,13 @@
-"""Finds who serves a shard, and lends the shard out if it is this process.
+"""The resolver: finds the process that serves a shard, and lends out the shard if this process does.
 
-    snapshot ─► core.resolution.decide ─┬─► AwaitRevision ─► wait for the mirror ─► decide again
-                                        ├─► Refused ─► ProxyHeaderError
-                                        ├─► Answered, Forward ─► Resolution without a shard
-                                        └─► ServeHere ─► reference ─► ready | stopped | caller gone ─► Resolution
+    snapshot ─► decision.decide ─┬─► AwaitRevision ─► wait for the mirror ─► decide again
+                                 ├─► ForwardRefused ─► ProxyHeaderError
+                                 ├─► Answered, Forward ─► Resolution without a shard
+                                 └─► ServeHere ─► reference ─► ready | stopped | caller gone ─► Resolution
 
-A reference on the live shard is taken *before* anything is awaited and given back on every error, so that no caller
-can be handed a store that was destroyed while it waited. Each wait ends in one of three ways: ready, stopped with its
-cause, or the caller's deadline.
+A reference on the live shard is taken *before* anything is awaited and released on every error, so that no caller
+gets a store that was destroyed while it waited. Each wait ends in one of three ways: ready, stopped with its cause, or
+the caller's deadline.
 
 Source: gazette/core consumer/resolver.go (Resolve, ShardsWithSource).
 """
@@ -58,29 +58,32 @@ ResultT = TypeVar("ResultT")
 CATCH_UP_SECONDS_MAX = 30.0
 """Longest wait for the revision of the process that forwarded to us; the mirror is then cut off from etcd."""
 
-# Channels to the other processes of the cluster, one each, for the single hop of a proxied request.
+# Channels to the other processes of the cluster.
 
 KEEPALIVE_MILLISECONDS = 10_000
-"""A peer that vanished without closing its connection is noticed after this and the timeout below."""
+"""A peer that vanished without closing its connection is detected after this and the timeout below."""
 KEEPALIVE_TIMEOUT_MILLISECONDS = 5_000
 RECONNECT_MILLISECONDS_MAX = 500
 """A peer that restarts is found again within this; gRPC's own default is two minutes."""
 MESSAGE_BYTES_MAX = 16 << 20
-"""Largest answer taken from a peer, bytes."""
+"""Largest response accepted from a peer, bytes."""
 CLOSE_SECONDS = 5.0
-"""Requests under way to a process that left may take so long to finish."""
+"""Time for open requests to a process that left to finish."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MILLISECONDS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MILLISECONDS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MILLISECONDS_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # One connection a channel object: a closed one must not linger in gRPC's global pool.
+    # One connection per channel object, because a closed one must not linger in gRPC's global pool.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 class Peers:
-    """Opens channels on first use, and closes those of processes that are gone."""
+    """Channels to the other processes, one each, for the single hop of a proxied request.
+
+    They are opened on first use, and closed once their process is gone.
+    """
 
     def __init__(self) -> None:
         self._channel_by_endpoint: dict[str, grpc.aio.Channel] = {}
@@ -89,7 +92,7 @@ class Peers:
         """Return the channel to the process that `header.process_id` names.
 
         Raises:
-            EndpointError: the route has no address for it: it is about to leave.
+            EndpointError: the route has no address for it, because it is about to leave.
         """
         return self.channel_at(_endpoint_in(header))
 
@@ -127,9 +130,8 @@ def _endpoint_in(header: Header) -> str:
     raise EndpointError(str(member_id_of(wanted)), "its address is not known: it is leaving")
 
 
-# Which shards read a journal: kept up to date one shard at a time.
 class ShardsBySource:
-    """Specs by the journals that they name as sources."""
+    """The index of specs by the journals that they name as sources, updated one shard at a time."""
 
     def __init__(self) -> None:
         self._specs: dict[ItemId, ShardSpec] = {}
@@ -141,7 +143,7 @@ class ShardsBySource:
         return () if readers is None else tuple(readers[key] for key in sorted(readers))
 
     def replace(self, shard_id: ItemId, spec: ShardSpec | None) -> None:
-        """Take a shard's spec as it is now; None if the shard is gone."""
+        """Update the index with a shard's current spec; None if the shard is gone."""
         before = self._specs.pop(shard_id, None)
         for source in () if before is None else before.sources:
             readers = self._readers.get(source.journal)
@@ -158,7 +160,7 @@ class ShardsBySource:
 
 
 class ShardResolution:
-    """Who serves a shard; implements `broadsheet.consumer.application.Resolution`."""
+    """The result of a resolution; implements `broadsheet.consumer.application.Resolution`."""
 
     def __init__(
         self,
@@ -174,12 +176,12 @@ class ShardResolution:
         self.spec = spec
         self.shard: Shard | None = None if held is None else held[0]
         self.cause = cause
-        """Why the shard stopped, if the status is SHARD_STOPPED."""
+        """Reason why the shard stopped, if the status is SHARD_STOPPED."""
         self._reference = None if held is None else held[1]
 
     @property
     def reference(self) -> ShardReference:
-        """What holds the shard.
+        """The reference that holds the shard.
 
         Requires:
             `shard` is set.
@@ -199,7 +201,7 @@ class ShardResolution:
         return await self.reference.call(function, *args)
 
     def release(self) -> None:
-        """Give the shard back. Idempotent; leaving the `async with` block does it."""
+        """Release the shard. Idempotent; leaving the `async with` block does it."""
         if self._reference is not None:
             self._reference.release()
 
@@ -216,7 +218,7 @@ class ShardResolution:
 
 
 class ShardResolver:
-    """Resolves shards of one process; implements `broadsheet.consumer.application.Resolver`."""
+    """The resolver of one process; implements `broadsheet.consumer.application.Resolver`."""
 
     def __init__(
         self,
@@ -233,18 +235,18 @@ class ShardResolver:
             key_space: The mirror; register `reindex` as its observer.
             local_shards: The shards that run here.
             member_id: This process.
-            application: Asked for the offsets to wait for, if it brings its own messages.
+            application: Asked for the offsets to wait for, if it produces its own messages.
             peers: Channels to other processes.
         """
         self._key_space = key_space
         self._local_shards = local_shards
         self._member_id = member_id
-        # Asked once: a check against a protocol costs as much as the rest of a resolution.
+        # Checked once, because a check against a protocol costs as much as the rest of a resolution.
         self._producer = application if isinstance(application, MessageProducer) else None
         self._peers = peers
         self._sources = ShardsBySource()
         self.stopping = asyncio.Event()
-        """Set when the process is about to end: long streams should end themselves then."""
+        """Set when the process is about to end; long streams should end themselves then."""
 
     async def resolve(
         self,
@@ -255,10 +257,10 @@ class ShardResolver:
         proxy_header: Header | None = None,
         read_through: Mapping[str, int] | None = None,
     ) -> ShardResolution:
-        """Find the shard's primary, and if it is this process wait until it is ready and has read through.
+        """Find the shard's primary; if it is this process, wait until it is ready and has read through.
 
         Args:
-            shard_id: The shard sought.
+            shard_id: The shard to find.
             claims: Of the caller. A shard that they do not select is answered like one that does not exist.
             may_proxy: Answer OK without a shard if another process is the primary, so that the caller forwards.
             proxy_header: Header of the process that forwarded the request to us.
@@ -308,13 +310,13 @@ class ShardResolver:
         return self._peers.channel_to(header)
 
     def reindex(self) -> None:
-        """Bring the index of shards by source up to date. Called after each change of the key space."""
+        """Update the index of shards by source. Called after each change of the key space."""
         for item_id in self._key_space.changes.items:
             item = self._key_space.items.get(item_id)
             self._sources.replace(item_id, None if item is None else spec_of(item))
 
     def snapshot_of(self, shard_id: str) -> ResolverSnapshot:
-        """Return what this process knows of a shard, as of now."""
+        """Return the current state of a shard known to this process."""
         item_id = ItemId(shard_id)
         announced = self._member_id in self._key_space.members
         return ResolverSnapshot(
@@ -342,7 +344,7 @@ class ShardResolver:
     async def _serve(
         self, header: Header, spec: ShardSpec, claims: Claims, read_through: Mapping[str, int]
     ) -> ShardResolution:
-        # No await between the decision and the reference: the snapshot that chose us still holds.
+        # No await between the decision and the reference, so the snapshot behind the decision is still current.
         if self._local_shards.stopped:
             raise ResolverStoppedError("this process is shutting down; resolve again elsewhere")
         shard = self._local_shards.shards[ItemId(spec.id)]
@@ -354,7 +356,8 @@ class ShardResolver:
             await reference.wait_ready()
             offsets = await self._offsets_to_wait_for(shard, reference, spec, read_through)
             await reference.wait_for_offsets(offsets)
-            # Again, because the wait has no bound. A call ends with its token; work that has left one does not.
+            # Checked again, because the wait has no bound. A call ends with its token; work that outlives a call does
+            # not.
             _require_unexpired(claims)
         except ShardStoppedError as error:
             reference.release()
@@ -376,7 +379,7 @@ class ShardResolver:
                 return self._producer.read_through(shard, reference.store, read_through)
             except Exception as error:
                 raise ApplicationError(shard.id, "read_through", error) from error
-        # Other journals are passed over: one request may serve the readers of several shards.
+        # Other journals are ignored, because one request may carry offsets for the readers of several shards.
         sources = {source.journal for source in spec.sources}
         return {
             journal: offset

@@ -1,11 +1,11 @@
 """The Allocation service: Plan, ApplyPlan, Explain, ListMoves, ListMembers, CordonMembers.
 
-Only the leader knows which plan is in force, what waits, and what time will change; so a member that does not lead
-passes the request on, once. A plan is kept by the leader that made it; applying it is one transaction, which compares
-the leader's epoch and everything that it writes, and an order to take that plan and no other.
+Only the leader knows the current plan, the waiting changes, and the changes that time will bring; so a member that does
+not lead forwards the request, once. The leader that made a plan keeps it. Applying a plan is one transaction, which
+compares the leader's epoch and everything that it writes, and an order to adopt that plan and no other.
 
-Invariants: plans are applied one after another, each on what is known once the one before it shows. What takes long is
-computed in a thread of its own, one inquiry at a time, so that no number of them keeps the leader's decisions waiting.
+Invariants: plans are applied one after another, each once the key space shows the one before it. Long computations run
+in a dedicated thread, one inquiry at a time, so that no number of them delays the leader's decisions.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ from broadsheet.consumer.rpc.plan_cache import CachedPlan, PlanCache
 from broadsheet.consumer.shard_changes import UNCONDITIONAL, is_scoped
 
 HOP_SECONDS_MAX = 60.0
-"""Deadline of a request that is passed on, if its caller set none."""
+"""Deadline of a forwarded request, if its caller set none."""
 ADOPTION_SECONDS_MAX = 30.0
-"""Longest wait for the allocation loop to take an ordered plan up."""
+"""Longest wait for the allocation loop to adopt an ordered plan."""
 CATCH_UP_SECONDS_MAX = 5.0
-"""Longest wait for what others wrote to show, before a plan is judged by it."""
+"""Longest wait until the mirror shows the writes of others, before a plan is judged by it."""
 LEADER_SECONDS_MAX = 2.0
 """Longest wait for a leader to be known."""
 LEADER_LOOK_SECONDS = 0.05
-"""Between two looks for one."""
+"""Interval between two checks for a leader."""
 FORWARDED = "broadsheet-forwarded"
-"""Metadata of a request that was passed on: it is not passed on again."""
+"""Metadata of a forwarded request, which is not forwarded again."""
 
 log = structlog.get_logger()
 
@@ -96,7 +96,7 @@ Context = Any
 
 
 class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
-    """Serves `broadsheet.v1.AllocationService` for one member."""
+    """The `broadsheet.v1.AllocationService` of one member."""
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         """Create the service.
 
         Args:
-            allocation: Knows what the leader knows, if we lead.
-            leadership: Knows who leads.
+            allocation: Holds the leader's state, if we lead.
+            leadership: Names the leader.
             key_space: The mirror.
             etcd: Written by ApplyPlan.
             peers: Channels to other members.
             member_id: This process.
             hot_standbys_max: Bound on every shard's standbys.
-            auth: Signs what is passed on.
+            auth: Signs forwarded requests.
         """
         self._allocation = allocation
         self._leadership = leadership
@@ -138,7 +138,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         self._inquiries = ThreadPoolExecutor(1, thread_name_prefix="allocation-inquiry")
 
     async def Plan(self, request: PlanRequest, context: Context) -> PlanResponse:  # noqa: N802 - gRPC's name
-        """Tell what a change would move; change nothing."""
+        """Return the moves that a change would cause; change nothing."""
         _require_unscoped(claims_of(context))
         _validate_plan_request(request)
         if self._allocation.leader_state is None:
@@ -153,7 +153,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         return plan_response(proposal, leader=self._member_id)
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: Context) -> ApplyPlanResponse:  # noqa: N802 - gRPC's name
-        """Carry a plan out as it is, or refuse."""
+        """Apply a plan unchanged, or refuse."""
         _require_unscoped(claims_of(context))
         if self._allocation.leader_state is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
@@ -166,13 +166,13 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             return await self._apply(cause)
 
     async def ListMoves(self, request: ListMovesRequest, context: Context) -> ListMovesResponse:  # noqa: N802 - gRPC's name
-        """Tell what was done to replicas, a page at a time."""
+        """List past moves of replicas, a page at a time."""
         return await self._moves.page(request, claims_of(context))
 
     async def ListMembers(  # noqa: N802 - gRPC's name
         self, request: ListMembersRequest, context: Context
     ) -> ListMembersResponse:
-        """Tell which members there are, and what each holds."""
+        """List the members and what each holds."""
         del request
         _require_unscoped(claims_of(context))
         return await self._cordon.members()
@@ -180,12 +180,12 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
     async def CordonMembers(  # noqa: N802 - gRPC's name
         self, request: CordonMembersRequest, context: Context
     ) -> CordonMembersResponse:
-        """Keep new replicas from members, or let them come again."""
+        """Cordon or uncordon members: a cordoned member gets no new replicas."""
         _require_unscoped(claims_of(context))
         return await self._cordon.mark(request, actor=_actor_of(context))
 
     async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:  # noqa: N802 - gRPC's name
-        """Tell why a shard is where it is, and what it waits for."""
+        """Explain the placement of a shard, and what it waits for."""
         item = self._key_space.items.get(ItemId(request.shard))
         if item is None or not is_visible(spec_of(item), claims_of(context).selector):
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
@@ -228,7 +228,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         return proposal
 
     async def _inquire(self, work: Callable[[Callable[[], bool]], T]) -> T:
-        """Run what takes long in the thread of inquiries; it can ask whether the caller still waits for it."""
+        """Run a long computation in the thread of inquiries; it can ask whether its caller still waits."""
         gone = threading.Event()
         loop = asyncio.get_running_loop()
         try:
@@ -260,8 +260,8 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             try:
                 result = await self._etcd.txn((*leader.fence.compares, *compares), operations)
             except BaseException:
-                # Whether it was applied is unknown. The caller is told so, and an order is not left behind to be
-                # followed when nobody remembers it.
+                # Whether it was applied is unknown. The caller is told so, and the order is withdrawn, so that it is
+                # not followed at a later time.
                 leader.settle_order()
                 raise
             if not result.succeeded:
@@ -276,7 +276,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         return ApplyPlanResponse(status=status, revision=revision)
 
     async def _catch_up(self) -> bool:
-        """Wait until the key space shows what was there when this was called; False if it does not in time."""
+        """Wait until the key space shows etcd's state as of this call; return False if it does not in time."""
         newest = await self._etcd.newest_revision(self._key_space.keys.watched_prefix)
         try:
             async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
@@ -292,7 +292,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         context: Context,
         capability: Capability,
     ) -> Any:
-        """Pass a request on to the leader, once."""
+        """Forward a request to the leader, once."""
         leader = await self._other_leader(context)
         if leader is None:
             raise ResolverStoppedError("no leader is known yet: try again in a moment")
@@ -319,12 +319,12 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             raise
 
     async def _other_leader(self, context: Context) -> MemberId | None:
-        """Return who leads, if not this member; who has just joined, or just lost its leader, hears of it soon."""
+        """Return the leader, if it is another member; wait a moment if none is known yet."""
         if _was_forwarded(context):
             return None
         with suppress(TimeoutError):
             async with asyncio.timeout(LEADER_SECONDS_MAX):
-                # Nobody tells of it; it is rare, and short.
+                # Polled, because no event signals a new leader; the wait is rare, and short.
                 while self._leadership.leader_id in (None, self._member_id):  # noqa: ASYNC110
                     await asyncio.sleep(LEADER_LOOK_SECONDS)
                 return self._leadership.leader_id
@@ -332,7 +332,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
 
 
 async def _adopted(leader: LeaderState, plan: Plan) -> bool:
-    """Wait until the allocation loop goes by the plan, or by another one made after the order."""
+    """Wait until the allocation loop uses the plan, or another one made after the order."""
     try:
         async with asyncio.timeout(ADOPTION_SECONDS_MAX):
             await leader.order_settled()
@@ -348,7 +348,7 @@ def _transaction(
     items: Mapping[ItemId, Item],
     members: Mapping[MemberId, Member],
 ) -> tuple[list[Compare], tuple[Operation, ...]]:
-    """Return what brings the plan's demand about, on the condition that all is as it was."""
+    """Return the operations that request the plan, and the compares that nothing has changed since."""
     compares: list[Compare] = []
     operations: list[Operation] = []
     for change in kept.asked.changes:
@@ -381,7 +381,7 @@ def _validate_plan_request(request: PlanRequest) -> None:
         validate_shard_apply_request(ApplyRequest(changes=request.changes))
     _require_distinct([change.upsert.id or change.delete for change in request.changes])
     count = len(request.changes) + len(request.drain)
-    # Two comparisons are the fence's.
+    # Two of the comparisons belong to the fence.
     if count > TXN_OPERATIONS_MAX - 2:
         raise BoundExceededError(
             f"changes and drain: expected at most {TXN_OPERATIONS_MAX - 2} together, got {count}; "
@@ -396,7 +396,7 @@ def _require_distinct(ids: Sequence[str]) -> None:
 
 
 def _require_unscoped(claims: Claims) -> None:
-    """Placement is of all shards: who may see only some may not plan."""
+    """Refuse claims restricted to some shards, because a placement concerns all of them."""
     if is_scoped(claims.selector):
         raise NotAuthorizedError(
             "plans and members concern every shard: the token must not be restricted to some of them"

@@ -1,4 +1,4 @@
-"""What the allocation service says and hears, between the allocator's terms and the wire's."""
+"""Conversion between the allocator's types and the messages of the allocation service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from broadsheet.consumer.protocol.validation_terms import ZONE_BYTES
 
 NEW_MEMBERS_MAX = 10_000
-"""Hypothetical members of one request."""
+"""Maximum hypothetical members of one request."""
 _KINDS = {
     Kind.ADD: ChangeKind.CHANGE_KIND_ADD,
     Kind.REMOVE: ChangeKind.CHANGE_KIND_REMOVE,
@@ -56,20 +56,20 @@ _REASONS = {reason: WaitReason.Value(f"WAIT_REASON_{reason.name}") for reason in
 
 @dataclass(frozen=True, slots=True)
 class SupposedMember:
-    """The value of a member that is not there."""
+    """The value of a hypothetical member."""
 
     limit: int
 
     def item_limit(self) -> int:
-        """Return the most replicas that it would take."""
+        """Return the maximum number of its replicas."""
         return self.limit
 
     def is_exiting(self) -> bool:
-        """It would stay."""
+        """Return False, because it would stay."""
         return False
 
     def is_cordoned(self) -> bool:
-        """It would take what it is given."""
+        """Return False, because it would take new replicas."""
         return False
 
 
@@ -77,7 +77,7 @@ def parse_member(text: str, field: str) -> MemberId:
     """Return the member that `zone#suffix` names.
 
     Raises:
-        ValidationError: it is not of that form.
+        ValidationError: the text is not of that form.
     """
     zone, separator, suffix = text.partition("#")
     if not separator or not zone or not suffix:
@@ -93,13 +93,13 @@ def hypothesis_of(
     items: Mapping[ItemId, Item],
     hot_standbys_max: int,
 ) -> Hypothesis:
-    """Return what a request supposes.
+    """Return the hypothesis of a request.
 
     Args:
         request: Its changes are valid.
-        keys: The syntax of the root.
-        members: Those that are there.
-        items: Those that are there.
+        keys: The key syntax of the root.
+        members: The existing members.
+        items: The existing items.
         hot_standbys_max: Bound on every shard's standbys.
 
     Raises:
@@ -155,7 +155,7 @@ def _joined(
 
 
 def _usual_limit(zone: str, members: Mapping[MemberId, Member], index: int) -> int:
-    """Return the mean limit of the zone's members, or else of all."""
+    """Return the mean limit of the zone's members, or of all members if the zone has none."""
     staying = [member for member in members.values() if not member.value.is_exiting()]
     alike = [member for member in staying if member.member_id.zone == zone] or staying
     if not alike:
@@ -168,7 +168,7 @@ def _no_key(key: bytes) -> KeyValue:
 
 
 def plan_response(proposal: PlanPreview, *, leader: MemberId) -> PlanResponse:
-    """Return a proposal as the wire has it."""
+    """Encode a plan's preview."""
     rehearsal = proposal.rehearsal
     stuck = {_identity(each) for each in rehearsal.stuck}
     waits = {_identity(each): each for each in (*rehearsal.waits, *rehearsal.stuck)}
@@ -195,7 +195,7 @@ def plan_response(proposal: PlanPreview, *, leader: MemberId) -> PlanResponse:
 
 
 def explain_response(explanation: Explanation) -> ExplainResponse:
-    """Return an explanation as the wire has it."""
+    """Encode an explanation."""
     planned = explanation.planned_primary
     return ExplainResponse(
         status=Status.ALLOCATION_STATUS_OK,
@@ -247,11 +247,9 @@ def _identity(blocked: Blocked) -> tuple[ItemId, Reason, MemberId | None]:
     return (blocked.item_id, blocked.reason, blocked.member_id)
 
 
-# Answers ListMoves, from the ledger in etcd: any member can.
-
 PAGE_ENTRIES = 256
 PAGE_ENTRIES_MAX = 1024
-"""Transactions of one answer: of some hundred moves each it is below what a client takes."""
+"""Maximum transactions in one response: with some hundred moves each it is below a client's limit."""
 
 
 def _milliseconds(since: Timestamp) -> int:
@@ -262,14 +260,14 @@ def _milliseconds(since: Timestamp) -> int:
 
 
 class MoveListing:
-    """Lists moves for one member."""
+    """The listing of moves from the move log in etcd; any member can serve it."""
 
     def __init__(self, ledger: MoveLog, key_space: KeySpace) -> None:
-        """Prepare.
+        """Create a listing.
 
         Args:
-            ledger: Has them.
-            key_space: Tells which shards a caller may see.
+            ledger: The log of moves.
+            key_space: Holds the specs by which a caller's view is restricted.
         """
         self._ledger = ledger
         self._key_space = key_space
@@ -278,7 +276,7 @@ class MoveListing:
         """Return a page of the moves that the request and the caller's claims select.
 
         Raises:
-            ValidationError: the page's token is none of ours, or its time is none.
+            ValidationError: the page's token is not one of ours, or its time is invalid.
             BoundExceededError: the page is too large.
         """
         if request.page_size > PAGE_ENTRIES_MAX:
@@ -303,7 +301,7 @@ class MoveListing:
         return ListMovesResponse(moves=moves, next_page_token=token)
 
     def _may_see(self, shard_id: str, claims: Claims) -> bool:
-        """Tell whether the caller's claims cover a shard; of one that is gone only the id can be judged."""
+        """Tell whether the caller's claims cover a shard; a deleted shard can be judged only by its id."""
         item = self._key_space.items.get(ItemId(shard_id))
         spec = ShardSpec(id=shard_id) if item is None else spec_of(item)
         return is_visible(spec, claims.selector)

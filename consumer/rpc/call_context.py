@@ -3,8 +3,8 @@
     async def Count(self, request, context):
         await self._work.put((request.shard, claims_of(context)))      # with the work, wherever it goes
 
-Claims are an argument all the way, and no task, thread or context variable has any: what was not given a caller's
-claims cannot act for one.
+Claims are always passed as an argument, and no task, thread or context variable holds any: code that was not given a
+caller's claims cannot act for that caller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broadsheet.consumer.protocol.auth import Claims
 
 
 class CallContext:
-    """What a handler is given in place of gRPC's context, and passes everything else on to."""
+    """The context of a handler, with the caller's claims; delegates everything else to gRPC's context."""
 
     __slots__ = ("_context", "claims")
 
@@ -29,15 +29,15 @@ class CallContext:
 
 
 def claims_of(context: Any) -> Claims:
-    """Return what the caller may do, for `Resolver.resolve` and whatever else the call leads to.
+    """Return the caller's claims, for `Resolver.resolve` and any other work of the call.
 
     Args:
-        context: What the handler was given. `Any`: gRPC's and those that wrap it have no class in common.
+        context: The handler's context. `Any`, because gRPC's and its wrappers have no common class.
 
     Raises:
         ClaimsMissingError: the call did not come through a member's server.
     """
-    # Asked for by name, so that a wrapper which passes on what it does not know will do.
+    # Read by name, so that a wrapper that delegates unknown attributes works as well.
     claims = getattr(context, "claims", None)
     if not isinstance(claims, Claims):
         raise ClaimsMissingError(

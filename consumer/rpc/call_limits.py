@@ -1,4 +1,7 @@
-"""What is taken of a member's `CallBounds` now, also for Prometheus; `bound` is the name of one."""
+"""Bounds on the calls that clients may hold on a member's server, with their metrics.
+
+Each bound is an option of `shardctl serve` and a metric; the metric's label `bound` is the bound's name.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,9 @@ from prometheus_client.registry import Collector
 
 from broadsheet.consumer.places import Places
 
-# What clients together may take of a member's server: each bound is an option of `shardctl serve`
-# and a metric.
-
 
 def _bound(default: int, explanation: str) -> Any:
-    """Return a field; `Any`, because a dataclass turns it into a number."""
+    """Return a dataclass field; `Any`, because the dataclass turns it into a number."""
     return field(default=default, metadata={"help": explanation})
 
 
@@ -26,7 +26,7 @@ def _bound(default: int, explanation: str) -> Any:
 class CallBounds:
     """Bounds of one member's server; a field's `help` says what it counts.
 
-    A member passes requests on to others over one connection each, so the bound of a connection is no small number.
+    The bounds per connection are large, because a member forwards requests to each other member over one connection.
     """
 
     calls_max: int = _bound(16_384, "Calls under way.")
@@ -36,7 +36,7 @@ class CallBounds:
 
 
 class CallLimits(Collector):
-    """Lets calls in; reads what they hold when it is asked for metrics, so that calls pay nothing for those."""
+    """The admission of calls; metrics are computed at collection, so that calls do not pay for them."""
 
     def __init__(self, bounds: CallBounds) -> None:
         self._bounds = bounds
@@ -49,7 +49,7 @@ class CallLimits(Collector):
         """Hold a call's places during the block.
 
         Raises:
-            BoundExceededError: all are taken.
+            BoundExceededError: all places are taken.
         """
         with ExitStack() as stack:
             stack.enter_context(self._calls.taken(connection))
@@ -58,7 +58,7 @@ class CallLimits(Collector):
             yield
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics as they are now."""
+        """Return the current metrics."""
         bounds = GaugeMetricFamily(
             "broadsheet_member_bound", "Bounds that the member was started with.", labels=["bound"]
         )

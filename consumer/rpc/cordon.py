@@ -1,9 +1,9 @@
-"""Lists the members of a cluster, and cordons them: what is cordoned keeps its replicas and gets no others.
+"""Listing and cordoning of a cluster's members: a cordoned member keeps its replicas and gets no others.
 
 The mark is a field of the member's own key, under the member's lease, so it ends with the process. Any member can write
-it, because each write compares the revision that it was made from; the leader goes by it as by a change of limits.
+it, because each write compares the revision that it was made from; the leader handles it like a change of limits.
 
-Source: the word and its meaning are those of `kubectl cordon`.
+Source: `kubectl cordon` (the term and its meaning).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.rpc.allocation_messages import parse_member
 
 CORDONED_AT_ONCE_MAX = 64
-"""Members of one request: each is a comparison and a write of one transaction, which has at most 128 of each."""
+"""Maximum members per request: each is a comparison and a write of one transaction, which has at most 128 of each."""
 ATTEMPTS = 5
-"""Writes that are tried: a member's key changes rarely, when it leaves and when a plan drains it."""
+"""Attempts to write: a member's key changes rarely, when it leaves and when a plan drains it."""
 CATCH_UP_SECONDS_MAX = 5.0
-"""Longest wait for what others wrote to show."""
+"""Longest wait until the mirror shows the writes of others."""
 
 log = structlog.get_logger()
 
@@ -44,15 +44,15 @@ AssignmentKey = tuple[ItemId, MemberId, int]
 
 
 class Cordon:
-    """Lists and cordons members for one member's allocation service."""
+    """The listing and cordoning behind one member's allocation service."""
 
     def __init__(self, etcd: Etcd, key_space: KeySpace, leadership: Leadership) -> None:
-        """Prepare.
+        """Create the service's helper.
 
         Args:
-            etcd: Has the members' keys.
+            etcd: Holds the members' keys.
             key_space: Its mirror.
-            leadership: Knows who leads.
+            leadership: Names the leader.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -64,7 +64,7 @@ class Cordon:
         members = list(key_space.members.values())
         revision, leader = key_space.header.revision, self._leadership.leader_id
         assignments = list(key_space.assignments)
-        # Of very many replicas it takes long enough to hold up keep-alives.
+        # On a thread, because counting very many replicas takes long enough to delay keep-alives.
         replicas, primaries = await asyncio.to_thread(_count, assignments)
         return ListMembersResponse(
             revision=revision,
@@ -72,14 +72,14 @@ class Cordon:
         )
 
     async def mark(self, request: CordonMembersRequest, *, actor: str) -> CordonMembersResponse:
-        """Cordon members, or end that: all of the request, or none.
+        """Cordon or uncordon all members of the request, or none.
 
         Args:
-            request: What to do.
-            actor: On whose behalf, for the log.
+            request: The members, and whether to cordon or uncordon them.
+            actor: The caller, for the log.
 
         Raises:
-            ValidationError: a field is wrong, or a member is not there; the error names it.
+            ValidationError: a field is wrong, or a member does not exist; the error names it.
             TxnConflictError: others wrote to the members' keys again and again.
             EtcdUnavailableError: whether it was done is unknown; doing it again is safe.
         """
@@ -103,7 +103,7 @@ class Cordon:
         raise TxnConflictError(keys)
 
     async def _catch_up(self) -> None:
-        """Wait until the mirror shows what was there when this was called; what it lacks, the comparison finds."""
+        """Wait until the mirror shows etcd's state as of this call; if it lags, the write's comparison fails."""
         newest = await self._etcd.newest_revision(self._key_space.keys.watched_prefix)
         try:
             async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
@@ -126,7 +126,7 @@ def _asked(request: CordonMembersRequest) -> Sequence[MemberId]:
 def _writes(
     asked: Sequence[MemberId], members: Mapping[MemberId, Member], *, cordoned: bool
 ) -> Iterable[tuple[MemberId, Compare, Put]]:
-    """Yield what is to be written for the members that are not yet as asked."""
+    """Yield the writes for the members that are not in the requested state yet."""
     for number, member_id in enumerate(asked):
         member = members.get(member_id)
         if member is None:
@@ -135,7 +135,7 @@ def _writes(
             )
         if member.value.is_cordoned() is cordoned:
             continue
-        # A copy of all that the member said, also of fields that this version does not know.
+        # A full copy, so that fields of later versions, unknown to this one, are kept.
         spec = ConsumerSpec()
         spec.CopyFrom(process_of(member))
         spec.cordoned = cordoned

@@ -1,6 +1,6 @@
-"""The one place where exceptions become gRPC status codes.
+"""The mapping of exceptions to gRPC status codes.
 
-A service that *can* answer, answers in band with a `Status` and a header. What arrives here is a failure.
+A service that *can* answer does so in band, with a `Status` and a header. Only failures are mapped here.
 
     ValidationError, InvalidPositionError             INVALID_ARGUMENT      fix the request
     UnauthenticatedError                              UNAUTHENTICATED       bring a good token
@@ -65,9 +65,9 @@ DETAILS_CHARACTERS_MAX = 2048
 """Longest text of a status; gRPC carries it in a header of at most 8 KiB."""
 
 CAUSE_METADATA = "broadsheet-shard-cause-bin"
-"""Trailing metadata of a Stat answered SHARD_STOPPED: why, as UTF-8 text."""
+"""Trailing metadata of a Stat answered SHARD_STOPPED: the cause, as UTF-8 text."""
 
-# The first class that fits decides, so a subclass stands before its base.
+# The first class that matches decides, so a subclass comes before its base.
 _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (ValidationError, grpc.StatusCode.INVALID_ARGUMENT),
     (InvalidPositionError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -102,7 +102,7 @@ _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
 
 
 def status_code_of(error: BaseException) -> grpc.StatusCode:
-    """Return the code that an exception is answered with."""
+    """Return the status code of an exception."""
     if isinstance(error, grpc.aio.AioRpcError):
         return error.code()
     return next(
@@ -111,11 +111,11 @@ def status_code_of(error: BaseException) -> grpc.StatusCode:
 
 
 def status_details_of(error: BaseException, *, incident_id: str) -> str:
-    """Return the text that goes with the code.
+    """Return the status text of an exception.
 
     Args:
-        error: What was raised.
-        incident_id: Stands in the log beside the traceback of an error whose text the caller must not see.
+        error: The exception.
+        incident_id: Logged with the traceback of an error whose text the caller must not see.
     """
     code = status_code_of(error)
     if isinstance(error, grpc.aio.AioRpcError):

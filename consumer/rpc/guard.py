@@ -1,7 +1,7 @@
-"""What every RPC of a member passes through, the application's own services included.
+"""The interceptor of every RPC of a member, including the application's own services.
 
-A call takes its place among the others (`broadsheet.consumer.rpc.call_limits`), the caller's token is verified, and the
-handler gets its claims with the context (`broadsheet.consumer.rpc.call_context`); what the handler raises becomes a
+A call is counted against the bounds (`broadsheet.consumer.rpc.call_limits`), the caller's token is verified, and the
+handler gets its claims with the context (`broadsheet.consumer.rpc.call_context`); an exception of the handler becomes a
 status (`broadsheet.consumer.rpc.grpc_status`), logged once if it is our fault.
 Handlers are coroutine functions or async generators.
 
@@ -30,10 +30,10 @@ from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_o
 
 log = structlog.get_logger()
 
-# `Any` in this module stands for requests and responses of services we do not know.
+# `Any` in this module: requests and responses of services that we do not know.
 Handler = Callable[[Any, Any], Any]
 Guarding = Callable[[Any], AbstractAsyncContextManager[CallContext]]
-"""What a call is served within, given its context; yields the one that has its claims."""
+"""Returns the block in which a call is served, given its context; the block yields the context with claims."""
 
 SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/consumer.Shard/Stat": Capability.READ,
@@ -59,11 +59,11 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.StateService/DescribeState": Capability.READ,
     "/broadsheet.v1.StateService/ScanState": Capability.READ,
 }
-"""What a token needs for each method. Methods of the application's services need READ."""
+"""The capability that each method requires. Methods of the application's services require READ."""
 
 
 class RpcGuard(grpc.aio.ServerInterceptor):
-    """Verifies every request and translates every failure."""
+    """The interceptor that verifies every request and translates every failure."""
 
     def __init__(self, verifier: TokenVerifier, limits: CallLimits) -> None:
         self._verifier = verifier
@@ -95,7 +95,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         )
         return kind(
             guarded,
-            # A single request is parsed once its caller is known: objects made of it take many times its length.
+            # A single request is parsed only once its caller is verified, because the parsed objects take many times
+            # its length.
             request_deserializer=None if parse else found.request_deserializer,
             response_serializer=found.response_serializer,
         )
@@ -105,7 +106,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self, context: Any, *, method: str, require: Capability, streams: bool
     ) -> AsyncIterator[CallContext]:
         try:
-            # Before anything that costs: whoever holds all places is told so for a few microseconds.
+            # Checked before anything expensive, so that refusing a client at its bounds costs only microseconds.
             with self._limits.taken(context.peer(), streams=streams):
                 claims = self._verifier.verify(context.invocation_metadata(), require)
                 async with asyncio.timeout(_seconds_left(claims)):
@@ -134,14 +135,14 @@ def _guard_stream(inner: Handler, guarding: Guarding) -> Handler:
 
 
 def _parsing(inner: Handler, parse: Callable[[bytes], Any] | None) -> Handler:
-    """Return a handler of raw bytes; the same one if there is nothing to parse."""
+    """Return a handler of raw bytes; the same handler if there is nothing to parse."""
     if parse is None:
         return inner
 
     def parsing(message: bytes, context: Any) -> Any:
         try:
             request = parse(message)
-        except Exception as error:  # Each deserializer of an application's service has its own.
+        except Exception as error:  # Each deserializer of an application raises its own errors.
             raise ValidationError("request", f"malformed: {error}") from error
         return inner(request, context)
 
@@ -165,7 +166,7 @@ def _seconds_left(claims: Claims) -> float | None:
 
 
 def _shape(found: Any) -> tuple[Callable[..., Any], Handler, bool]:
-    """Return how to build such a handler again, its function, and whether it streams responses."""
+    """Return the factory of such a handler, its function, and whether it streams responses."""
     if found.request_streaming and found.response_streaming:
         return grpc.stream_stream_rpc_method_handler, found.stream_stream, True
     if found.request_streaming:

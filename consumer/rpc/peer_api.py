@@ -1,7 +1,7 @@
 """The Peer service: Beat, Witness.
 
-A beat comes from the event loop that serves everything else, so that a process which is stopped, or whose loop is held
-up, does not beat though its machine still answers for its connections.
+Beats come from the event loop that serves everything else, so a process that is stopped, or whose loop is blocked, does
+not beat even if its machine still answers on its connections.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from broadsheet.consumer.resolver.hearing import ANSWER_SECONDS, PROBE_SECONDS, 
 
 EVERY_MILLISECONDS_MIN, EVERY_MILLISECONDS_MAX = 50, 60_000
 BEATS_MAX = 64
-"""Streams of beats at a time; two members listen to each."""
+"""Maximum concurrent streams of beats; two members listen to each member."""
 PROBES_MAX = 16
-"""Probes at a time; whoever asks for more gets no testimony."""
+"""Maximum concurrent probes; a request beyond it gets no testimony."""
 
 # `Any`: grpc.aio passes each servicer method its context.
 Context = Any
 
 
 class PeerApi(peer_pb2_grpc.PeerServiceServicer):
-    """Serves `broadsheet.v1.PeerService` for one member."""
+    """The `broadsheet.v1.PeerService` of one member."""
 
     def __init__(
         self, key_space: KeySpace, hearing: Hearing, *, stopping: asyncio.Event, clock: Clock
@@ -48,10 +48,10 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
         """Create the service.
 
         Args:
-            key_space: Tells where members are.
-            hearing: Hears them.
+            key_space: Holds the members' endpoints.
+            hearing: Probes them.
             stopping: Set once this process leaves.
-            clock: Time.
+            clock: Measures time.
         """
         self._key_space = key_space
         self._hearing = hearing
@@ -93,7 +93,7 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
     async def Witness(  # noqa: N802 - gRPC's name
         self, request: WitnessRequest, context: Context
     ) -> WitnessResponse:
-        """Tell whether a member takes a connection of ours now."""
+        """Tell whether a member accepts a connection from us now."""
         del context
         member = self._key_space.members.get(MemberId(request.zone, request.suffix))
         is_known = member is not None and member.kv.create_revision == request.create_revision
@@ -107,6 +107,6 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
             self._probes -= 1
         spent_seconds = self._clock.monotonic_seconds() - asked
         if not heard and spent_seconds > PROBE_SECONDS + ANSWER_SECONDS / 2:
-            # We were held up ourselves, and may have missed the answer.
+            # Our own loop was blocked, so we may have missed the answer.
             return WitnessResponse(testimony=TESTIMONY_NONE)
         return WitnessResponse(testimony=TESTIMONY_HEARD if heard else TESTIMONY_SILENT)

@@ -1,7 +1,7 @@
-"""Plans that a leader remembers until one is applied.
+"""The cache of plans that a leader remembers until one is applied.
 
-Invariants: bounded, and of a plan only what applying takes: a placement of every shard is large. A plan whose basis is
-gone can never be applied, for a basis does not come back; all that is kept of it is that there was one.
+Invariants: the cache is bounded, and keeps of a plan only the data to apply it, because a placement of every shard is
+large. A plan whose basis is gone can never be applied, because a basis does not return; only its existence is kept.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from broadsheet.allocator.whatif.preview import PlanPreview
 from broadsheet.consumer.protocol.allocation_pb2 import PlanRequest
 
 PLANS_KEPT_MAX = 16
-"""Plans that a leader remembers; the oldest are forgotten."""
+"""Maximum plans that a leader remembers; the oldest are forgotten."""
 PLACEMENTS_KEPT_MAX = 1_000_000
-"""Shards whose places are remembered, over all plans; the newest plan is, however large."""
+"""Maximum shards whose placements are remembered, over all plans; the newest plan is kept, however large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedPlan:
-    """What applying a plan takes."""
+    """The data to apply a plan."""
 
     id: str
     basis: Basis
@@ -31,11 +31,11 @@ class CachedPlan:
     drained: frozenset[MemberId]
     can_be_applied: bool
     asked: PlanRequest
-    """What is to be brought about."""
+    """The requested changes."""
 
     @classmethod
     def of(cls, proposal: PlanPreview, asked: PlanRequest) -> CachedPlan:
-        """Return what is kept of a proposal."""
+        """Return the data to keep of a plan's preview."""
         return cls(
             id=proposal.id,
             basis=proposal.basis,
@@ -47,7 +47,7 @@ class CachedPlan:
 
 
 class PlanCache:
-    """Plans by id."""
+    """The remembered plans, by id."""
 
     def __init__(self, *, placements_max: int = PLACEMENTS_KEPT_MAX) -> None:
         self._placements_max = placements_max
@@ -58,7 +58,7 @@ class PlanCache:
 
         Args:
             kept: The plan.
-            basis: What a plan that is made now would rest on; None if none can be made any more.
+            basis: The basis of a plan made now; None if no plan can be made any more.
         """
         self._plans[kept.id] = kept
         self._plans.move_to_end(kept.id)
@@ -71,15 +71,15 @@ class PlanCache:
             self._plans.popitem(last=False)
 
     def __contains__(self, plan_id: object) -> bool:
-        """Return whether there was such a plan, good or not."""
+        """Return whether there was such a plan, valid or not."""
         return plan_id in self._plans
 
     def find(self, plan_id: str, *, basis: Basis | None) -> CachedPlan | None:
-        """Return a plan that is as good as it was; None if it never was, or rests on what has changed.
+        """Return a plan that is still valid; None if there was none, or its basis has changed.
 
         Args:
             plan_id: Its id.
-            basis: What a plan that is made now would rest on; None if none can be made any more.
+            basis: The basis of a plan made now; None if no plan can be made any more.
         """
         kept = self._plans.get(plan_id)
         return kept if kept is not None and kept.basis == basis else None

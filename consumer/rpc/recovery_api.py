@@ -1,7 +1,7 @@
 """The Recovery service: PlanPrune, Prune, PlanRewind, Rewind, PlanResetSource, ResetSource.
 
-Any member answers, from etcd and the brokers alone: neither its mirror, which may lag, nor what it serves matters.
-A prune concerns every shard, for any may need any log; a rewind concerns one.
+Any member can answer, from etcd and the brokers alone, without its mirror, which may lag, and whatever it serves.
+A prune concerns every shard, because any shard may need any log; a rewind concerns one.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ from broadsheet.consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, 
 from broadsheet.consumer.shard_changes import is_scoped
 
 DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
-"""Bound of the time that dead fragments wait."""
+"""Maximum time for which dead fragments are kept."""
 
 # `Any`: grpc.aio passes each servicer method its context.
 Context = Any
 
 
 class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
-    """Serves `broadsheet.v1.RecoveryService` for one member."""
+    """The `broadsheet.v1.RecoveryService` of one member."""
 
     def __init__(self, etcd: Etcd, journals: JournalClient, keys: Keys, *, clock: Clock) -> None:
         """Create the service.
 
         Args:
-            etcd: Has specs, hints and assignments.
+            etcd: Holds specs, hints and assignments.
             journals: Lists and removes fragments of logs.
             keys: Of the cluster's root.
-            clock: Tells how long something has been dead.
+            clock: Measures how long a fragment has been dead.
         """
         self._pruner = Pruner(etcd, journals, keys, clock=clock)
         self._rewinder = Rewinder(etcd, keys)
@@ -75,7 +75,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
     async def PlanPrune(  # noqa: N802 - gRPC's name
         self, request: PlanPruneRequest, context: Context
     ) -> AsyncIterator[PlanPruneResponse]:
-        """Tell what a prune would remove, log by log; change nothing."""
+        """Return the fragments that a prune would remove, log by log; change nothing."""
         _require_unscoped(claims_of(context))
         _validate_delay(request.delay_seconds)
         async for plan in self._pruner.plan(delay_seconds=request.delay_seconds):
@@ -91,7 +91,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
             yield PruneResponse(log=pruned_log(outcome))
 
     async def PlanRewind(self, request: PlanRewindRequest, context: Context) -> PlanRewindResponse:  # noqa: N802 - gRPC's name
-        """Tell what a rewind would do; change nothing."""
+        """Return the plan of a rewind; change nothing."""
         spec = await self._visible_spec(request.shard, claims_of(context))
         if spec is None:
             return PlanRewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
@@ -99,7 +99,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         return PlanRewindResponse(status=plan.status, rewind=plan.rewind)
 
     async def Rewind(self, request: RewindRequest, context: Context) -> RewindResponse:  # noqa: N802 - gRPC's name
-        """Put a backup of a shard's hints in place of its primary hints, or refuse."""
+        """Replace a shard's primary hints by a backup, or refuse."""
         spec = await self._visible_spec(request.shard, claims_of(context))
         if spec is None:
             return RewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
@@ -109,7 +109,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
     async def PlanResetSource(  # noqa: N802 - gRPC's name
         self, request: PlanResetSourceRequest, context: Context
     ) -> PlanResetSourceResponse:
-        """Tell what a reset of a source would do; change nothing."""
+        """Return the plan of a reset of a source; change nothing."""
         wanted = await self._reset_request(request, claims_of(context))
         if wanted is None:
             return PlanResetSourceResponse(
@@ -121,7 +121,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
     async def ResetSource(  # noqa: N802 - gRPC's name
         self, request: ResetSourceRequest, context: Context
     ) -> ResetSourceResponse:
-        """Have a shard's next primary go on elsewhere in a source, or refuse."""
+        """Set the offset of a source at which a shard's next primary continues, or refuse."""
         wanted = await self._reset_request(request, claims_of(context))
         if wanted is None:
             return ResetSourceResponse(status=ResetSourceStatus.RESET_SOURCE_STATUS_SHARD_NOT_FOUND)
@@ -131,7 +131,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
     async def _reset_request(
         self, request: PlanResetSourceRequest | ResetSourceRequest, claims: Claims
     ) -> ResetRequest | None:
-        """Return what is asked for, checked; None if there is no such shard for the caller."""
+        """Return the validated reset; None if the caller sees no such shard."""
         validate_journal(request.journal, "journal")
         if request.offset < WRITE_HEAD:
             raise ValidationError(
@@ -143,7 +143,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         return ResetRequest(spec_kv=spec_kv, journal=request.journal, offset=request.offset)
 
     async def _visible_spec(self, shard_id: str, claims: Claims) -> KeyValue | None:
-        """Return a spec that the caller may see; the transaction demands that it has not changed since."""
+        """Return a spec that the caller may see; the transaction requires that it has not changed since."""
         validate_shard_id(shard_id, "shard")
         kv = await self._rewinder.spec_of(shard_id)
         if kv is None or not is_visible(_spec_or_bare(kv.value, shard_id), claims.selector):
@@ -152,7 +152,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
 
 
 def planned_log(plan: LogPlan) -> PrunedLog:
-    """Return a plan as its message."""
+    """Encode a log's prune plan."""
     if plan.spared:
         return PrunedLog(log=plan.log, shards=plan.shards, spared=plan.spared)
     return PrunedLog(
@@ -169,7 +169,7 @@ def planned_log(plan: LogPlan) -> PrunedLog:
 
 
 def pruned_log(outcome: PruneOutcome) -> PrunedLog:
-    """Return an outcome as its message."""
+    """Encode a log's prune outcome."""
     message = planned_log(outcome.plan)
     if not outcome.plan.spared:
         message.removed.CopyFrom(_tally(outcome.removed))
@@ -183,7 +183,7 @@ def _tally(tally: PruneCounts) -> FragmentTally:
 
 
 def _spec_or_bare(value: bytes, shard_id: str) -> ShardSpec:
-    """Return a stored spec, or one with the id alone if it cannot be read: then only its id can be matched."""
+    """Return a stored spec; if it cannot be decoded, one with only its id, which claims can still match."""
     try:
         return ShardSpec.FromString(value)
     except DecodeError:
@@ -198,7 +198,7 @@ def _validate_delay(delay_seconds: float) -> None:
 
 
 def _require_unscoped(claims: Claims) -> None:
-    """Any shard may need any log: who may see only some may not judge what is dead."""
+    """Refuse claims restricted to some shards, because any other shard may need a log."""
     if is_scoped(claims.selector):
         raise NotAuthorizedError(
             "a prune concerns every shard: the token must not be restricted to some of them"

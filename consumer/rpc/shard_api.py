@@ -1,15 +1,15 @@
 """The Shard service: Stat, List, Apply, GetHints, Unassign.
 
-Every request is validated before anything else. What can be answered is answered with a `Status` and a header; what is
-raised becomes a gRPC status in `broadsheet.consumer.rpc.grpc_status`.
+Every request is validated first. A request that can be answered gets a `Status` and a header; an exception becomes a
+gRPC status in `broadsheet.consumer.rpc.grpc_status`.
 
     Stat                     by the shard's primary; proxied once, with claims no wider than the request
     List                     by any member, from its mirror
     Apply, Unassign          by any member: one transaction, all or nothing, read back before the answer
     GetHints                 by any member, from etcd
 
-Source: gazette/core consumer/shard_api.go (handlers); validation of all, the authorized hop and two-sided authorization
-are ours.
+Source: gazette/core consumer/shard_api.go (handlers); validation of all requests, the authorized hop and two-sided
+authorization are ours.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ from broadsheet.consumer.shard_changes import (
 log = structlog.get_logger()
 
 PROXY_SECONDS_MAX = 3600.0
-"""Bound of a proxied Stat whose caller set no deadline."""
+"""Deadline of a proxied Stat whose caller set none."""
 READ_BACK_SECONDS_MAX = 30.0
-"""Longest wait for one's own write to come back by the watch; it is durable by then, so the answer stays OK."""
+"""Longest wait until the watch shows our own write; it is durable already, so the response stays OK."""
 
 # `Any`: grpc.aio passes each servicer method its context; requests and responses vary by method.
 Context = Any
 
 
 class ShardApi(shard_pb2_grpc.ShardServicer):
-    """Serves `consumer.Shard` for one member."""
+    """The `consumer.Shard` service of one member."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             resolver: Finds and lends out shards.
             key_space: The mirror.
             etcd: Written by Apply and Unassign, read by GetHints.
-            keys: Where specs and assignments are kept.
+            keys: Keys of specs and assignments.
             member_id: This process.
-            ledger: Where what Unassign does is noted.
+            ledger: Log of moves, which records each Unassign.
             auth: Signs the one hop of a proxied Stat.
         """
         self._resolver = resolver
@@ -123,7 +123,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._auth = auth
 
     async def Stat(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802 - gRPC's name
-        """Tell how far the shard has come, once it has read through what the request names."""
+        """Return the shard's progress, once it has read through the request's offsets."""
         validate_stat_request(request)
         proxied = request.HasField("header")
         async with await self._resolver.resolve(
@@ -177,7 +177,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         return ApplyResponse(status=Status.OK, header=header)
 
     async def GetHints(self, request: GetHintsRequest, context: Context) -> GetHintsResponse:  # noqa: N802 - gRPC's name
-        """Fetch the recovery hints of a shard. One without a recovery log has none."""
+        """Fetch the recovery hints of a shard; a shard without a recovery log has none."""
         validate_hints_request(request)
         item = self._key_space.items.get(ItemId(request.shard))
         if item is None or not is_visible(spec_of(item), claims_of(context).selector):
@@ -191,7 +191,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         )
 
     async def Unassign(self, request: UnassignRequest, context: Context) -> UnassignResponse:  # noqa: N802 - gRPC's name
-        """Take replicas away from their members, so that the allocator makes new ones: a restart."""
+        """Remove replicas from their members, so that the allocator creates new ones: a restart."""
         validate_unassign_request(request)
         checkpoint, affected = plan_unassign(
             request.shards,
@@ -250,7 +250,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     async def _stored_specs(
         self, changes: Sequence[ApplyRequest.Change], allowed: LabelSelector
     ) -> dict[str, StoredSpec]:
-        """Read present specs from etcd itself: to judge by a mirror that lags could let a caller through."""
+        """Read current specs from etcd itself, because a lagging mirror could authorize a caller wrongly."""
         if not changes or not is_scoped(allowed):
             return {}
         ids = [change.upsert.id or change.delete for change in changes]
@@ -297,7 +297,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
 
 
 def _require_batch(count: int, *, field_name: str) -> None:
-    # Before anything is read for it: the plan checks the exact bound later.
+    # Checked before anything is read; the plan checks the exact bound later.
     if count > TXN_OPERATIONS_MAX:
         raise BoundExceededError(
             f"{field_name}: expected at most {TXN_OPERATIONS_MAX} a request, got {count}; "
@@ -306,7 +306,7 @@ def _require_batch(count: int, *, field_name: str) -> None:
 
 
 def _spec_or_bare(value: bytes, shard_id: str) -> ShardSpec:
-    """Return a stored spec, or one with the id alone if it cannot be read: then only its id can be matched."""
+    """Return a stored spec; if it cannot be decoded, one with only its id, which claims can still match."""
     try:
         return ShardSpec.FromString(value)
     except DecodeError:
@@ -318,7 +318,7 @@ def _hints_answer(hints: FSMHints | None) -> GetHintsResponse.ResponseHints:
 
 
 def _hop_claims(shard_id: str, *, life_seconds: float) -> Claims:
-    """Return claims for one Stat of one shard, which the caller proved to be allowed."""
+    """Return claims for one Stat of one shard, for which the caller is authorized."""
     return Claims(
         capability=Capability.READ,
         selector=selector(label_set((ID, shard_id))),

@@ -1,11 +1,11 @@
-"""For an application's own services: answer a call from the shard that it is for, or say where that shard is.
+"""Shard calls of an application's own services: answer from the shard, or tell the caller where it is.
 
     async def Count(self, request, context):
         async with serving_shard(self._resolver, context, request.shard) as resolution:
             return CountResponse(total=await resolution.call(total_of))
 
-Callers that follow shards (`broadsheet.spark_bridge.task_resolver`) understand the refusal, and that the token was
-honoured.
+Callers that follow shards (`broadsheet.spark_bridge.task_resolver`) understand the refusal, and the metadata that
+confirms a token.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ async def serving_shard(
 ) -> AsyncIterator[Resolution]:
     """Lend out the shard of a call, ready and read through the call's token; its `shard` is set.
 
-    If this process is not the shard's primary, the call ends with UNAVAILABLE (NOT_FOUND, if there is no such shard),
-    and metadata that name the status and the route. There is no such shard, either, if the caller's claims do not
-    select it. The body must send no initial metadata of its own.
+    If this process is not the shard's primary, the call ends with UNAVAILABLE, and metadata that name the status and
+    the route. It ends with NOT_FOUND if there is no such shard, or the caller's claims do not select it. The body must
+    not send initial metadata itself.
 
     Args:
         resolver: Of this process.
         context: Of the call.
         shard_id: The shard; if empty, the one that the call's metadata name.
-        read_through: Offsets to wait for beside those of the call's token, bytes by journal.
+        read_through: Offsets to wait for in addition to those of the call's token, bytes by journal.
 
     Raises:
         ValidationError: no shard is named, or the token is malformed.
@@ -73,7 +73,7 @@ async def serving_shard(
         if resolution.shard is None:
             await _refuse(context, wanted, resolution)
         if token:
-            # Before the first response: a caller must know it before it gives a stream's responses on.
+            # Sent before the first response, because a caller must know it before it uses a stream's responses.
             await context.send_initial_metadata(((HONOURED, HONOURED_VALUE),))
         yield resolution
 

@@ -1,6 +1,6 @@
 """The State service: ListReplicas, DescribeState, ScanState.
 
-A member answers for the replicas that it has: whoever wants the whole cluster asks each, and knows by List whom to ask.
+A member answers only for its own replicas: a client that wants the whole cluster asks each member that List names.
 """
 
 from __future__ import annotations
@@ -51,20 +51,17 @@ from broadsheet.consumer.shard.replica_progress import progress_of
 from broadsheet.consumer.state_tables import ScannableStore
 
 SCANS_MAX = 4
-"""At a time: each takes a thread, which shares the processor with the shards' own."""
+"""Maximum concurrent scans: each takes a thread, which competes with the shards' own for the processor."""
 SCANS_WAITING_MAX = 256
-"""Requests that wait for their turn; more are refused."""
+"""Maximum requests that wait for their turn; more are refused."""
 
 # `Any`: grpc.aio passes each servicer method its context.
 Context = Any
 
-# A scan as bytes of one Arrow stream, made on a thread of its own, a part ahead of whoever takes
-# them.
-
 PART_BYTES: Final = 1 << 20
-"""Of one message, well below what gRPC takes by default."""
+"""Maximum size of one message, well below gRPC's default limit."""
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""Of a stream in Arrow's IPC format."""
+"""End of a stream in Arrow's IPC format."""
 _DONE: Final = object()
 Part = Checkpoint | bytes
 
@@ -77,18 +74,20 @@ async def scan_parts(
     shard_id: str,
     ended: asyncio.Future[Any],
 ) -> AsyncGenerator[Part, None]:
-    """Yield the checkpoint that the rows are of, then the bytes of a stream, part by part.
+    """Yield the checkpoint of the rows, then the bytes of one Arrow stream, part by part.
+
+    The parts are produced on a dedicated thread, one part ahead of the consumer.
 
     Args:
-        store: Not destroyed meanwhile.
+        store: Must not be destroyed meanwhile.
         table: Of the store; empty: its only one.
         columns: Of the table; none: all.
-        shard_id: For errors.
-        ended: Resolves when the store is wanted back.
+        shard_id: Named by errors.
+        ended: Resolves when the store must be returned.
 
     Raises:
-        ShardStoppedError: it was wanted back, or the scan was ended for taking too long.
-        StateNotShownError: a value is none that its column can show.
+        ShardStoppedError: the store had to be returned, or the scan took too long.
+        StateNotShownError: its column cannot show a value.
         ValidationError: there is no such table or column.
     """
     parts = _parts(store, table, columns)
@@ -113,7 +112,7 @@ async def scan_parts(
     except ImportError as error:
         raise StateNotShownError(shard_id, lacking(error)) from error
     finally:
-        # Behind a step that still runs, and on its thread; nobody is left to be told what it met.
+        # A step may still run on the thread. Its result is read and dropped, because its caller is gone.
         step.add_done_callback(lambda done: done.cancelled() or done.exception())
         closing = loop.run_in_executor(thread, parts.close)
         thread.shutdown(wait=False)
@@ -121,7 +120,7 @@ async def scan_parts(
 
 
 def lacking(error: ImportError) -> str:
-    """Return what to say of a member that has no pyarrow."""
+    """Return the error text of a member that has no pyarrow."""
     return f"its member lacks {error.name}: install broadsheet[spark] there"
 
 
@@ -139,13 +138,13 @@ def _parts(
 
 
 def _only(store: ScannableStore) -> str:
-    """Return the name of a store's only table; that of none, if there are several, for `scan` to refuse."""
+    """Return the name of a store's only table; if there are several, an empty name, which `scan` refuses."""
     tables = list(store.tables())
     return tables[0] if len(tables) == 1 else ""
 
 
 class StateApi(state_pb2_grpc.StateServiceServicer):
-    """Serves `broadsheet.v1.StateService` for one member."""
+    """The `broadsheet.v1.StateService` of one member."""
 
     def __init__(
         self,
@@ -162,10 +161,10 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         Args:
             local_shards: The replicas of this process.
             key_space: The mirror.
-            journals: Tells how much there is to read.
+            journals: Reads the journals' write heads.
             states: Lends out stores.
             member_id: This process.
-            application: What the shards run.
+            application: The application that the shards run.
         """
         self._local_shards = local_shards
         self._key_space = key_space
@@ -179,7 +178,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
     async def ListReplicas(  # noqa: N802 - gRPC's name
         self, request: ListReplicasRequest, context: Context
     ) -> ListReplicasResponse:
-        """Tell how far the replicas here have come that the request and the caller's claims select."""
+        """Return the progress of the local replicas that the request and the caller's claims select."""
         validate_selector(request.selector, "selector")
         allowed = claims_of(context).selector
         shards = [
@@ -193,7 +192,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
     async def DescribeState(  # noqa: N802 - gRPC's name
         self, request: DescribeStateRequest, context: Context
     ) -> DescribeStateResponse:
-        """Tell which tables the shard's store shows."""
+        """Describe the tables of the shard's store."""
         _validate(request)
         async with self._lent(request, claims_of(context)) as shown:
             response = DescribeStateResponse(

@@ -1,4 +1,4 @@
-"""Which store a request for a shard's state is answered from: the primary's here, a standby's here, or none."""
+"""The choice of the store that answers a state request: the local primary's, a local standby's, or none."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ _PASSES_TO_STANDBYS = (Status.NOT_SHARD_PRIMARY, Status.NO_SHARD_PRIMARY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownState:
-    """A store to read, or why there is none here."""
+    """A store to read, or the reason why there is none here."""
 
     status: Status.ValueType
     header: Header
     cause: str = ""
     store: ScannableStore | None = None
-    """Set if and only if the status is OK; not destroyed within the block it comes from."""
+    """Set if and only if the status is OK; not destroyed within the block of `lend`."""
     slot: int = PRIMARY_SLOT
     staleness_seconds: float = 0.0
-    """Everything committed so long before is in the store."""
+    """Maximum age of the store: everything committed that long ago is in it."""
     ended: asyncio.Future[Any] = field(default_factory=asyncio.Future)
-    """Resolves when the store is wanted back."""
+    """Resolves when the store must be returned."""
 
 
 class StateReader:
-    """Lends out the stores of this process, for reading."""
+    """The lender of this process's stores, for reading."""
 
     def __init__(
         self,
         resolver: ShardResolver,
         local_shards: LocalShards,
-        application: Application[Any],  # its store type is its own business
+        application: Application[Any],  # any store type
         *,
         state_directory: Path,
         clock: Clock,
     ) -> None:
-        """Create it.
+        """Create a reader.
 
         Args:
             resolver: Finds primaries.
-            local_shards: Has standbys.
-            application: Opens what a standby has.
-            state_directory: For copies of that.
-            clock: Tells how old they are.
+            local_shards: Holds standbys.
+            application: Opens a standby's files.
+            state_directory: Holds the copies of these files.
+            clock: Measures their age.
         """
         self._resolver = resolver
         self._local_shards = local_shards
@@ -79,7 +79,7 @@ class StateReader:
         Args:
             shard_id: The shard.
             claims: Of the caller.
-            max_staleness_seconds: How old a standby's state may be; 0: no standby may answer.
+            max_staleness_seconds: Maximum age of a standby's state; 0: no standby may answer.
 
         Raises:
             StateNotShownError: the store shows no tables.
@@ -121,11 +121,11 @@ class StateReader:
         try:
             store = await copy.__aenter__()
         except StateNotShownError as error:
-            # The primary can show it: the route says who that is.
+            # The primary may be able to show it, and the route names it.
             yield ShownState(status=resolution.status, header=resolution.header, cause=error.detail)
             return
         try:
-            # Remote state is as of now; a copy has at least all that was there when it was asked for.
+            # Remote state is current; a copy has at least everything that existed when it was requested.
             played = has_recovery_log(standby.spec)
             elapsed = self._clock.monotonic_seconds() - asked_at
             yield ShownState(

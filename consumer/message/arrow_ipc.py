@@ -181,7 +181,7 @@ class _Table:
         return list(form.iter_unpack(self._data[vector + 4 : end]))
 
     def _place(self, field: int) -> int:
-        """Return where a field's value stands, 0 if it has the default."""
+        """Return the position of a field's value, 0 if it has the default."""
         slot = 4 + 2 * field
         if slot + 2 > self._fields_bytes:
             return 0

@@ -30,7 +30,7 @@ _UNCHECKED_NESTING_MAX: Final = 256
 class MessageType(Protocol):
     """The codec between an application's messages and the payloads of a journal.
 
-    `Any` stands for the application's own message class: a dict, a msgspec Struct, a protobuf message.
+    `Any` is the application's own message class: a dict, a msgspec Struct, a protobuf message.
     """
 
     content_type: str

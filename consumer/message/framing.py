@@ -313,6 +313,7 @@ class _CsvUnframer:
 
     def feed(self, content: bytes) -> Frames:
         lines = self._lines.feed(content)
+        # The usual case: without quotes every line is a record.
         if not self._open and not any(b'"' in line for line in lines.payloads):
             return lines
         found = Frames([], [], [])
@@ -341,6 +342,7 @@ class _CsvUnframer:
         if not self._open:
             self._begin = begin
         quote_turns = line.count(b'"') % 2 == 1
+        # The record ends here: its open quote is closed, or none was opened.
         if quote_turns == bool(self._open):
             self._close(found, end, line)
             return
@@ -386,6 +388,7 @@ class _FixedUnframer:
 
     @property
     def pending_bytes(self) -> int:
+        # Text tools add a newline after the last frame: it is not an incomplete frame.
         lone_newline = self._pending_bytes == 1 and b"".join(self._pending) == b"\n"
         return self._skipped.open_bytes + (0 if lone_newline else self._pending_bytes)
 
@@ -412,6 +415,7 @@ class _FixedUnframer:
         error: FramingError | None = None
         while size - at >= header:
             magic, length = _FIXED_HEADER.unpack_from(buffer, at)
+            # Damage: the next frame is searched by its magic number.
             if magic != FIXED_MAGIC or (length > FRAME_BYTES_MAX and self._read_around):
                 resumed = _next_magic(buffer, at + 1)
                 self._skipped.add(base + at, buffer[at:resumed])

@@ -26,7 +26,7 @@ class MappedJournal:
     content_type: str
 
 
-# `Any` stands for the application's own message class.
+# `Any`: the application's own message class.
 Mapping: TypeAlias = Callable[[Any], MappedJournal]
 KeyFunction: TypeAlias = Callable[[Any], bytes]
 Partitions: TypeAlias = Callable[[], Sequence[MappedJournal]]

@@ -248,7 +248,7 @@ class JournalProducers:
         """
         if source.segments or source.forgotten:
             raise ValueError(
-                "the checkpoint rests on segments that its store keeps, and the store did not put them in; "
+                "the checkpoint names segments that its store keeps, and the store did not put them in; "
                 "return it as broadsheet.consumer.message.producer_segment.put_together does"
             )
         producers = cls()
@@ -267,11 +267,14 @@ class JournalProducers:
         producer = self.by_id.get(producer_id)
         if producer is None:
             producer = Producer(producer_id, clock)
+            # The values are None, so the default `self` means that it was not forgotten. If it was, a segment still
+            # names it.
             producer.is_named = self._forgotten.pop(producer_id, self) is None
             self._know(producer)
         elif producer.segment is None:
             self._recent.move_to_end(producer_id)
         else:
+            # Its segment still has its older state, which the checkpoint's own entry overrides.
             producer.segment = None
             self._recent[producer_id] = producer
         producer.heard_seconds = heard_seconds
@@ -286,6 +289,7 @@ class JournalProducers:
         del self.by_id[producer.id]
         self._recent.pop(producer.id, None)
         producer.segment = None
+        # Otherwise a segment would bring it back at the next restore.
         if producer.is_named:
             self._forgotten[producer.id] = None
 
@@ -352,6 +356,7 @@ class JournalProducers:
         silent = sum(each.heard_seconds < cut for each in idle) if self._segments else 0
         too_many = len(idle) + len(self._forgotten) > limits.recent_max
         surplus = max(0, len(idle) - limits.recent_kept) if too_many else 0
+        # `idle` is ordered by when they were last heard, so both groups are at its head.
         leaving = idle[: max(silent, surplus)]
         if too_many or len(leaving) >= limits.filed_min:
             self._file(leaving)
@@ -377,8 +382,10 @@ class JournalProducers:
             producer.segment = segment
             producer.is_named = True
             self._recent.pop(producer.id, None)
+        # Later checkpoints do not name an absorbed segment, so the store need not get its content.
         for old in taken_in:
             self._new_content.pop(old.id, None)
+        # No members are left, and no older segment names a forgotten producer.
         if not segment.size:
             return
         self._segments.append(segment)

@@ -125,6 +125,7 @@ class Publisher:
         if mapped.journal not in self._uncommitted:
             target = _Target(mapped, message_type, self._clock.value)
             self._uncommitted[mapped.journal] = target
+            # Once in this publisher's life, because one rollback per producer and journal suffices.
             if mapped.journal not in self._touched:
                 self._touched.add(mapped.journal)
                 self._newly_touched.append(target)
@@ -141,6 +142,7 @@ class Publisher:
             PublishError: the journal holds uncommitted messages of this transaction, which readers would discard.
         """
         mapped = self._publish(mapping, message, message_type, Flags.OUTSIDE_TXN)
+        # This message is appended now, so carrying later ones of the transaction would change the order.
         self._uncarried.add(mapped.journal)
 
     def take_appends(self) -> list[PendingAppend]:
@@ -197,6 +199,7 @@ class Publisher:
         journal, clock = target.mapped.journal, self._clock.tick()
         acknowledgement = self._acknowledgement(target, clock=clock)
         rollback = self._rollbacks.get(journal)
+        # Messages are not carried if a rollback could not find the clock of their acknowledgement.
         if not held or rollback is None or rollback.clock_in(acknowledgement) != clock:
             return AckIntent(journal, acknowledgement, acknowledgement)
         del self._content_by_journal[journal]
@@ -204,6 +207,7 @@ class Publisher:
 
     def _carried(self) -> dict[str, list[bytes]]:
         """Return the buffers that intents are to carry, by journal; none if they are too large."""
+        # A transaction that was too large stays so, because a part of it is appended already.
         if self._is_large or not self._carried_bytes_max:
             return {}
         carried = {
@@ -239,6 +243,7 @@ class Publisher:
                 "use another journal, or publish_uncommitted",
             )
         framed = self._framed(mapped, message, message_type, self._clock.tick(), flags)
+        # Only after the framing, which may fail, so that no empty buffer is left behind.
         if content is None:
             content = self._content_by_journal[mapped.journal] = []
         content.append(framed)

@@ -104,6 +104,7 @@ def acknowledgements_of_carried(
     for rollback in rollbacks:
         intent = ack_intents.get(rollback.journal, b"")
         clock = rollback.clock_in(intent)
+        # A longer intent carries messages before its acknowledgement.
         if clock is not None and len(intent) > len(rollback.content):
             found.append(rollback.at(clock))
     return found

@@ -70,6 +70,7 @@ class RunEmission:
         clocks = zip(
             self._messages.producers[begin:end], self._messages.clocks[begin:end], strict=True
         )
+        # Messages that opted out have no clock, and change no producer.
         return {producer: clock for producer, clock in clocks if clock}
 
     @property

@@ -171,6 +171,7 @@ class Sequencer:
         assert self._emission is None, "messages were queued while others are emitted"
         self._outcomes = {}
         self._visible_through = None
+        # Only once per batch: after an emission it is queued again from a later index.
         if start == 0:
             self._resumes |= batch.resumes
         reading = self._reading_of(batch.journal)
@@ -188,6 +189,7 @@ class Sequencer:
                 self._queue_acknowledgement(batch.span(index, index + 1))
                 index += 1
         emitting = self._emission is not None
+        # While something is emitted, its consumption makes the reading visible.
         visible_through = None if emitting else self._visible_through
         return Queued(index, emitting, self._outcomes, visible_through)
 
@@ -265,6 +267,7 @@ class Sequencer:
                 what the producers had committed when it began.
         """
         self._pending.clear()
+        # A run's duplicates were recognised by the present producers, so none may go before it is consumed.
         if not isinstance(self._emission, RunEmission):
             self._prune(prune_horizon_seconds)
             self._evict()
@@ -286,6 +289,7 @@ class Sequencer:
 
     def _source_of(self, journal: str, offset: int) -> shard_pb2.Checkpoint.Source:
         producers = self._producers_of(journal)
+        # The store keeps no segments, so the checkpoint names every producer.
         if self._filing is None:
             return producers.source(offset)
         read_seconds = self._reading_of(journal).seconds
@@ -300,6 +304,7 @@ class Sequencer:
                 continue
             self._looked_for_silent[journal] = read_seconds
             heard_cut = read_seconds - horizon_seconds
+            # No producer can have been silent for longer than the journal has been read.
             if horizon_seconds <= 0 or heard_cut <= 0:
                 continue
             by_id = producers.by_id
@@ -386,6 +391,7 @@ class Sequencer:
         outcome = decide(Flags.ACK_TXN, clock, producer, in_memory=replay is None)
         self._count(outcome)
         if EFFECTS[outcome] is Effect.COMMIT:
+            # A checkpoint taken before it is consumed must read the acknowledgement again.
             if producer.begin == NOTHING_PENDING:
                 producer.begin = message.begins[0]
             self._emit_sequence(producer, message, replay)
@@ -415,6 +421,7 @@ class Sequencer:
             return None
         in_memory = producer.span.begin if producer.span else None
         first = acknowledgement.begins[0] if in_memory is None else in_memory
+        # Memory holds the whole span: nothing of it was evicted.
         if first == producer.begin:
             return None
         return ReplayRange(acknowledgement.journal, producer.begin, first)

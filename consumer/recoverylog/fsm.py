@@ -93,6 +93,7 @@ class Fnode:
     def touch(self, op: pb.RecordedOp, place: FilePlacement) -> None:
         """Record that the file's recovery needs an operation."""
         newest = self._newest
+        # A segment is of one author and one log.
         if newest is None or newest.author != op.author or newest.log != place.log:
             self._past += self._closed()
             self._newest = _segment_of(op, place)
@@ -172,6 +173,7 @@ class FileStateMachine:
 
     def _check(self, op: pb.RecordedOp) -> OperationOutcome:
         hinted = self.hinted_segments
+        # Operations of a fenced recorder may lie between those of the branch that the hints name.
         if hinted and hinted[0].author != op.author:
             return OperationOutcome.NOT_HINTED_AUTHOR
         seq = op.seq_no
@@ -233,6 +235,7 @@ class FileStateMachine:
         del self.links[path]
         if fnode.links:
             return self._touch(number, op, place)
+        # A file without a path is gone, so its recovery needs none of its operations.
         del self.fnodes[number]
         return _APPLIED
 
@@ -271,6 +274,7 @@ class FileStateMachine:
             self._enter_hinted_segment()
 
     def _enter_hinted_segment(self) -> None:
+        # Operations between two segments are not live, so sequence and checksum continue at the next one's begin.
         if self.hinted_segments:
             self.next_seq = self.hinted_segments[0].first_seq
             self.next_checksum = self.hinted_segments[0].first_checksum

@@ -90,6 +90,7 @@ async def rotate_backup_hints(
     for key, kv in zip(keys, held, strict=True):
         compares.append(Compare.mod_revision(key, kv.mod_revision if kv else 0))
         puts.append(Put(key, moving))
+        # The first empty backup takes the last shifted value, so no hints are dropped.
         if kv is None:
             break
         moving = kv.value
@@ -114,7 +115,7 @@ def _still_assigned(assignment: Assignment) -> Compare:
 
 def _lost(assignment: Assignment) -> AssignmentLostError:
     return AssignmentLostError(
-        f"assignment {assignment.kv.key.decode()} is gone or was made anew: its hints were not written"
+        f"assignment {assignment.kv.key.decode()} is gone or was created again: its hints were not written"
     )
 
 

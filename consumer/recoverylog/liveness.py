@@ -122,6 +122,7 @@ def _add_shard(drafts: dict[str, _Draft], shard: ShardHints) -> list[str]:
         try:
             hints = decode_hints(each.value)
         except ValueError:
+            # Hints that cannot be decoded may need any log, so nothing is pruned anywhere.
             doubts.append(
                 f"hints at {each.name} cannot be read, and may need any log; "
                 f"shardctl shards rewind {shard.shard} sets them aside"
@@ -139,6 +140,7 @@ def _add_hints(drafts: dict[str, _Draft], shard: ShardHints, name: str, hints: F
             )
         segments = _needed(hints)
     except HintsError as error:
+        # Contradictory hints may need any byte of the logs that they name.
         for log in _named_logs(hints) | {shard.log}:
             drafts.setdefault(log, _Draft()).spare(f"hints at {name}: {error.detail}")
         return

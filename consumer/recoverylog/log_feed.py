@@ -123,8 +123,10 @@ class LogFeed:
                     self._spans.append(span)
                     self._bytes += len(span.content)
                     self._on_arrival()
+                    # The next feed reads from its own begin on.
                     if self._limit is not None and span.end >= self._limit:
                         return
+                    # Backpressure: reading pauses until the player has taken enough.
                     if self._bytes > AHEAD_BYTES:
                         self._room.clear()
                         await self._room.wait()
@@ -195,6 +197,7 @@ class LogFeeds:
         """Continue at a position that the current feed does not reach."""
         self._close(self.current)
         prepared, self.next = self.next, None
+        # The prepared feed is for another jump.
         if prepared is not None and prepared.begin != position:
             self._close(prepared)
             prepared = None
@@ -202,6 +205,7 @@ class LogFeeds:
 
     def hurry(self, position: PlaybackPosition) -> None:
         """Continue at `position` without lingering, because a caller waits for the end."""
+        # The feeds do not linger already.
         if not self._linger_seconds:
             return
         self._linger_seconds = 0.0

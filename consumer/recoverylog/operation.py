@@ -140,10 +140,12 @@ class OperationDecoder:
             begin = self._offset
             end = begin + content_at - at
             raw_bytes = -1 if op is None else op.write.length
+            # The frame holds something else than an operation, or a length that no recorder writes.
             if op is None or raw_bytes < 0:
                 at, self._offset = content_at, end
                 yield Desync(begin, end)
                 continue
+            # Raw bytes that have not arrived are yielded later, as `WrittenBytes`.
             at = content_at + raw_bytes
             if at > size:
                 at = size

@@ -115,6 +115,7 @@ class Playback:
     def seek(self) -> PlaybackPosition | None:
         """The position to jump to, if the hints say that nothing before it is live; None to read on."""
         hinted = self._hinted()
+        # No jump within a write: its remaining raw bytes are live.
         if hinted is None or self._decoder.raw_bytes:
             return None
         ahead = hinted.log != self._at.log or hinted.offset > self._decoder.offset
@@ -160,6 +161,7 @@ class Playback:
         if offset > self._fed_to:
             self._on_hole(offset)
         elif offset < self._fed_to:
+            # A part of the span was fed before; only the rest is new.
             content = content[self._fed_to - offset :]
             offset = self._fed_to
         while content and not self.handed_over:
@@ -197,6 +199,7 @@ class Playback:
     def _on_hole(self, offset: int) -> None:
         """Handle bytes up to `offset` that are missing from the log: pruned, or lost."""
         segment = self.fsm.hinted_segments[0] if self.fsm.hinted_segments else None
+        # A segment that ends within the hole lost live bytes. One with an unknown end may lie after the hole.
         live = segment is not None and segment.last_offset and offset >= segment.last_offset
         hole = self._fed_to, offset
         if live or self._target_bytes:
@@ -242,11 +245,13 @@ class Playback:
             changes.append(CreateFile(op.seq_no))
         elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.fnodes:
             changes.append(RemoveFile(op.unlink.fnode))
+        # The hand-over is the first operation of its author.
         elif self._author:
             self.handed_over = op.author == self._author
 
     def _on_written(self, content: memoryview, changes: list[FileChange]) -> None:
         size = len(content)
+        # Raw bytes of a write that did not apply belong to no file.
         if self._target_bytes and size:
             changes.append(WriteFile(self._target_fnode, self._target_offset, content))
             self._target_offset += size
@@ -257,6 +262,7 @@ class Playback:
             self._hole = None
             self.strayed = 0
         elif verdict is OperationOutcome.SEQUENCE_SKIPPED and self._hole is not None:
+            # Operations are missing right after missing bytes, so the missing bytes held them.
             raise self._loss(
                 self._hole, f"and with them operations {self.fsm.next_seq} to {op.seq_no - 1}"
             )

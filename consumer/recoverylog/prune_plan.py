@@ -168,6 +168,7 @@ def plan_log(
         delay_seconds: Time for which a fragment must have been dead.
     """
     assert not needs.spared, "a spared log is not planned"
+    # Another incarnation of the journal has other bytes at the same offsets.
     if known.create_revision != create_revision:
         known = QuarantineRecord(create_revision=create_revision)
     tallies = {fate: PruneCounts() for fate in SegmentFate}
@@ -200,8 +201,10 @@ def plan_log(
 def _fate(needs: LogNeeds, fragment: Fragment, *, is_newest: bool, is_due: bool) -> SegmentFate:
     if needs.needs(fragment.begin, fragment.end):
         return SegmentFate.NEEDED
+    # Not persisted yet, so the broker may still add to it.
     if not fragment.mod_time:
         return SegmentFate.UNPERSISTED
+    # Without the newest persisted fragment a broker could not tell where the log ends.
     if is_newest:
         return SegmentFate.NEEDED
     if fragment.backing_store:
@@ -211,4 +214,5 @@ def _fate(needs: LogNeeds, fragment: Fragment, *, is_newest: bool, is_due: bool)
 
 def _due(needs: LogNeeds, fragment: Fragment, since: int, delay_seconds: float) -> int:
     """Return the time at which a dead fragment may be removed, Unix seconds."""
+    # With a backup for every shard no player can be reading it, so the fragment's own age counts.
     return int((min(since, fragment.mod_time) if needs.based else since) + delay_seconds)

@@ -112,6 +112,7 @@ class Pruner:
             listed = await self._journals.get(needs.log)
             fragments = await self._journals.list_fragments(needs.log)
         except EndpointError:
+            # Without any broker the prune ends, instead of sparing every log.
             raise
         except JournalNotFoundError:
             return spared_log(needs, "there is no such journal")
@@ -136,6 +137,7 @@ class Pruner:
         if plan.dead:
             outcome, removed = await self._remove(plan)
             _tell(outcome, needs)
+        # A log that could not be listed keeps its record, so that its quarantine does not start over.
         if not plan.spared or needs.spared:
             await self._write_known(plan.log, known, plan.quarantine_after(removed))
         return outcome

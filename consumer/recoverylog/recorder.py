@@ -124,6 +124,7 @@ class Recorder:
             write = RecordedOp.Write(fnode=fnode, offset=offset, length=len(content))
             self._apply(RecordedOp(write=write), content)
             self._flush(FLUSH_BYTES)
+            # Backpressure: a slow broker slows the store down. After a failure nothing is sent, so nothing is awaited.
             while self._unsent_bytes > UNSENT_BYTES_MAX and self._failure is None:
                 self._room.wait()
 
@@ -134,6 +135,7 @@ class Recorder:
         with self._lock:
             fnode = self._fsm.links[path]
             self._unlink_if_there(to)
+            # Linked before it is unlinked, because a file without a path is removed.
             self._apply(RecordedOp(link=RecordedOp.Link(fnode=fnode, path=to)))
             self._apply(RecordedOp(unlink=RecordedOp.Link(fnode=fnode, path=path)))
 
@@ -170,6 +172,7 @@ class Recorder:
         """Return the current hints, and a future that resolves once the log has every operation that they cover."""
         barrier = _barrier()
         with self._lock:
+            # The recovered files may lie in another log, but hints must end in ours.
             if self._forked:
                 self._anchor()
             hints = self._fsm.hints(self._log)
@@ -184,6 +187,7 @@ class Recorder:
         """
         barrier = _barrier()
         with self._lock:
+            # An operation without an effect on files, which hands the log over.
             self._apply(RecordedOp())
             self._anchor()
             self._send(barrier, takes_over=True)
@@ -257,6 +261,7 @@ class Recorder:
         takes_over: bool,
         after: Collection[Future[object]],
     ) -> None:
+        # Later operations follow from those that were lost, so nothing more is sent.
         if self._failure is not None:
             self._settle(size, barrier)
             return
@@ -264,6 +269,7 @@ class Recorder:
             self._log,
             pieces,
             after=after,
+            # The append that takes over sets the fence, so it cannot require it.
             check_registers=None if takes_over else fence_check(self._author),
             union_registers=fence_of(self._author) if takes_over else None,
         )

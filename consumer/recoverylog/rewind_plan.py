@@ -97,6 +97,8 @@ def plan_rewind(basis: RewindBasis, *, backup: int, force: bool) -> RewindPlan:
     replaced = basis.hints.get(primary_key)
     if replaced is not None:
         rewind.replaced.CopyFrom(summary_of(replaced.value, log))
+        # Readable hints swap places with the backup, so that the same rewind undoes this one. Unreadable hints must not
+        # stay under a backup's key, because no recovery begins then.
         kept_at = primary_key + UNREADABLE_SUFFIX if rewind.replaced.unreadable else chosen.key
         rewind.kept_at = kept_at.decode()
         operations.append(Put(kept_at, replaced.value))
@@ -159,6 +161,7 @@ def _removals(basis: RewindBasis, rewind: Rewind, *, force: bool) -> list[Operat
             rewind.standbys.append(member)
     if not force:
         return None if has_primary else []
+    # By force all replicas are removed, so none is listed as staying.
     del rewind.failed[:], rewind.standbys[:]
     rewind.unassigned.extend(str(each.member_id) for each in basis.assignments)
     return [Delete(each.kv.key) for each in basis.assignments]

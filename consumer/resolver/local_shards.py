@@ -215,6 +215,7 @@ class LocalShards:
         """Return this member's shards in the last change, which may concern many others of the cluster."""
         changes = self._key_space.changes
         ours = {key.item_id for key in changes.assignments if key.member_id == self._member_id}
+        # A changed spec concerns us only if the shard is assigned here.
         changed = ours | (changes.items & self._assigned)
         for item_id in ours:
             replicas = self._key_space.assignments_of(item_id)
@@ -242,6 +243,7 @@ class LocalShards:
 
     async def join(self) -> None:
         """Wait until every stopped shard is torn down; each bounds its own teardown."""
+        # A loop, because teardowns may be added meanwhile.
         while self._teardowns:
             await asyncio.wait(tuple(self._teardowns.values()))
 
@@ -254,6 +256,7 @@ class LocalShards:
         if predecessor is None:
             shard.start(self._group)
         else:
+            # The new life waits for the old one's teardown, and a former primary rests before it stands by.
             rest_seconds = REST_SECONDS if item_id in self._yielding else 0.0
             starting = self._start_after(shard, predecessor, rest_seconds=rest_seconds)
             self._starting[item_id] = self._group.start_soon(starting, name=f"start {item_id}")
@@ -268,6 +271,7 @@ class LocalShards:
 
     def _give_way(self, item_id: ItemId) -> None:
         shard = self._shards[item_id]
+        # Serving on is useful only until a successor serves.
         if shard.primary and self._successor(item_id) is not None:
             self._yielding[item_id] = shard
             self._end(item_id, shard.hand_over)
@@ -293,6 +297,7 @@ class LocalShards:
     def _end(self, item_id: ItemId, stop: Callable[[], Awaitable[None]]) -> None:
         shard = self._shards.pop(item_id)
         if (starting := self._starting.pop(item_id, None)) is not None:
+            # It still waits for its predecessor, and must not start any more.
             starting.cancel()
         log.info("shard.unassigned", shard=item_id)
         predecessor = self._teardowns.get(item_id)
@@ -304,6 +309,7 @@ class LocalShards:
     def _forget(self, shard: LiveShard, done: asyncio.Task[None]) -> None:
         self._ending.discard(shard)
         item_id = ItemId(shard.id)
+        # Only if no later life of the shard has taken the entry.
         if self._yielding.get(item_id) is shard:
             del self._yielding[item_id]
         if self._teardowns.get(item_id) is done:

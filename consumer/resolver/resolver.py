@@ -377,7 +377,7 @@ class ShardResolver:
         if self._producer is not None:
             try:
                 return self._producer.read_through(shard, reference.store, read_through)
-            except Exception as error:
+            except Exception as error:  # Application code raises errors of any class.
                 raise ApplicationError(shard.id, "read_through", error) from error
         # Other journals are ignored, because one request may carry offsets for the readers of several shards.
         sources = {source.journal for source in spec.sources}

@@ -269,7 +269,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             async with asyncio.timeout(READ_BACK_SECONDS_MAX):
                 await self._key_space.wait_for_revision(revision)
         except TimeoutError:
-            log.warning("shard_api.read_back_late", revision=revision)
+            log.warning("shard_api.read_back_timeout", revision=revision)
 
     async def _await_deletion(self, changes: Sequence[ApplyRequest.Change], revision: int) -> None:
         """Wait until the mirror lacks what was deleted.
@@ -282,7 +282,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
                 while any(self._has_older(item_id, revision) for item_id in deleted):
                     await self._key_space.wait_for_update()
         except TimeoutError:
-            log.warning("shard_api.read_back_late", revision=revision)
+            log.warning("shard_api.read_back_timeout", revision=revision)
 
     def _has_older(self, item_id: ItemId, revision: int) -> bool:
         item = self._key_space.items.get(item_id)

@@ -97,9 +97,9 @@ async def test_who_lost_the_assignment_writes_no_hints(
     if made_anew:
         await assigned(etcd, etcd_root)
 
-    with pytest.raises(AssignmentLostError, match="gone or was made anew"):
+    with pytest.raises(AssignmentLostError, match="gone or was created again"):
         await store_recorded_hints(etcd, spec, ours, hints(2))
-    with pytest.raises(AssignmentLostError, match="gone or was made anew"):
+    with pytest.raises(AssignmentLostError, match="gone or was created again"):
         await rotate_backup_hints(etcd, spec, ours, hints(3))
     assert await fetch_hints(etcd, spec) == StoredHints(
         primary=hints(1), backups=(None, None, None)

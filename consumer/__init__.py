@@ -1,9 +1,9 @@
-"""The consumer framework's door: what applications are made of, what runs them, and the clients that ask them.
+"""Public API of the consumer framework: applications, members that run them, and clients.
 
-Stores, sources, leases, messages byte by byte, servers to try things with, and the simulator have doors of their own:
+Stores, sources, leases, message encodings, embedded servers and the simulator have public packages themselves:
 `broadsheet.consumer.stores`, `broadsheet.consumer.sources`, `broadsheet.consumer.leasing`,
-`broadsheet.consumer.message`, `broadsheet.consumer.embedded`, `broadsheet.consumer.simulation`. What no door names is
-internal, and may change in any release.
+`broadsheet.consumer.message`, `broadsheet.consumer.embedded`, `broadsheet.consumer.simulation`. A name that none of
+these packages exports is internal and may change in any release.
 """
 
 from typing import TYPE_CHECKING
@@ -132,7 +132,7 @@ __all__ = [
     "serving_shard",
 ]
 
-if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in any name.
+if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any name.
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

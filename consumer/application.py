@@ -1,4 +1,4 @@
-"""The contracts between the framework and what a user writes: the application, its store, its shard.
+"""Contracts between the framework and user code: the application, its store, its shard.
 
     class Counter:                                   # an Application
         def new_store(self, shard): return JsonFileStore(shard, ...)
@@ -33,13 +33,13 @@ from broadsheet.consumer.protocol.auth import Claims
 class DeferToNextTxnError(Exception):
     """Raised by `consume_message` to leave this message, and those after it, to the next transaction.
 
-    Not for the first message of a transaction, which must be consumed. Raise it before the message has changed the
-    store or published anything: that would stay in this transaction, and be done again in the next.
+    The first message of a transaction cannot be deferred. Raise this before the message has changed the store or
+    published anything, because such effects stay in this transaction and happen again in the next.
     """
 
 
 class Shard(Protocol):
-    """What an application may know of the shard it serves."""
+    """The view that an application has of the shard it serves."""
 
     @property
     def id(self) -> str:
@@ -63,52 +63,53 @@ class Shard(Protocol):
 
     @property
     def local_state(self) -> LocalState | None:
-        """Where an embedded store keeps its files, and who records them; None without a recovery log.
+        """Directory of an embedded store, and the recorder of its files; None without a recovery log.
 
-        Made anew each time this process becomes the shard's primary, before `new_store`. Stores ask for it themselves.
+        Created each time this process becomes the shard's primary, before `new_store`. Stores ask for it themselves.
         """
         ...
 
     def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return (read_through, publish_at) of completed transactions, bytes by journal.
 
-        What was read, and where what was published ends: by this process, and by those before it.
+        `read_through` is how far sources were read. `publish_at` is where published messages end, including those of
+        earlier processes.
         """
         ...
 
 
 class Store(Protocol):
-    """Keeps a shard's state and its checkpoint, together or not at all.
+    """Keeps a shard's state and its checkpoint, and commits them atomically.
 
     All methods are called on the shard's worker thread. They may block.
     """
 
     def restore_checkpoint(self, shard: Shard) -> shard_pb2.Checkpoint:
-        """Return the last committed checkpoint and fence every older holder of this shard.
+        """Return the last committed checkpoint and fence every earlier holder of this shard.
 
-        From its return on, no commit of an older holder may succeed.
+        Once this has returned, no commit of an earlier holder may succeed.
         """
         ...
 
     def start_commit(
         self, shard: Shard, checkpoint: shard_pb2.Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Begin to commit the state changed so far together with `checkpoint`, and return at once.
+        """Start to commit the state changed so far together with `checkpoint`, and return at once.
 
-        Nothing of it becomes durable before every future of `wait_for` succeeded; if one fails the commit fails.
-        State changed after this call belongs to the next commit. The future fails with `CommitFencedError` if a newer
-        holder restored the checkpoint.
+        Nothing becomes durable before every future in `wait_for` has succeeded; if one fails, the commit fails. State
+        changed after this call belongs to the next commit. The future fails with `CommitFencedError` if a newer holder
+        restored the checkpoint.
         """
         ...
 
     def destroy(self) -> None:
-        """Let go of everything: roll back, close, and remove the local files that a recovery log has. Idempotent."""
+        """Roll back, close, and remove local files that a recovery log also holds. Idempotent."""
         ...
 
 
 @runtime_checkable
 class SegmentKeeper(Protocol):
-    """Optional, of a store: keeps the segments of checkpoints apart, so that silent producers cost a commit nothing.
+    """Optional part of a store: stores checkpoints in segments, so that silent producers add nothing to a commit.
 
     `start_commit` is then given checkpoints that name some producers in segments
     (`broadsheet.consumer.message.producer_segment`): it commits what `taken_out` returns, checkpoint and new contents
@@ -118,7 +119,7 @@ class SegmentKeeper(Protocol):
 
     @property
     def keeps_segments(self) -> bool:
-        """Whether it does so; asked after `restore_checkpoint`."""
+        """Report whether the store keeps segments; asked after `restore_checkpoint`."""
         ...
 
 
@@ -128,48 +129,48 @@ StoreT_contra = TypeVar("StoreT_contra", bound=Store, contravariant=True)
 
 
 class Application(Protocol[StoreT]):
-    """What a user writes."""
+    """User code that consumes a shard's messages."""
 
     def new_store(self, shard: Shard) -> StoreT:
         """Return the shard's store; called once each time this process becomes the shard's primary.
 
-        Also for a copy that a standby shows to those who scan it (`broadsheet.consumer.state_tables.CopyReader`), on
-        any thread: do nothing here that concerns others.
+        Also called, on any thread, for the copy that a standby serves to scans
+        (`broadsheet.consumer.state_tables.CopyReader`): cause no external side effects here.
         """
         ...
 
     def message_type(self, journal_spec: journal_pb2.JournalSpec) -> MessageType:
-        """Return how messages of a source journal are encoded."""
+        """Return the encoding of a source journal's messages."""
         ...
 
     def consume_message(
         self, shard: Shard, store: StoreT, envelope: Envelope, publisher: Publisher
     ) -> None:
-        """Apply one committed message to the store; publish what follows from it."""
+        """Apply one committed message to the store; publish any resulting messages."""
         ...
 
     def finalize_txn(self, shard: Shard, store: StoreT, publisher: Publisher) -> None:
-        """Start what must still be in the transaction about to commit: flush caches, publish last messages."""
+        """Finish the work of the transaction about to commit: flush caches, publish last messages."""
         ...
 
 
 @runtime_checkable
 class BatchConsumer(Protocol[StoreT_contra]):
-    """Optional: takes whole runs of messages in place of `consume_message`."""
+    """Optional part of an application: consumes batches of messages instead of calling `consume_message`."""
 
     def consume_batch(
         self, shard: Shard, store: StoreT_contra, batch: MessageBatch, publisher: Publisher
     ) -> int | None:
-        """Apply a run of committed messages. Return how many were consumed; None is all of them.
+        """Apply a run of committed messages. Return how many were consumed; None means all.
 
-        The rest is left to the next transaction. At least one must be consumed.
+        The remaining messages go to the next transaction. At least one must be consumed.
         """
         ...
 
 
 @runtime_checkable
 class BeginFinisher(Protocol[StoreT_contra]):
-    """Optional: is told when transactions begin and end."""
+    """Optional part of an application: callbacks at the beginning and end of a transaction."""
 
     def begin_txn(self, shard: Shard, store: StoreT_contra) -> None:
         """Called before the first message of a transaction; may block, e.g. on a semaphore."""
@@ -182,10 +183,11 @@ class BeginFinisher(Protocol[StoreT_contra]):
 
 @runtime_checkable
 class MessageProducer(Protocol[StoreT_contra]):
-    """Optional: brings messages from elsewhere than journals. Its methods run on the event loop, and must not block it.
+    """Optional part of an application: supplies messages that do not come from journals.
 
-    Messages are sequenced, consumed and committed like those of a journal; those whose producer, clock and flags are 0
-    count as committed. Offsets grow within the name of a batch, and mean the same in each life of the shard.
+    Its methods run on the event loop, and must not block it. Messages are sequenced, consumed and committed like those
+    of a journal; messages whose producer, clock and flags are 0 count as committed. Offsets increase within the name
+    of a batch, and keep their meaning when the shard restarts.
     """
 
     def read_messages(
@@ -193,31 +195,32 @@ class MessageProducer(Protocol[StoreT_contra]):
     ) -> AsyncIterator[MessageBatch]:
         """Yield batches from `checkpoint` on.
 
-        When it ends, what it brought is committed, the checkpoint restored, and this called again: after a pause, if
-        nothing was committed since. So it should not end between a producer's messages and their acknowledgement.
+        When the iterator ends, its messages are committed, the checkpoint is restored, and this method is called
+        again: after a pause if nothing was committed since. So it should not end between a producer's messages and
+        their acknowledgement.
         """
         ...
 
     def replay_range(
         self, shard: Shard, store: StoreT_contra, *, journal: str, begin: int, end: int
     ) -> AsyncIterator[MessageBatch]:
-        """Yield once more the messages of `journal` in [begin, end), all of them and no others.
+        """Yield the messages of `journal` in [begin, end) again: all of them and no others.
 
-        Asked for where a transaction of a producer's is longer than memory, or began before the checkpoint.
+        Called when a producer's transaction exceeds memory or began before the checkpoint.
         """
         ...
 
     def read_through(
         self, shard: Shard, store: StoreT_contra, offsets: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """Return the offsets, by names of batches, that a Stat must wait for. What is asked for may be of any kind."""
+        """Return the offsets, by names of batches, that a Stat must wait for. The request may be of any kind."""
         ...
 
 
 class Resolution(Protocol):
-    """Who serves a shard, as of one etcd revision; and, if it is this process, the live shard itself.
+    """A shard's primary as of one etcd revision and, if it is this process, the live shard itself.
 
-    Hold it as briefly as the work takes (`async with`): a shard is not torn down while a resolution of it is held.
+    Hold it as briefly as possible (`async with`), because a shard is not torn down while a resolution of it is held.
     """
 
     status: shard_pb2.Status.ValueType
@@ -289,14 +292,16 @@ class Resolver(Protocol):
         ...
 
     def channel_to(self, header: journal_pb2.Header) -> grpc.aio.Channel:
-        """Return the cached channel to the process that `header.process_id` names, for the one hop of a proxy."""
+        """Return the cached channel to the process named by `header.process_id`, for the single hop of a proxied
+        request.
+        """
         ...
 
 
 @runtime_checkable
 class ServiceRegistrar(Protocol):
-    """Optional: serves the application's own gRPC services beside the Shard service."""
+    """Optional part of an application: registers its own gRPC services beside the Shard service."""
 
     def register_services(self, server: grpc.aio.Server, resolver: Resolver) -> None:
-        """Add servicers to the member's server; `resolver` finds the shard that a request is for."""
+        """Add servicers to the member's server; `resolver` finds the shard of each request."""
         ...

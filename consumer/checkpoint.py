@@ -1,4 +1,4 @@
-"""Checkpoints: put together at the end of a transaction, taken apart at the start of a primary.
+"""Checkpoints: built at the end of a transaction, read at the start of a primary.
 
 Source: gazette/core consumer/protocol (the message and its meaning).
 """
@@ -38,7 +38,7 @@ def read_through_of(checkpoint: Checkpoint) -> dict[str, int]:
 
 
 class SourceOrigins:
-    """What a checkpoint says of each source beside how far it was sequenced: of which epoch its offset is."""
+    """Epochs of a checkpoint's source offsets: which life of the journal each offset belongs to."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._epochs = {
@@ -51,11 +51,11 @@ class SourceOrigins:
         }
 
     def note(self, journal: str, epoch: JournalEpoch) -> None:
-        """Take note of the epoch that a source is read in."""
+        """Record the epoch in which a source is read."""
         self._epochs[journal] = epoch
 
     def stamped(self, sources: Mapping[str, Checkpoint.Source]) -> Mapping[str, Checkpoint.Source]:
-        """Return a new checkpoint's sources, with what is known beside their offsets written into them."""
+        """Return the sources of a new checkpoint, with the known epochs added."""
         for journal, source in sources.items():
             if journal in self._epochs:
                 source.epoch.CopyFrom(self._epochs[journal])
@@ -65,23 +65,20 @@ class SourceOrigins:
 
 
 def epoch_of(checkpoint: Checkpoint, journal: str) -> JournalEpoch | None:
-    """Return the epoch that a source's offset is of; None if the checkpoint does not know."""
+    """Return the epoch of a source's offset; None if the checkpoint does not know."""
     source = checkpoint.sources.get(journal)
     return source.epoch if source is not None and source.HasField("epoch") else None
 
 
 def start_offset(checkpoint: Checkpoint, journal: str, min_offset: int) -> int:
-    """Return where to read a source from, bytes: behind what was sequenced, and not below its lower bound."""
+    """Return the offset at which to read a source, bytes: after what was sequenced, and not below its lower bound."""
     # Not `checkpoint.sources[journal]`: looking up an absent key of a protobuf map inserts it.
     seen = checkpoint.sources[journal].read_through if journal in checkpoint.sources else 0
     return max(seen, min_offset)
 
 
-# A checkpoint as a store kept it.
-
-
 def stored_checkpoint(shard_fqn: str, encoded: bytes | None) -> Checkpoint:
-    """Return a checkpoint; an empty one if there is none yet.
+    """Parse a stored checkpoint; an empty one if there is none yet.
 
     Raises:
         StoreError: the bytes are none; the error names the shard.
@@ -98,7 +95,7 @@ def stored_checkpoint(shard_fqn: str, encoded: bytes | None) -> Checkpoint:
 def whole_checkpoint(
     shard_fqn: str, checkpoint: Checkpoint, segments: Mapping[bytes, bytes]
 ) -> Checkpoint:
-    """Return the whole of a checkpoint that rests on segments.
+    """Return the complete checkpoint of one that refers to segments.
 
     Args:
         shard_fqn: The shard.

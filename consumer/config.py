@@ -1,4 +1,4 @@
-"""How one member process is set up. Nothing here is read from files or the environment: the caller decides."""
+"""Configuration of one member process. Nothing is read from files or the environment: the caller passes values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHARDS_AT_LEAST = {
     "poison_attempts": 1,
     "producers_bytes_max": 1,
     "publish_bytes_max": 1,
-    "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would fill the log and its member.
+    "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would flood the log and load its member.
 }
 """Least values of `ShardConfig` that are not 0."""
 _SHARDS_ANY = frozenset({"publish_clock_delta_seconds"})
@@ -147,7 +147,7 @@ class MemberConfig:
         return self.bind_host or self.host
 
     def require_guarded(self) -> None:
-        """Refuse to serve other machines without keys, unless that is confirmed.
+        """Refuse to serve other machines without keys, unless the operator confirmed it.
 
         Raises:
             ValidationError: the address could be reached by others, and nothing guards it.

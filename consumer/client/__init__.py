@@ -1,6 +1,7 @@
-"""The clients of a member's services under one name.
+"""Clients of a member's services.
 
-`ShardClient`, `AllocationClient`, `RecoveryClient` and `StateClient` on a loop, `SyncShardClient` without one.
+`ShardClient`, `AllocationClient`, `RecoveryClient` and `StateClient` run on an event loop. `SyncShardClient` needs
+none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client of the Allocation service: what a change would move, what moved, why a shard is where it is, and members."""
+"""Client of the Allocation service: plan changes, explain placements, list moves and members."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PROBLEMS = {
 
 
 class AllocationClient:
-    """Plans, applies plans, and explains. Any member will do: it asks the leader."""
+    """Plans, applies plans, and explains. Any member can be asked, because it forwards to the leader."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class AllocationClient:
         drain: Sequence[str] = (),
         add: Sequence[NewMembers] = (),
     ) -> PlanResponse:
-        """Return what would move, without changing anything.
+        """Return the moves that a change would cause, without changing anything.
 
         Args:
             changes: Of shards.
@@ -107,7 +107,7 @@ class AllocationClient:
         return response
 
     async def apply_plan(self, plan_id: str) -> ApplyPlanResponse:
-        """Carry a plan out exactly as it was made.
+        """Apply a plan exactly as it was made.
 
         Raises:
             PlanNotAppliedError: it was refused, or could not be followed exactly; the message says what to do.
@@ -126,7 +126,7 @@ class AllocationClient:
         return response
 
     async def explain(self, shard_id: str) -> ExplainResponse:
-        """Return why a shard is where it is, and what it waits for.
+        """Return the reasons for a shard's placement, and what it waits for.
 
         Raises:
             ShardNotFoundError: there is no such shard.
@@ -149,7 +149,7 @@ class AllocationClient:
         return response
 
     async def members(self) -> ListMembersResponse:
-        """Return the members of the cluster, sorted by id, and what each holds.
+        """Return the members of the cluster, sorted by id, with the replicas of each.
 
         Raises:
             NotAuthorizedError: the token is restricted to some shards.
@@ -166,7 +166,7 @@ class AllocationClient:
     async def cordon(
         self, members: Sequence[str], *, cordoned: bool = True
     ) -> CordonMembersResponse:
-        """Keep new replicas from members; what they hold stays. All of them are changed, or none.
+        """Keep new replicas from members; existing replicas stay. Either all members are changed, or none.
 
         A cordon ends with the member's process, or when this is called again with `cordoned=False`.
 
@@ -190,7 +190,7 @@ class AllocationClient:
     async def moves(
         self, *, shard_id: str = "", member: str = "", since: datetime | None = None
     ) -> AsyncGenerator[ShardMove, None]:
-        """Yield what was done to replicas, oldest first, as far back as the ledger goes; it is read page by page.
+        """Yield moves of replicas, oldest first, from the beginning of the move log; read page by page.
 
         Args:
             shard_id: Only this shard's.
@@ -217,7 +217,7 @@ class AllocationClient:
         page_size: int = 0,
         page_token: bytes = b"",
     ) -> ListMovesResponse:
-        """Return one page of what `moves` yields.
+        """Return one page of the moves that `moves` yields.
 
         Args:
             shard_id: As there.

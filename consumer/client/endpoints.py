@@ -1,7 +1,7 @@
-"""The members that a client knows, and which of them it asks.
+"""Endpoints that a client knows, and the order in which it asks them.
 
-An address names one endpoint, or several separated by commas. Answers name further members; those are kept as a
-reserve, so that a client outlives the members that it was told of. Pure: no I/O.
+An address names one endpoint, or several separated by commas. Answers name further members, which are kept as a
+reserve, so that a client keeps working when the members it was given are gone. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEARNED_MAX: Final = 16
 
 
 class KnownEndpoints:
-    """What a client was told and has learned, in the order in which it asks."""
+    """Endpoints that were given or learned, in the order in which the client asks them."""
 
     def __init__(self, given: tuple[str, ...]) -> None:
         """Begin with the first.

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for programs that have none: drivers, notebooks, command lines."""
+"""An event loop on a separate thread, for programs without one: drivers, notebooks, command lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LoopThread:
 
     @property
     def is_a_forks_copy(self) -> bool:
-        """Whether this process got the object by a fork, which copies no threads: nothing here would ever answer."""
+        """Report whether a fork copied this object: a fork copies no threads, so calls would never return."""
         return os.getpid() != self._process_id
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -64,7 +64,7 @@ class LoopThread:
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine beside the calling thread, and return its future; closing cancels it, and waits for its end.
+        """Start a coroutine in the background, and return its future; closing cancels it, and waits for its end.
 
         Raises:
             RuntimeError: as `call` does, before anything runs.
@@ -76,7 +76,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancel what runs, and end the loop and its thread. Idempotent; a fork's copy is left alone."""
+        """Cancel running coroutines, and end the loop and its thread. Idempotent; does nothing in a forked process."""
         if self.is_a_forks_copy:
             return
         with self._submitting:

@@ -1,4 +1,4 @@
-"""One member's services, as clients reach them: a channel, a token a request, and failures as our own exceptions."""
+"""RPCs to a cluster's members: channels, a token for each request, and errors as exceptions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _READY = grpc.ChannelConnectivity.READY
 PassedOver: TypeAlias = Callable[[EndpointError], None]
 _log = structlog.get_logger()
 
-# Outcomes of Shard requests as exceptions: the way back of `broadsheet.consumer.rpc.grpc_status`.
+# Outcomes of Shard requests as exceptions: the inverse of `broadsheet.consumer.rpc.grpc_status`.
 
 _ERROR_BY_STATUS: dict[int, type[ShardError]] = {
     Status.SHARD_NOT_FOUND: ShardNotFoundError,
@@ -65,7 +65,7 @@ _ERROR_BY_STATUS: dict[int, type[ShardError]] = {
 def error_of_status(
     shard_id: str, status: Status.ValueType, header: Header | None, cause: str = ""
 ) -> ShardError:
-    """Return the exception of a status other than OK about one shard."""
+    """Return the exception for a shard's status other than OK."""
     kind = _ERROR_BY_STATUS.get(status)
     if kind is None:
         name = Status.Name(status) if status in Status.values() else str(status)
@@ -76,7 +76,7 @@ def error_of_status(
 def error_of_rpc(
     address: str, error: grpc.aio.AioRpcError
 ) -> ConsumerError | AllocatorError | TimeoutError:
-    """Return the exception of a request that failed.
+    """Return the exception for a failed request.
 
     Args:
         address: The endpoint that was asked.
@@ -87,7 +87,7 @@ def error_of_rpc(
         case grpc.StatusCode.UNAVAILABLE:
             return EndpointError(address, detail, never_connected=never_connected(detail))
         case grpc.StatusCode.CANCELLED:
-            # By the server, which is stopping: our own cancellation is CancelledError.
+            # The server cancelled, because it is stopping: our own cancellation is CancelledError.
             return EndpointError(address, f"it ended the call: {detail}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return TimeoutError(f"{address} did not answer in time: {detail}")
@@ -108,7 +108,7 @@ def error_of_rpc(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One request, whichever member it goes to."""
+    """One request, independent of the member that receives it."""
 
     # `Any`: a service's stub, whose methods differ in their types alone, which the response's type restores.
     stub: Callable[[grpc.aio.Channel], Any]
@@ -118,16 +118,18 @@ class _Request:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether it changes nothing, so that another member may be asked although one may have performed it."""
+        """Report whether the request changes nothing, so that it may be sent again even if a member has performed
+        it.
+        """
         return not self.claims.capability & Capability.APPLY
 
 
 class MemberRpc:
     """Sends requests to one of the members that it knows. `async with` connects and closes it.
 
-    A member that cannot be reached is passed over within the request's deadline, as is one that has fallen silent on a
-    connection that is open. A request that changes something is sent to another member only if the first one cannot
-    have got it; should it get no answer in time, the next request goes to another.
+    A member is skipped, within the request's deadline, if it cannot be reached or has fallen silent on an open
+    connection. A request that changes something is sent to another member only if the first one cannot have received
+    it; if it is not answered in time, the next request goes to another member.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class MemberRpc:
         *,
         timeout_seconds: float,
     ) -> AsyncGenerator[ResponseT, None]:
-        """Perform one RPC that answers with a stream; yield what it sends.
+        """Perform one RPC that answers with a stream; yield its responses.
 
         Raises:
             EndpointError: no member can be reached, or the one that was asked is gone.
@@ -258,9 +260,9 @@ class MemberRpc:
         return last
 
     async def _connect(self, endpoint: str, deadline: float) -> None:
-        """Wait until a member is connected that another could be asked in place of.
+        """Wait until a member is connected, if another could be asked instead.
 
-        A request to the last one needs no such wait: gRPC says why it could not be sent.
+        A request to the last member needs no such wait: gRPC says why it could not be sent.
 
         Raises:
             EndpointError: it cannot be reached.
@@ -271,7 +273,7 @@ class MemberRpc:
         """Return once a call is done.
 
         Raises:
-            EndpointError: it is not, and its member takes no new connection.
+            EndpointError: it is not done, and its member takes no new connection.
         """
         done = asyncio.Event()
         call.add_done_callback(lambda _: done.set())
@@ -302,7 +304,7 @@ class MemberRpc:
         )
 
     async def _answer(self, endpoint: str, call: Any) -> object:
-        """Return a call's answer, or raise what became of it."""
+        """Return a call's answer, or raise its error."""
         try:
             return await call
         except grpc.aio.AioRpcError as error:

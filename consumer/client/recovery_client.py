@@ -1,4 +1,4 @@
-"""A client of the Recovery service: prune recovery logs, rewind shards to backups of their hints, reset sources."""
+"""Client of the Recovery service: prune recovery logs, rewind shards to backups of their hints, reset sources."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DELAY_SECONDS = 86_400.0
 
 
 class RecoveryClient:
-    """Prunes and rewinds. Any member will do."""
+    """Prunes recovery logs and rewinds shards. Any member can be asked."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RecoveryClient:
             yield response.log
 
     async def prune(self, *, delay_seconds: float = DELAY_SECONDS) -> AsyncIterator[PrunedLog]:
-        """Remove what no hints of any shard need, and yield each log that is done with.
+        """Remove fragments that no shard's hints need, and yield each log once it is pruned.
 
         Args:
             delay_seconds: For how long a fragment must have been dead.
@@ -112,7 +112,7 @@ class RecoveryClient:
             yield response.log
 
     async def plan_rewind(self, shard_id: str, *, backup: int, force: bool = False) -> Rewind:
-        """Return what `rewind` would do; change nothing.
+        """Return the effect that `rewind` would have; change nothing.
 
         Raises:
             ShardNotFoundError: there is no such shard.
@@ -128,7 +128,7 @@ class RecoveryClient:
         return _accepted(shard_id, backup, response)
 
     async def rewind(self, shard_id: str, *, backup: int, force: bool = False) -> Rewind:
-        """Put backup number `backup` of a shard's hints in place of its primary hints.
+        """Replace a shard's primary hints by backup number `backup`.
 
         Args:
             shard_id: The shard.
@@ -149,7 +149,7 @@ class RecoveryClient:
         return _accepted(shard_id, backup, response)
 
     async def plan_reset_source(self, shard_id: str, *, journal: str, offset: int) -> SourceReset:
-        """Return what `reset_source` would do; change nothing.
+        """Return the effect that `reset_source` would have; change nothing.
 
         Raises:
             ShardNotFoundError: there is no such shard.
@@ -165,10 +165,11 @@ class RecoveryClient:
         return _accepted_reset(shard_id, journal, response)
 
     async def reset_source(self, shard_id: str, *, journal: str, offset: int) -> SourceReset:
-        """Have a shard's next primary go on elsewhere in a source that does not hold what the shard has read of it.
+        """Make a shard's next primary continue at another offset of a source that has lost what the shard had read.
 
-        It is put on file, applied once, and committed with the shard's next transaction. Of a source that holds what
-        was read, it is taken off file again. Replicas of the shard that failed are taken away in the same transaction.
+        The reset is stored in etcd, applied once, and committed with the shard's next transaction. It is deleted
+        unapplied if the source still holds what was read. Failed replicas of the shard are taken away in the same
+        transaction.
 
         Args:
             shard_id: The shard.

@@ -1,4 +1,4 @@
-"""Checks that the journals which shard specs name exist and are what the shards need them to be.
+"""Verification of the journals named by shard specs: they exist and have a suitable content type.
 
 Source: gazette/core consumer/shard_client.go (VerifyReferencedJournals).
 """
@@ -79,7 +79,7 @@ async def _verify(
 async def _look_up(
     name: str, field_path: str, journals: JournalClient, known: dict[str, JournalSpec | None]
 ) -> JournalSpec:
-    # A source may carry a `;meta` suffix that tells readers apart; the journal is what stands before it.
+    # A source may carry a `;meta` suffix that distinguishes readers; the journal's name is the part before it.
     name = name.partition(";")[0]
     if name not in known:
         try:

@@ -1,8 +1,8 @@
-"""A client of the Shard service, for programs that run on an event loop.
+"""Client of the Shard service, for programs that run on an event loop.
 
-Any member of the cluster will do: it answers from its mirror, or forwards to the shard's primary. An answer other than
-OK is raised: the `ShardError` family, `ApplyConflictError`. A failure is raised as what the server met (a
-`ValidationError` names the field), or as an `EndpointError` that names the address.
+Any member of the cluster can be asked: it answers from its mirror, or forwards to the shard's primary. An answer other
+than OK is raised as an exception of the `ShardError` family or `ApplyConflictError`. A failure is raised as the
+server's own exception (a `ValidationError` names the field), or as an `EndpointError` that names the address.
 
 Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches, default claims).
 """
@@ -114,7 +114,7 @@ class ShardClient:
         read_through: Mapping[str, int] | None = None,
         timeout_seconds: float | None = None,
     ) -> StatResponse:
-        """Return how far a shard has come, once it has read through the offsets given.
+        """Return a shard's progress, once it has read through the offsets given.
 
         Args:
             shard_id: The shard.
@@ -142,9 +142,10 @@ class ShardClient:
     async def wait_read_through(
         self, shard_id: str, offsets: Mapping[str, int], *, timeout_seconds: float
     ) -> StatResponse:
-        """Return how far a shard has come once it has read through `offsets`, whoever serves it meanwhile.
+        """Return a shard's progress once it has read through `offsets`, even if its primary changes meanwhile.
 
-        Where `stat` raises because the shard stops, has no primary or its process is gone, this asks its successor.
+        Where `stat` raises because the shard stops, has no primary or its process is gone, this method asks the
+        successor.
 
         Args:
             shard_id: The shard.
@@ -171,7 +172,7 @@ class ShardClient:
     async def apply(
         self, changes: Sequence[ApplyRequest.Change], *, batch_size: int = TXN_OPERATIONS_MAX
     ) -> ApplyResponse:
-        """Make changes in batches, each all or nothing, one after the other.
+        """Apply changes in consecutive batches; each batch is atomic.
 
         Args:
             changes: In this order.
@@ -244,7 +245,7 @@ class ShardClient:
     async def verify_referenced_journals(
         self, changes: Sequence[ApplyRequest.Change], journals: JournalClient
     ) -> None:
-        """Check that the journals which upserted specs name exist and fit.
+        """Check that the journals named by upserted specs exist and have the right content type.
 
         Raises:
             ValidationError: one is missing or of another content type; the field and the journal are named.
@@ -301,7 +302,7 @@ def _shard_claims(
 def _batches(
     changes: Sequence[ApplyRequest.Change], batch_size: int
 ) -> Iterator[list[ApplyRequest.Change]]:
-    """Cut changes by count, and by what etcd takes in one transaction: hints are a second operation."""
+    """Split changes by count, and by etcd's limit for one transaction, because hints are a second operation."""
     batch: list[ApplyRequest.Change] = []
     operations = 0
     for change in changes:

@@ -1,4 +1,4 @@
-"""A client of the State service: how far the replicas of one member have come, and what their stores hold."""
+"""Client of the State service: progress of one member's replicas, and the contents of their stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCAN_SECONDS_MAX = 3600.0
 
 
 class StateClient:
-    """Asks one member about the replicas that it has. `async with` connects and closes it."""
+    """Queries one member about its replicas. `async with` connects and closes it."""
 
     def __init__(
         self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
@@ -45,7 +45,7 @@ class StateClient:
         self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
 
     async def list_replicas(self, wanted: LabelSelector | None = None) -> ListReplicasResponse:
-        """Return how far the member's replicas of the selected shards have come; of all, without a selector."""
+        """Return the progress of the member's replicas of the selected shards; of all, without a selector."""
         request = ListReplicasRequest(selector=wanted)
         claims = expiring(Capability.LIST, request.selector, life_seconds=TOKEN_LIFE_SECONDS)
         response, _ = await self._rpc.request(
@@ -90,7 +90,7 @@ class StateClient:
         max_staleness_seconds: float = 0.0,
         timeout_seconds: float = SCAN_SECONDS_MAX,
     ) -> AsyncGenerator[ScanStateResponse, None]:
-        """Yield what a shard's table holds as of its last commit: first what it is of, then parts of an Arrow stream.
+        """Yield a shard's table as of its last commit: first a description, then parts of an Arrow stream.
 
         Args:
             shard_id: The shard.

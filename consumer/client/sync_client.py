@@ -1,4 +1,4 @@
-"""The Shard service's client for programs without an event loop: drivers, notebooks, command lines."""
+"""Client of the Shard service for programs without an event loop: drivers, notebooks, command lines."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from broadsheet.consumer.protocol.shard_pb2 import (
 
 
 class SyncShardClient:
-    """A `ShardClient` on a loop thread of its own; each method blocks until its answer, and raises the same errors.
+    """A blocking `ShardClient`: it runs on a separate loop thread, and raises the same errors.
 
     Threads may share it. Processes may not: neither gRPC's channels nor threads survive a fork, so in a forked process
-    each method raises a `RuntimeError` that says so; open another one there.
+    each method raises a `RuntimeError` that says so; open another client there.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Servers that a program starts for itself, to try things and in tests: etcd, a broker, a member, any other process."""
+"""Servers that a program starts as its own, for trials and tests: etcd, a broker, a member."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ __all__ = [
     "EmbeddedMemberProcess",
 ]
 
-if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in any name.
+if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any name.
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,6 +1,6 @@
-"""A journal broker of our own: on the caller's event loop, or as one process on this machine.
+"""An embedded journal broker: on the caller's event loop, or as one process on this machine.
 
-Both keep one copy of the data, in one directory, under the durability asked for; they are the same broker.
+Both keep one copy of the data, in one directory, with the chosen durability; they run the same code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EmbeddedBroker:
         durability: str = "always",
         config: BrokerConfig | None = None,
     ) -> None:
-        """Choose how the broker will run; nothing happens before the block is entered.
+        """Configure the broker; it starts when the block is entered.
 
         Args:
             data_dir: Where it keeps its data; made if missing.
@@ -59,7 +59,7 @@ class EmbeddedBroker:
 
     @property
     def address(self) -> str:
-        """Where clients connect: `http://HOST:PORT`."""
+        """URL of the broker: `http://HOST:PORT`."""
         return self.broker.address
 
     @property
@@ -91,12 +91,12 @@ class EmbeddedBroker:
 
 
 class EmbeddedBrokerProcess:
-    """Start, stop, kill and restart a broker process, without an event loop. A context manager."""
+    """Starts, stops, kills and restarts a broker process, without an event loop. A context manager."""
 
     def __init__(
         self, data_dir: Path | None = None, *, durability: str = "always", port: int = 0
     ) -> None:
-        """Choose how the broker will run; nothing happens before `start`.
+        """Configure the broker; it starts with `start`.
 
         Args:
             data_dir: Where it keeps its data; a temporary directory, removed by `stop`, if None.
@@ -112,7 +112,7 @@ class EmbeddedBrokerProcess:
 
     @property
     def address(self) -> str:
-        """Where clients connect: `http://127.0.0.1:PORT`; the same after a restart."""
+        """URL of the broker: `http://127.0.0.1:PORT`; the same after a restart."""
         if not self._address:
             raise EmbeddedServerError("broker", "it has no address before it is started")
         return self._address
@@ -126,7 +126,7 @@ class EmbeddedBrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Report whether the process runs."""
         return self._child is not None and self._child.exit_code is None
 
     def start(self) -> None:
@@ -212,11 +212,11 @@ class EmbeddedBrokerProcess:
 
 
 def package_environment() -> dict[str, str]:
-    """Return this process' environment, in which a child finds the very package that this process has."""
+    """Return this process's environment, changed so that a child imports the same copy of this package."""
     here = str(Path(broadsheet.__file__).resolve().parents[1])
     environment = dict(os.environ)
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    # What is installed is found anyhow; in PYTHONPATH it would stand before the standard library.
+    # Installed packages are found anyway; in PYTHONPATH they would come before the standard library.
     if here not in {*site.getsitepackages(), site.getusersitepackages()}:
         paths.insert(0, here)
     environment["PYTHONPATH"] = os.pathsep.join(paths)

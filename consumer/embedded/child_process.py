@@ -1,8 +1,8 @@
 """A child process that cannot outlive its parent.
 
 Linux sends the child a signal when the *thread* that started it ends (prctl(2), PR_SET_PDEATHSIG). So each child has a
-keeper thread that starts it, waits for it and reaps it: that thread lives exactly as long as the child, whoever asked
-for it, unless the whole process goes, which is what must take the child along.
+keeper thread that starts it, waits for it and reaps it. That thread lives exactly as long as the child, unless the
+whole process ends, in which case the child must end too.
 
 The child asks for the signal itself, in a small launcher that then becomes the program. A `preexec_fn` would run
 Python between fork and exec of a process that has threads, and gRPC forbids that.
@@ -75,18 +75,18 @@ class ChildProcess:
         return self._process.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the program has ended."""
         self._process.send_signal(number)
 
     def terminate(self, *, timeout_seconds: float) -> None:
-        """Ask it to end, and kill it if it does not in time. Idempotent."""
+        """Terminate the program, and kill it if it does not end in time. Idempotent."""
         self.send_signal(signal.SIGTERM)
-        self.send_signal(signal.SIGCONT)  # a stopped process cannot act on a request to end
+        self.send_signal(signal.SIGCONT)  # a stopped process cannot handle SIGTERM
         self._keeper.join(timeout_seconds)
         self.kill()
 
     def kill(self) -> None:
-        """Kill -9 and wait until it is gone. Idempotent."""
+        """Kill -9 and wait until the program has ended. Idempotent."""
         self.send_signal(signal.SIGKILL)
         self._keeper.join(KILL_TIMEOUT_SECONDS)
 

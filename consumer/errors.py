@@ -1,4 +1,4 @@
-"""Every exception that the consumer framework raises.
+"""Exceptions that the consumer framework raises.
 
 ConsumerError
 ├── ShardError(shard_id, header)
@@ -55,7 +55,7 @@ ConsumerError
     ├── JournalNotFoundError
     ├── JournalNotAllowedError              the journal's flags forbid it
     ├── JournalSuspendedError
-    ├── OutOfTurnError(detail)              sent before what it depends on was answered; nothing was written
+    ├── PredecessorNotCommittedError(detail)   the append that it depends on is not committed; nothing was written
     ├── JournalUnavailableError(detail)     no broker serves it now; safe to retry
     ├── JournalReplacedError(offset, write_head)   deleted and made again, or its end is lost
     ├── JournalStoreUnhealthyError(detail)
@@ -68,7 +68,7 @@ ConsumerError
     ├── JournalProtocolError(detail)        the broker broke the protocol
     ├── ClockAheadError(offset, producer)   the message's clock is too far ahead, and such are refused
     ├── FramingError(offset, detail)        bytes that are no message of the journal's content type
-    ├── PublishError(content_type, detail)  a message cannot be written there
+    ├── PublishMessageError(content_type, detail)   a message cannot be written there
     └── ReplayError(detail)                 re-reading gave other messages than those asked for
 """
 
@@ -94,7 +94,7 @@ class NoPartitionsError(ConsumerError):
 
 
 class ContentTypeError(ConsumerError):
-    """A journal's content type has no message framing, or another one than the message type's."""
+    """A journal's content type has no message framing, or does not match the message type."""
 
     def __init__(self, journal: str, content_type: str, detail: str) -> None:
         named = f"content type {content_type!r}" if content_type else "missing content type"
@@ -105,7 +105,7 @@ class ContentTypeError(ConsumerError):
 
 
 class BrokerDataError(ConsumerError):
-    """A broker's data directory is in use, damaged, or of another version; `path` is where."""
+    """A broker's data directory is in use, damaged, or of another version; `path` names it."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"broker data at {path}: {detail}")
@@ -131,7 +131,7 @@ class JournalNotFoundError(JournalError):
 
 
 class JournalNotAllowedError(JournalError):
-    """The journal's flags forbid this."""
+    """The journal's flags forbid this operation."""
 
     problem = "does not allow this"
 
@@ -143,7 +143,7 @@ class JournalSuspendedError(JournalError):
 
 
 class PredecessorNotCommittedError(JournalError):
-    """The broker cannot tell that what the append depends on has succeeded; nothing was written."""
+    """The broker cannot confirm that the preceding append was committed; nothing was written."""
 
     problem = "was to be appended to after others"
 
@@ -161,19 +161,19 @@ class JournalStoreUnhealthyError(JournalError):
 
 
 class JournalDamagedError(JournalError):
-    """Content fails its checksum: to read it again does not help."""
+    """Content fails its checksum; reading it again does not help."""
 
     problem = "has damaged content"
 
 
 class WrongAppendOffsetError(JournalError):
-    """The write head is not the offset that the append demanded."""
+    """The write head is not the offset that the append required."""
 
     problem = "has another write head than the append demanded"
 
 
 class IndexHasGreaterOffsetError(JournalError):
-    """The journal's index is ahead of its broker: acknowledged bytes were lost, an operator must confirm."""
+    """The journal's index is ahead of its broker: acknowledged bytes were lost, and an operator must confirm."""
 
     problem = "has a fragment index beyond its write head"
 
@@ -201,7 +201,7 @@ class OffsetNotYetAvailableError(JournalError):
 
 
 class JournalReplacedError(JournalError):
-    """The journal does not hold what was read of it: it was deleted and applied again, or has lost its end."""
+    """The journal does not hold what was read from it: it was recreated, or has lost its end."""
 
     problem = "does not hold what was read of it"
 
@@ -220,7 +220,7 @@ class JournalReplacedError(JournalError):
 
 
 class AppendOutcomeUnknownError(JournalError):
-    """The commit was sent but its answer was lost: the bytes may or may not be there."""
+    """The commit was sent but its answer was lost: the bytes may or may not be in the journal."""
 
     problem = "may or may not hold the append"
 
@@ -232,7 +232,7 @@ class JournalProtocolError(JournalError):
 
 
 class FramingError(JournalError):
-    """Bytes at `offset` are no message of the journal's content type."""
+    """Bytes at `offset` are not a message of the journal's content type."""
 
     problem = "holds bytes that are no message"
 
@@ -244,7 +244,7 @@ class FramingError(JournalError):
 
 
 class ClockAheadError(JournalError):
-    """The clock of the message at `offset` is further ahead than is allowed, and such are refused."""
+    """The clock of the message at `offset` is further ahead than allowed, and such messages are refused."""
 
     problem = "holds a message from the future"
 
@@ -261,7 +261,7 @@ class ClockAheadError(JournalError):
 
 
 class PublishMessageError(JournalError):
-    """A message cannot be written to the journal it was mapped to."""
+    """A message cannot be written to the journal selected by its mapping."""
 
     problem = "cannot take a message"
 
@@ -271,7 +271,7 @@ class PublishMessageError(JournalError):
 
 
 class ReplayError(JournalError):
-    """Re-reading a range of the journal gave messages outside of it: it is not the journal first read."""
+    """Re-reading a range returned messages outside of it: the journal is not the one first read."""
 
     problem = "was replayed wrongly"
 
@@ -284,13 +284,13 @@ class LeasingError(ConsumerError):
 
 
 class ThrottlingError(LeasingError):
-    """The store has no capacity, or its locks are held: back off and try again. Nothing was written."""
+    """The store has no capacity, or its locks are held: back off and retry. Nothing was written."""
 
     retryable = True
 
 
 class DependencyError(LeasingError):
-    """The store did not answer, or answered with what nobody expects."""
+    """The store did not answer, or gave an unexpected answer."""
 
     retryable = True
 
@@ -319,11 +319,11 @@ class BlockedOnParentError(LeasingError):
 
 
 class InvalidStateError(LeasingError):
-    """The store is missing, or holds what cannot be read; `detail` says what to do about it."""
+    """The store is missing or unreadable; `detail` says what to do about it."""
 
 
 class UnreadableLeaseError(InvalidStateError):
-    """One row of the store holds no lease that can be read. The other leases are not affected.
+    """A row of the store holds no readable lease. The other leases are not affected.
 
     Attributes:
         key: Of the lease.
@@ -335,7 +335,7 @@ class UnreadableLeaseError(InvalidStateError):
 
 
 class ShutdownError(LeasingError):
-    """The lease is not held: this processor must stop for good, another may already run."""
+    """The lease is not held: this processor must stop for good, because another may already run."""
 
 
 class LeaseNotAcquiredError(LeasingError):
@@ -359,7 +359,7 @@ class InvalidPositionError(LeasingError, ValueError):
 
 
 class ResolverStoppedError(ConsumerError):
-    """This process is shutting down and serves no shard any more."""
+    """This process is shutting down and no longer serves shards."""
 
 
 class NotAuthorizedError(ConsumerError):
@@ -379,11 +379,11 @@ class ProxyHeaderError(ConsumerError):
 
 
 class BoundExceededError(ConsumerError):
-    """A request is larger than the service takes; the message names the bound and how to stay below it."""
+    """A request exceeds the service's limit; the message names the bound and how to stay below it."""
 
 
 class EndpointError(ConsumerError):
-    """A server cannot be reached; `address` is where it was sought."""
+    """A server cannot be reached; `address` is the address that was tried."""
 
     def __init__(self, address: str, detail: str, *, never_connected: bool = False) -> None:
         super().__init__(f"cannot reach {address}: {detail}")
@@ -404,7 +404,7 @@ class RpcFailedError(ConsumerError):
 
 
 class EmbeddedServerError(ConsumerError):
-    """A server that we start ourselves was not found, did not start, or died; `detail` says why and what to do."""
+    """An embedded server was not found, did not start, or died; `detail` says why and what to do."""
 
     def __init__(self, server: str, detail: str) -> None:
         super().__init__(f"embedded {server}: {detail}")
@@ -413,7 +413,7 @@ class EmbeddedServerError(ConsumerError):
 
 
 class ShardError(ConsumerError):
-    """A shard cannot be served here and now; `header.route` says where to go."""
+    """A shard cannot be served here and now; `header.route` names the processes to ask."""
 
     problem = "cannot be served"
 
@@ -439,7 +439,7 @@ class NotShardPrimaryError(ShardError):
 
 
 class NoShardPrimaryError(ShardError):
-    """Nobody is the primary yet."""
+    """The shard has no primary yet."""
 
     problem = "has no primary"
 
@@ -479,7 +479,7 @@ class SourceResetRefusedError(ConsumerError):
 
 
 class PruneIncompleteError(ConsumerError):
-    """Some fragments should have been removed from recovery logs, and were not."""
+    """Some fragments of recovery logs should have been removed, and were not."""
 
     def __init__(self, fragments: int, size_bytes: int) -> None:
         super().__init__(
@@ -501,11 +501,11 @@ class ApplyConflictError(ConsumerError):
 
 
 class UnsupportedSpecError(ConsumerError, ValidationError):
-    """The spec asks for what this version cannot do: only another spec helps."""
+    """The spec requires something unsupported by this version: only another spec helps."""
 
 
 class SourceReplacedError(ConsumerError):
-    """A source of the shard does not hold what the shard's checkpoint has read: going on would skip messages."""
+    """A source does not hold what the shard's checkpoint has read: continuing would skip messages."""
 
     def __init__(self, shard_id: str, replaced: JournalReplacedError) -> None:
         super().__init__(
@@ -519,7 +519,7 @@ class SourceReplacedError(ConsumerError):
 
 
 class ShardHeldBackError(ConsumerError):
-    """The shard's primaries died one after another: it is not started again before `seconds` have passed."""
+    """The shard's primaries died one after another: it is not restarted before `seconds` have passed."""
 
     def __init__(self, shard_id: str, *, members: tuple[str, ...], seconds: float) -> None:
         super().__init__(
@@ -532,11 +532,11 @@ class ShardHeldBackError(ConsumerError):
 
 
 class AssignmentLostError(ConsumerError):
-    """Etcd no longer has the assignment that this process believes in: it must not touch the store."""
+    """Etcd no longer has this process's assignment: it must not touch the store."""
 
 
 class ApplicationError(ConsumerError):
-    """The application raised; `operation` says in which of its callbacks."""
+    """The application raised; `operation` names the callback."""
 
     def __init__(self, shard_id: str, operation: str, error: BaseException) -> None:
         super().__init__(f"{operation} of shard {shard_id}: {type(error).__name__}: {error}")
@@ -545,7 +545,7 @@ class ApplicationError(ConsumerError):
 
 
 class SourceError(ConsumerError):
-    """A stream or topic cannot be read as it was asked for."""
+    """A stream or topic cannot be read as requested."""
 
     def __init__(self, source: str, detail: str) -> None:
         """Say which source failed, and how.
@@ -560,11 +560,11 @@ class SourceError(ConsumerError):
 
 
 class SourceUnavailableError(SourceError, ConnectionError):
-    """The system does not answer now, or refuses for a while; nothing about the request is wrong."""
+    """The system does not answer now, or refuses for a while; nothing is wrong with the request."""
 
 
 class SourceDataLossError(SourceError):
-    """What should follow the checkpoint is not there any more, or something else is in its place."""
+    """The data that follows the checkpoint is gone or was replaced."""
 
 
 class CommitFencedError(ConsumerError):
@@ -590,15 +590,15 @@ class RecoveryLogError(ConsumerError):
 
 
 class HintsError(RecoveryLogError):
-    """Hints contradict themselves or the log that they are about: recover from a backup of them."""
+    """Hints contradict themselves or their log: recover from a backup of them."""
 
 
 class LogDataLossError(RecoveryLogError):
-    """The log lacks what its hints say it holds; going on without would lose committed state."""
+    """The log lacks data that its hints refer to; continuing would lose committed state."""
 
 
 class LogFencedError(RecoveryLogError):
-    """Another recorder took the log over; this one's operations count no more."""
+    """Another recorder took the log over; this recorder's operations are ignored."""
 
 
 class StoreError(ConsumerError):
@@ -611,7 +611,7 @@ class StoreError(ConsumerError):
 
 
 class StoreUnavailableError(StoreError):
-    """The database behind a store does not answer, or its locks are held: trying again helps, however long it takes."""
+    """The database behind a store does not answer, or its locks are held: retrying helps, however long it takes."""
 
 
 class StateNotShownError(ConsumerError):

@@ -1,4 +1,4 @@
-"""Tells apart why a shard failed: what helps against each kind differs.
+"""Classification of shard failures by cause, because each kind needs a different remedy.
 
 transient    a service, or another shard, does not answer       try again, for ever
 application  the application or its store raised                try again some times, then quarantine
@@ -43,7 +43,7 @@ from broadsheet.consumer.errors import (
 
 
 class FailureKind(Enum):
-    """What kind of cause ended an attempt to serve a shard."""
+    """The kind of error that ended an attempt to serve a shard."""
 
     TRANSIENT = "transient"
     APPLICATION = "application"
@@ -101,10 +101,10 @@ _PASSING_OF_SQLITE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")
 
 
 def failure_kind(error: BaseException) -> FailureKind:
-    """Return the kind of an error: of the first in its chain of causes that is of a known kind.
+    """Return the kind of an error: of the first in its chain of causes whose kind is known.
 
-    What is of none was raised by the application, its store, or by us: that of the application is assumed, for it is
-    the kind that is tried a bounded number of times.
+    An error of unknown kind was raised by the application, its store, or the framework. It counts as the
+    application's, because that kind is retried a bounded number of times.
     """
     for each in _causes(error):
         for kind, types in _KINDS:
@@ -116,7 +116,7 @@ def failure_kind(error: BaseException) -> FailureKind:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it, groups in order, each once."""
+    """Yield an error and its causes, groups in order, each once."""
     pending, seen = [error], set[int]()
     while pending:
         each = pending.pop(0)
@@ -128,17 +128,15 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             pending += each.exceptions
         cause = each.__cause__
         if cause is None and not each.__suppress_context__:
-            cause = (
-                each.__context__
-            )  # Raised while that was handled: what many libraries do instead of naming it.
+            cause = each.__context__  # not named as the cause, but being handled: as common
         if cause is not None:
             pending.append(cause)
 
 
 def _is_database_in_the_way(error: BaseException) -> bool:
-    """Tell a deadlock, a lock held for too long or a server that goes down by the name that PEP 249 gives it.
+    """Recognise a deadlock, a lock held too long or a server shutdown by its PEP 249 name.
 
-    SQLite says the same of statements that are wrong, but has a code. SQLAlchemy only repeats what the driver said.
+    SQLite raises the same class for wrong statements, but has a code. SQLAlchemy only repeats the driver's error.
     """
     modules = {
         kind.__module__.partition(".")[0]
@@ -151,6 +149,6 @@ def _is_database_in_the_way(error: BaseException) -> bool:
 
 
 def is_passing_sqlite_error(error: BaseException | None) -> bool:
-    """Return whether an error of SQLite tells that others hold the database, or that there is no room for now."""
+    """Report whether an SQLite error is transient: others hold the database, or there is no space for now."""
     name: str = getattr(error, "sqlite_errorname", "")
     return name.startswith(_PASSING_OF_SQLITE)

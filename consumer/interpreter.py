@@ -1,6 +1,6 @@
-"""The Python interpreter of a process that serves and does nothing else: a member, or a broker.
+"""Python interpreter settings for a process that only serves: a member, or a broker.
 
-All of it is process-wide: for programs, not for libraries.
+All settings are process-wide, so they are for programs, not for libraries.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ARENAS_VARIABLE = "MALLOC_ARENA_MAX"
 
 
 def serve_only() -> None:
-    """Set the interpreter up for serving, once what is needed for that is imported."""
+    """Configure the interpreter for serving, once all modules that are needed for that are imported."""
     share_heaps()
-    gc.freeze()  # What was made during the start is never looked at again.
+    gc.freeze()  # Objects made during the start are exempt from collection.
     gc.set_threshold(*_THRESHOLDS)
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_freed_buffers()
@@ -47,7 +47,7 @@ def serve_only() -> None:
 
 @cache
 def freeze_imports() -> None:
-    """Have the collector never look again at what there is, mostly modules. Once in a process; call it after imports.
+    """Exempt all present objects, mostly modules, from garbage collection. Call once in a process, after imports.
 
     PySpark's workers look for cycles among all objects after each task, each plan and each commit.
     """
@@ -56,7 +56,9 @@ def freeze_imports() -> None:
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Look for cycles as rarely as a server does, while the context lasts; one at a time in a process."""
+    """Reduce the frequency of garbage collection to that of a server, within the context; one at a time in a
+    process.
+    """
     before = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
     try:
@@ -66,10 +68,10 @@ def few_collections() -> Iterator[None]:
 
 
 def keep_freed_buffers() -> None:
-    """Make this process keep the memory of freed buffers up to `KEPT_BYTES_MAX`, some 60 MiB of it in all.
+    """Make this process keep the memory of freed buffers up to `KEPT_BYTES_MAX`, about 60 MiB in all.
 
-    glibc gives large buffers back to the kernel, which then has to clear each page that the next one touches. It
-    stops to do so for buffers no larger than the largest that it ever gave back. Elsewhere this has no effect.
+    glibc returns large buffers to the kernel, which then has to clear each page that the next buffer touches. It stops
+    doing so for buffers no larger than the largest that it ever returned. Without glibc this has no effect.
 
     Source: mallopt(3), M_MMAP_THRESHOLD ("dynamic mmap threshold").
     """
@@ -93,10 +95,10 @@ def share_heaps() -> bool:
 
 
 def return_freed_memory() -> bool:
-    """Give the kernel back what a burst took; return whether there was any. Blocking: tens of milliseconds.
+    """Return the memory of a burst to the kernel; return whether there was any. Blocking: tens of milliseconds.
 
-    Calls that fail leave cycles (an exception, its traceback, the frames with their messages), which a process that
-    looks for them as rarely as `serve_only` says would keep for long. glibc keeps what is free below what is in use.
+    Calls that fail leave cycles (an exception, its traceback, the frames with their messages), which a process with
+    the rare collections of `serve_only` would keep for long. glibc keeps free memory below memory in use.
 
     Source: malloc_trim(3).
     """
@@ -107,17 +109,6 @@ def return_freed_memory() -> bool:
         return False
     return bool(trim(0))
 
-
-# Keeps the memory of a process that serves from growing, and gives it back to the kernel when the
-# process is idle.
-#
-# Calls that end in an error or are cancelled leave a few objects that refer to each other, and
-# gRPC's buffers with them: some 20 KiB a call. `serve_only` has the collector run by the number of
-# objects, so rarely that such buffers would grow by a MiB a minute; here it runs by the clock.
-#
-# The interpreter and glibc keep what a busy time took, for the next one. A process whose busy time
-# is over gives it back a few times: at once, and later, because some of what it holds is let go
-# only after minutes (pending messages of producers that fell silent, idle connections).
 
 LOOK_SECONDS: Final = 15.0
 LOOKS_PER_FULL_COLLECTION: Final = 20
@@ -131,7 +122,11 @@ TRIM_LOOKS: Final = (1, 3, 6, 10, 24)
 
 
 class IdleTrims:
-    """Decides when memory is given back, from the processor time that the process takes. Pure."""
+    """Decides when to return free memory, by the processor time of the process. Pure.
+
+    A process that was busy returns memory a few times: at once, and later, because some objects are released only
+    after minutes (pending messages of producers that fell silent, idle connections).
+    """
 
     def __init__(self) -> None:
         self._was_busy = False
@@ -155,7 +150,11 @@ class IdleTrims:
 
 
 async def tend_memory(*, look_seconds: float = LOOK_SECONDS) -> None:
-    """Collect cycles by the clock, and give memory back once this process has become idle. Ends when it is cancelled.
+    """Collect cycles by the clock, and return free memory once this process is idle. Runs until cancelled.
+
+    Calls that end in an error or are cancelled leave a few objects that refer to each other, and gRPC's buffers with
+    them: some 20 KiB a call. `serve_only` makes the collector run by the number of objects, so rarely that such
+    buffers would grow by a MiB a minute; here it runs by the clock.
 
     Args:
         look_seconds: Time between two looks.
@@ -169,5 +168,5 @@ async def tend_memory(*, look_seconds: float = LOOK_SECONDS) -> None:
         if trims.look(cpu_seconds - cpu_before, now_seconds - before):
             await asyncio.to_thread(return_freed_memory)
         else:
-            # Young objects only take a millisecond or two; all of them ten times as long.
+            # A collection of young objects takes a millisecond or two; one of all objects ten times as long.
             gc.collect(OLD if look % LOOKS_PER_FULL_COLLECTION == 0 else YOUNG)

@@ -1,4 +1,4 @@
-"""What the consumer keeps in the key space: specs of shards and processes, and what replicas say of themselves.
+"""Key space of the consumer: specs of shards and processes, and statuses of replicas.
 
     {root}/items/{shard id}                        ShardSpec        -> ShardItem
     {root}/members/{zone}#{suffix}                 ConsumerSpec     -> ConsumerMember
@@ -45,14 +45,14 @@ class ShardItem:
     """Bound on standbys that this process sets for every shard."""
 
     def desired_replication(self) -> int:
-        """Return how many replicas the shard wants: none if disabled, else a primary and its standbys."""
+        """Return the number of replicas the shard wants: none if disabled, else a primary and its standbys."""
         if self.spec.disable:
             return 0
         return 1 + min(self.spec.hot_standbys, self.hot_standbys_max)
 
     @property
     def standbys_refused(self) -> str:
-        """Why the shard wants fewer standbys than its spec says, for people; empty if it does not."""
+        """Reason, as text, for fewer standbys than the spec asks for; empty if there are no fewer."""
         wanted, most = self.spec.hot_standbys, self.hot_standbys_max
         if self.spec.disable or wanted <= most:
             return ""
@@ -60,7 +60,7 @@ class ShardItem:
 
     @property
     def weight_thousandths(self) -> int | None:
-        """What a replica weighs beside others, as declared; None if it is not."""
+        """Declared weight of a replica relative to others; None if it is not declared."""
         return weight_thousandths(self.spec.labels)
 
 
@@ -72,7 +72,7 @@ class ConsumerMember:
     """Read-only."""
 
     def item_limit(self) -> int:
-        """Return the most replicas that the process takes."""
+        """Return the maximum number of replicas of the process."""
         return self.spec.shard_limit
 
     def is_exiting(self) -> bool:
@@ -80,7 +80,7 @@ class ConsumerMember:
         return self.spec.exiting
 
     def is_cordoned(self) -> bool:
-        """Return whether the process keeps its shards and is to get no others."""
+        """Return whether the process keeps its shards and receives no others."""
         return self.spec.cordoned
 
 
@@ -137,24 +137,24 @@ class ShardDecoder:
             KeyDecodeError: it is no ReplicaStatus.
             ValidationError: its code is unknown, or its errors do not go with its code.
         """
-        del item_id, member_id, slot  # the value repeats nothing of its key
+        del item_id, member_id, slot  # the value does not repeat its key
         status = _parse(ReplicaStatus(), kv)
         validate_replica_status(status)
         return status
 
 
 class ReplicaConsistency:
-    """The allocator's question whether a replica counts: whether another may be taken away in reliance on it."""
+    """Tells the allocator whether a replica counts, so that another may be taken away in reliance on it."""
 
     def is_consistent(
         self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
     ) -> bool:
-        """Tell whether a replica is as far as it will get.
+        """Report whether a replica is as ready as it can be.
 
-        A failed replica counts only beside a failed primary: swapping one failure for another harms nobody, and a
+        A failed replica counts only beside a failed primary: swapping one failure for another harms nothing, and a
         shard that fails everywhere must not keep a member from leaving.
         """
-        del item  # a replica's own status tells
+        del item  # a replica's own status says it
         code = status_of(assignment).code
         if code == ReplicaStatus.FAILED:
             return any(other.slot == PRIMARY_SLOT and is_failed(other) for other in all_assignments)
@@ -162,12 +162,12 @@ class ReplicaConsistency:
 
 
 def is_failed(assignment: Assignment) -> bool:
-    """Tell whether a replica says that it failed."""
+    """Report whether a replica's status is FAILED."""
     return status_of(assignment).code == ReplicaStatus.FAILED
 
 
 class ShardKeySpace(Protocol):
-    """What the consumer reads of the local mirror of etcd; `broadsheet.allocator.key_space.KeySpace` has it."""
+    """The consumer's view of the local etcd mirror, which `broadsheet.allocator.key_space.KeySpace` provides."""
 
     @property
     def items(self) -> Mapping[ItemId, Item]:
@@ -203,7 +203,7 @@ def process_of(member: Member) -> ConsumerSpec:
 
 
 def status_of(assignment: Assignment) -> ReplicaStatus:
-    """Return what the replica says of itself."""
+    """Return the status that a replica reported."""
     assert isinstance(assignment.value, ReplicaStatus), "a consumer's key space holds statuses"
     return assignment.value
 
@@ -214,14 +214,14 @@ def member_id_of(process_id: ProcessSpec.ID) -> MemberId:
 
 
 def process_id_of(member_id: MemberId | None) -> ProcessSpec.ID:
-    """Return the wire's identity of a process; the empty one stands for none."""
+    """Return the wire's identity of a process; an empty identity means none."""
     if member_id is None:
         return ProcessSpec.ID()
     return ProcessSpec.ID(zone=member_id.zone, suffix=member_id.suffix)
 
 
 def is_visible(spec: ShardSpec, selector: LabelSelector) -> bool:
-    """Tell whether a selector, of a request or of a caller's claims, picks the shard."""
+    """Report whether a selector, of a request or of a caller's claims, matches the shard."""
     return matches(selector, spec.labels, meta={ID: spec.id})
 
 

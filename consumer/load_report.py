@@ -1,7 +1,7 @@
-"""Reports of load in the form in which they stand in etcd, and how they are rounded.
+"""Load reports as they are stored in etcd, and their rounding.
 
-Rounding keeps what was told while it is nearly right, so that a member writes only when something changed that anybody
-would act upon.
+Rounding keeps the reported value while it is nearly right, so that a member writes only changes that matter to a
+reader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rounded:
     cpu_ratio: Bucket = None
 
     def after(self, load: ReplicaLoad) -> Rounded:
-        """Return what to tell once `load` is measured."""
+        """Return the load to report once `load` is measured."""
         return Rounded(
             held_bucket(
                 self.bytes_per_second,
@@ -58,14 +58,14 @@ class Rounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundedReport:
-    """What a member tells."""
+    """The load that a member reports."""
 
     capacity: int = 0
     replicas: Mapping[ItemId, Rounded] = field(default_factory=dict)
     lags: Mapping[ItemId, Lag] = field(default_factory=dict)
 
     def after_lags(self, lags: Mapping[ItemId, Lag]) -> RoundedReport:
-        """Return what to tell once standbys are seen to be so far behind."""
+        """Return the report after the lags of standbys were measured."""
         told: dict[ItemId, Lag] = {}
         for item_id, lag in sorted(lags.items()):
             before = self.lags.get(item_id)
@@ -74,12 +74,13 @@ class RoundedReport:
                 held = bucket_of(before.behind_bytes, LAG_STEP_RATIO, least=LAG_BYTES_LEAST)
             bucket = held_bucket(held, lag.behind_bytes, LAG_STEP_RATIO, least=LAG_BYTES_LEAST)
             if bucket is not None:
-                # The time is told as it was when the bytes were: rounding both would double the writes.
+                # The time is reported as of the same moment as the bytes, because rounding both would double the
+                # writes.
                 told[item_id] = before if before is not None and bucket == held else lag
         return replace(self, lags=told)
 
     def after(self, loads: Mapping[ItemId, ReplicaLoad]) -> RoundedReport:
-        """Return what to tell once these are measured; replicas that are not here any more are left out."""
+        """Return the report after these measurements; replicas that have left are dropped."""
         return replace(
             self,
             replicas={
@@ -89,7 +90,7 @@ class RoundedReport:
         )
 
     def encode(self) -> bytes:
-        """Return the message; empty if there is nothing to tell."""
+        """Return the message; empty if there is nothing to report."""
         shards = [
             MemberLoad.ShardLoad(
                 shard_id=item_id,
@@ -113,7 +114,7 @@ class RoundedReport:
 
 
 def decode_report(value: bytes) -> MemberReport:
-    """Return what a member told.
+    """Return a member's report.
 
     Raises:
         ValidationError: it is no MemberLoad, or a value is out of its bounds; the error names it.

@@ -1,4 +1,4 @@
-"""Where an embedded store keeps its files, and who records them.
+"""Directory of an embedded store's files, and the recorder of its changes.
 
 with a recovery log     the log is the store: the directory is a copy, made for one life of the shard in one process,
                         given to the store, and removed when the store is destroyed
@@ -27,12 +27,12 @@ class LocalState:
 
     @property
     def temporary(self) -> bool:
-        """Whether the directory goes with the store, because the log has it all."""
+        """Report whether the directory is removed with the store, because the log holds all of it."""
         return self.recorder is not None
 
 
 class HasLocalState(Protocol):
-    """The part of `broadsheet.consumer.application.Shard` that an embedded store asks for."""
+    """The part of `broadsheet.consumer.application.Shard` that an embedded store needs."""
 
     @property
     def id(self) -> str:
@@ -46,7 +46,7 @@ class HasLocalState(Protocol):
 
 
 def local_state_of(shard: HasLocalState, given: LocalState | None) -> LocalState:
-    """Return where the store of `shard` keeps its files: the shard's own place, else the `given` one.
+    """Return the directory for the store of `shard`: the shard's own, else the `given` one.
 
     The log comes first, so that one application serves both: recorded where the spec names a log, kept elsewhere.
 
@@ -63,15 +63,14 @@ def local_state_of(shard: HasLocalState, given: LocalState | None) -> LocalState
     return local_state
 
 
-# Common ways of recording files, such that a log which ends anywhere replays to a directory that a
-# store can open.
+# Common ways of recording files, such that a log which ends anywhere replays to a directory that a store can open.
 
 CHUNK_BYTES = 1 << 20
 """Longest content of one recorded write: it is held in memory, and shipped whole."""
 
 
 def recorded_path(name: str) -> str:
-    """Return how the log names a file of the store's directory."""
+    """Return the log's name for a file of the store's directory."""
     return f"/{name}"
 
 
@@ -96,14 +95,14 @@ def record_file(recorder: FileRecorder, name: str, chunks: Iterable[bytes]) -> i
 def replace_file(
     recorder: FileRecorder, name: str, chunks: Iterable[bytes], *, by_way_of: str
 ) -> int:
-    """Record a file's replacement at one stroke: all of it under another name, then the rename."""
+    """Record a file's atomic replacement: all of it under another name, then the rename."""
     length = record_file(recorder, by_way_of, chunks)
     recorder.rename(recorded_path(by_way_of), recorded_path(name))
     return length
 
 
 def remove_if_there(recorder: FileRecorder | None, directory: Path, name: str) -> None:
-    """Remove what an earlier life left unfinished, here and in the log."""
+    """Remove a file that an earlier life left unfinished, here and in the log."""
     path = directory / name
     if path.exists():
         path.unlink()

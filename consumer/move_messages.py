@@ -1,4 +1,4 @@
-"""The ledger's entries as messages."""
+"""Conversion of the move log's entries to messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KIND_NAMES = {wire: kind.value for kind, wire in _KINDS.items()}
 
 
 def shard_moves(kv: KeyValue) -> Iterator[ShardMove]:
-    """Yield the moves of an entry of the ledger, as it is stored; none, if it cannot be read."""
+    """Yield the moves of a stored entry of the move log; none if it cannot be read."""
     entry = decoded_or_none(kv)
     if entry is None:
         return

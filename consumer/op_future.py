@@ -1,4 +1,4 @@
-"""Results of operations under way: resolved once, awaited from the loop or from a shard's worker thread.
+"""Futures of operations under way: resolved once, awaited from the loop or from a shard's worker thread.
 
 An `OpFuture` is a `concurrent.futures.Future`, because a commit is started on a worker thread and awaited on the
 event loop: `future.result()` blocks the former, `asyncio.wrap_future(future)` awaits on the latter.
@@ -19,7 +19,7 @@ OpFuture: TypeAlias = "Future[None]"
 
 @dataclass(frozen=True, slots=True)
 class AppendToken:
-    """An append on its way to a broker, to which others can be sent that come after it."""
+    """An append that was sent to a broker; later appends can be ordered after it."""
 
     endpoint: str
     name: bytes
@@ -27,9 +27,9 @@ class AppendToken:
 
 
 class TurnFuture(Future[ResultT], Generic[ResultT]):
-    """The result of what is durable once a certain append is, and no sooner; tells which one, once that is on its way.
+    """Result of an append that can be pipelined: it also says when the append has been sent.
 
-    Whatever depends on such a result can be sent without waiting for it, if it is appended by the same broker.
+    An operation that depends on the result can be sent without waiting for it, if the same broker appends it.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class TurnFuture(Future[ResultT], Generic[ResultT]):
         self._when_sent: list[Callable[[AppendToken], None]] = []
 
     def sent(self, turn: AppendToken) -> None:
-        """Tell that the append is on its way."""
+        """Report that the append has been sent."""
         self.turn = turn
         waiting, self._when_sent = self._when_sent, []
         for callback in waiting:
             callback(turn)
 
     def when_sent(self, callback: Callable[[AppendToken], None]) -> None:
-        """Call back once the append is on its way, on the thread that tells; at once if it is. Twice at worst."""
+        """Call back once the append was sent, on the sending thread; at once if it was already. At most twice."""
         self._when_sent.append(callback)
         if self.turn is not None:
             callback(self.turn)

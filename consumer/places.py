@@ -1,4 +1,4 @@
-"""Places that clients take and give back, bounded in total and for each owner: a connection, or a journal."""
+"""Bounded slots that clients take and return, in total and for each owner: a connection, or a journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broadsheet.consumer.errors import BoundExceededError
 
 
 class Places:
-    """Counts who holds places; one that asks for more than there are is refused, and never made to wait."""
+    """Counts the holders of slots. A request beyond the bound is refused, and never made to wait."""
 
     def __init__(self, bounds: object, name: str, each: str, *, server: str) -> None:
         """Take two bounds.
@@ -34,7 +34,7 @@ class Places:
 
     @contextmanager
     def taken(self, owner: str) -> Iterator[None]:
-        """Hold a place of an owner during the block.
+        """Hold a slot for an owner during the block.
 
         Raises:
             BoundExceededError: all are taken.
@@ -62,5 +62,5 @@ class Places:
 
 
 def option_of(name: str) -> str:
-    """Return the option that sets a bound."""
+    """Return the name of the option that sets a bound."""
     return f"--{name.replace('_', '-')}"

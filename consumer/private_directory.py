@@ -1,7 +1,8 @@
-"""Directories of state: this user's alone.
+"""Private directories for state: accessible to this user only.
 
-What is in them is trusted when it is read, and is as secret as the journals and shards that it comes from. In a parent
-that others may write to, such as /tmp, one of them may have made the directory, or a link in its place, before us.
+Their contents are trusted when they are read, and are as secret as the journals and shards that they come from. In a
+parent that others may write to, such as /tmp, another user may have created the directory, or a link in its place,
+before us.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _log = structlog.get_logger()
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory for this user alone, with its parents; take rights to read from others if it is there already.
+    """Create a directory for this user only, with its parents; an existing one loses the access rights of others.
 
     Raises:
         ValidationError: it, or a link in its place, belongs to another user, or others may write to it.
@@ -34,12 +35,12 @@ def make_private(directory: Path) -> None:
 
 
 def keep_new_files_private() -> None:
-    """Have this process make files for its user alone, those of libraries such as RocksDB too. For programs."""
+    """Make this process create files for its user only, including those of libraries such as RocksDB. For programs."""
     os.umask(PRIVATE_UMASK)
 
 
 def make_parent(directory: Path) -> None:
-    """Make a directory for private ones; one that all users share, such as /tmp, may be it.
+    """Create a parent of private directories; a directory that all users share, such as /tmp, may be used.
 
     Raises:
         ValidationError: as `make_private`, unless its sticky bit keeps users from each other's entries.
@@ -52,7 +53,7 @@ def make_parent(directory: Path) -> None:
 
 
 def is_own_directory(path: Path) -> bool:
-    """Tell whether there is a directory of this user's, and no link."""
+    """Report whether the path is a directory of this user, and not a link."""
     try:
         found = path.lstat()
     except OSError:
@@ -61,7 +62,7 @@ def is_own_directory(path: Path) -> bool:
 
 
 def _make(directory: Path) -> None:
-    # Its parents may be there for others, too.
+    # Other users may need its parents.
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
@@ -87,14 +88,14 @@ def _require_own(directory: Path) -> None:
 
 
 def _tighten(directory: Path) -> None:
-    """Take from others what earlier versions let them do: read."""
+    """Remove the read access that earlier versions gave to others."""
     tightened = sum(_tighten_one(path) for path in (directory, *directory.iterdir()))
     if tightened:
         _log.info("private_directory.tightened", path=str(directory), entries=tightened)
 
 
 def _tighten_one(path: Path) -> bool:
-    """Tighten the directory itself, or a file of ours in it; nothing behind a link. Return whether that was needed."""
+    """Tighten the directory itself, or one of our files in it; follow no link. Return whether that was needed."""
     try:
         found = path.stat(follow_symlinks=False)
         mode = stat.S_IMODE(found.st_mode)
@@ -103,5 +104,5 @@ def _tighten_one(path: Path) -> bool:
             return False
         path.chmod(mode & DIRECTORY_MODE)
     except FileNotFoundError:
-        return False  # An older holder of the directory is still at work in it.
+        return False  # An earlier holder of the directory is still working in it.
     return True

@@ -1,7 +1,7 @@
-"""What an Apply or an Unassign writes: one transaction as data, or why the caller may not.
+"""Transactions of Apply and Unassign, as data, and the authorization of their callers.
 
-A caller whose token picks shards by label must match both what a shard *is* and what it *becomes*. Otherwise it could
-take over a shard that it cannot see by overwriting it with labels of its own. What a shard is must hold until the
+A caller whose token selects shards by label must match both the shard as it *is* and as it *becomes*. Otherwise it
+could take over a shard that it cannot see by overwriting its labels. The present spec must be unchanged when the
 transaction commits, so the revision that was judged is compared too.
 
 Source: gazette/core consumer/shard_api.go (Apply, Unassign); the two-sided authorization is ours.
@@ -61,7 +61,7 @@ class _Draft:
 
 
 def is_scoped(selector: LabelSelector) -> bool:
-    """Tell whether claims restrict their holder to some shards."""
+    """Report whether claims restrict their holder to some shards."""
     return bool(selector.include.labels or selector.exclude.labels)
 
 
@@ -105,7 +105,7 @@ def plan_apply(
 
 
 def certainly_writes(changes: Sequence[ApplyRequest.Change]) -> bool:
-    """Tell whether a successful transaction must have written: not if all it did was delete what may be absent."""
+    """Report whether a successful transaction must have written something: deletions alone may find nothing."""
     return any(
         change.HasField("upsert") or change.expect_mod_revision != UNCONDITIONAL
         for change in changes
@@ -120,10 +120,10 @@ def plan_unassign(
     allowed: LabelSelector,
     only_failed: bool,
 ) -> tuple[TxnCheckpoint, tuple[str, ...]]:
-    """Return the transaction that takes replicas away, and the shards it affects in the order asked for.
+    """Return the transaction that takes replicas away, and the affected shards in the order of the request.
 
-    Failed replicas go; unless `only_failed`, the primary goes too. Healthy standbys stay, so that one
-    takes over. Shards that do not exist are passed over.
+    Failed replicas are removed; unless `only_failed`, the primary is removed too. Healthy standbys stay, so that one
+    takes over. Shards that do not exist are skipped.
 
     Raises:
         NotAuthorizedError: the claims do not cover a shard.
@@ -164,7 +164,7 @@ def _authorize_change(
     if stored is not None:
         _authorize_spec(stored.spec, allowed)
     elif change.delete:
-        # Nothing to judge by but the id; deleting what is absent must not tell it from what is hidden.
+        # Only the id can be judged here: deleting an absent shard must not be distinguishable from a hidden one.
         _authorize_spec(ShardSpec(id=shard_id), allowed)
     judged = 0 if stored is None else stored.mod_revision
     draft.compares.append(Compare.mod_revision(keys.item(ItemId(shard_id)), judged))
@@ -206,8 +206,8 @@ def _add_removals(
         draft.compares.append(Compare.mod_revision(keys.item(item.item_id), item.kv.mod_revision))
     for assignment in removed:
         key = assignment.kv.key
-        # A replica taken away because it failed must still be failed; a primary is taken away whatever it says of
-        # itself, so a status that it writes in this moment is no conflict.
+        # A replica removed because it failed must still be failed. A primary is removed whatever its status, so a
+        # status that it writes at this moment is no conflict.
         draft.compares.append(
             Compare.mod_revision(key, assignment.kv.mod_revision)
             if is_failed(assignment)
@@ -226,15 +226,14 @@ def _require_bound(checkpoint: TxnCheckpoint, *, what: str, field_name: str) -> 
         )
 
 
-# Which shards a caller sees, and how they stand: the answer of List, from the key space.
-#
-# Source: gazette/core consumer/shard_api.go (List).
+# List: the shards that a caller may see, with their statuses, from the key space. Source: gazette/core
+# consumer/shard_api.go (List).
 
 
 def list_shards(
     key_space: ShardKeySpace, *, wanted: LabelSelector, allowed: LabelSelector
 ) -> list[ListResponse.Shard]:
-    """Return the shards that both selectors pick, by id, with routes and statuses.
+    """Return the shards that both selectors match, by id, with routes and statuses.
 
     Args:
         key_space: The mirror.

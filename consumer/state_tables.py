@@ -1,4 +1,4 @@
-"""The optional part of the contract of stores that lets others read what they hold: as tables, in Arrow.
+"""Optional part of a store: exposes its contents as Arrow tables.
 
     with store.scan("counts") as scan:      # any thread; transactions and queries go on
         for batch in scan.batches: ...      # of the last commit, whose checkpoint is scan.checkpoint
@@ -25,7 +25,7 @@ ROWS_PER_BATCH: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """The rows of a table as of one commit. Good only within the `with` block that it comes from."""
+    """The rows of a table as of one commit. Valid only within the `with` block that created it."""
 
     checkpoint: Checkpoint
     """Committed together with the rows."""
@@ -37,7 +37,9 @@ class TableScan:
 
 @runtime_checkable
 class ScannableStore(Protocol):
-    """Optional for a store: shows its last durable commit as tables. Both may be called on any thread, at any time."""
+    """Optional part of a store: shows its last durable commit as tables. Both methods may be called on any thread,
+    at any time.
+    """
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the tables and their columns.
@@ -50,7 +52,7 @@ class ScannableStore(Protocol):
     def scan(self, table: str, columns: Sequence[str] = ()) -> AbstractContextManager[TableScan]:
         """Return a table's rows, in no particular order, and the checkpoint that they were committed with.
 
-        Neither waits for transactions nor keeps them, or queries, waiting for longer than a batch takes. The store is
+        Neither the scan nor transactions or queries wait for each other for longer than a batch takes. The store is
         not destroyed before the block ends.
 
         Args:
@@ -66,13 +68,13 @@ class ScannableStore(Protocol):
 
 @runtime_checkable
 class CopyReader(Protocol):
-    """Optional for a scannable store: reads a copy of what a standby has played, in place of being restored."""
+    """Optional part of a scannable store: opens a copy of a standby's played files, instead of being restored."""
 
     def open_copy(self) -> None:
-        """Open the state for scans only; called in place of `restore_checkpoint`, and once.
+        """Open the state for scans only; called once, instead of `restore_checkpoint`.
 
-        The shard's `local_state` is a copy made for this store alone, without a recorder, and is removed after
-        `destroy`. Whatever is elsewhere must not be changed: it has a primary, which must not be fenced.
+        The shard's `local_state` is a copy made for this store only, without a recorder, and is removed after
+        `destroy`. State outside of it must not be changed: its primary must not be fenced.
 
         Raises:
             StoreError: the state is in neither the copy nor a place that standbys can read.
@@ -94,7 +96,7 @@ def require_table(tables: Mapping[str, pa.Schema], table: str) -> pa.Schema:
 
 
 def picked(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Return the columns wanted, in their order; all, if none are named.
+    """Return the selected columns, in their order; all if none are named.
 
     Raises:
         ValidationError: the table has no such column.

@@ -95,7 +95,7 @@ def share_heaps() -> bool:
 
 
 def return_freed_memory() -> bool:
-    """Return the memory of a burst to the kernel; return whether there was any. Blocking: tens of milliseconds.
+    """Give the memory of a burst back to the kernel; return whether there was any. Blocking: tens of milliseconds.
 
     Calls that fail leave cycles (an exception, its traceback, the frames with their messages), which a process with
     the rare collections of `serve_only` would keep for long. glibc keeps free memory below memory in use.

@@ -1,4 +1,4 @@
-"""Applications by name: `package.module:attribute`."""
+"""Loading of applications by name: `package.module:attribute`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONSUMING_METHODS = ("consume_message", "consume_batch")
 
 
 def load_application(name: str) -> Application[Store]:
-    """Import an application; a class or a function is called without arguments, anything else is the application.
+    """Import an application; a class or a function is called without arguments, any other object is used as it is.
 
     Args:
         name: `package.module:attribute`; the current directory is importable.
@@ -62,7 +62,7 @@ def _made(name: str, found: Any) -> Any:  # whatever the user's module holds
 
 
 def _one_line(error: Exception) -> str:
-    """Return what was raised, and where in the user's code."""
+    """Return the error as one line, with its place in the user's code."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     of_the_user = frame.filename not in (__file__, importlib.__file__) and frame.filename[0] != "<"
     place = f" ({frame.filename}:{frame.lineno})" if of_the_user else ""

@@ -1,4 +1,4 @@
-"""Where commands connect to, and as whom: the options that every command shares."""
+"""Connection options that every command shares: addresses and credentials."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Connection:
 
 
 def connection_options(command: CommandT) -> CommandT:
-    """Add the options of a connection, and pass it to the command as its first argument."""
+    """Add the connection options, and pass the connection to the command as its first argument."""
 
     @click.option(
         "--address",
@@ -102,18 +102,18 @@ def connection_options(command: CommandT) -> CommandT:
 
 
 def run_command(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command's work; turn our own errors into a line on stderr and exit status 1."""
+    """Run a command; print our own errors as one line on stderr and exit with status 1."""
     with errors_in_one_line():
         asyncio.run(work)
 
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn our own errors into what click prints as a line on stderr, with exit status 1."""
+    """Convert our own errors into click errors: one line on stderr, with exit status 1."""
     try:
         yield
     except (ConsumerError, AllocatorError, TimeoutError) as error:
-        # Notes say how much was done before the error: "the first 200 of 300 changes were applied".
+        # Notes report what was done before the error: "the first 200 of 300 changes were applied".
         notes = getattr(error, "__notes__", [])
         raise click.ClickException("; ".join([_line_of(error), *notes])) from error
 
@@ -126,7 +126,7 @@ def _line_of(error: Exception) -> str:
 
 
 def _tell_passed_over(error: EndpointError) -> None:
-    """Say on stderr that an address is of no use, because the answer comes from another one."""
+    """Report on stderr that an address cannot be used, because the answer comes from another one."""
     say(f"{error.address} cannot be reached ({error.detail}); asking another member")
 
 

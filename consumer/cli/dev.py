@@ -92,7 +92,7 @@ def dev(
           --journals journals.yaml --specs shards.yaml
     """
     with errors_in_one_line(), ExitStack() as stack:
-        # Mistakes are told before anything starts.
+        # Mistakes are reported before anything starts.
         load_application(app)
         declared = _read(journals, specs)
         _require_free(port, "--port")
@@ -111,7 +111,7 @@ def dev(
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the files of specs ask for."""
+    """Contents of the spec files."""
 
     journals: Sequence[journal_pb2.ApplyRequest.Change]
     shards: Sequence[shard_pb2.ApplyRequest.Change]
@@ -153,15 +153,15 @@ class DevCluster:
         self._stack.callback(self._stop_members)
         addresses = [member.wait_until_ready() for member in self._members]
         self.address = ",".join(addresses[:2])
-        # A member that is started again is found where it was.
+        # A restarted member keeps its address.
         self._ports = [int(address.rpartition(":")[2]) for address in addresses]
 
     def apply(self, declared: Declared) -> None:
-        """Apply what was declared."""
+        """Apply the contents of the spec files."""
         asyncio.run(self._apply(declared))
 
     def describe(self) -> None:
-        """Tell how to use the cluster."""
+        """Describe how to use the cluster."""
         say(f"etcd     {self._etcd.endpoint}")
         say(f"broker   {self._broker.address}")
         for index, member in enumerate(self._members):
@@ -172,7 +172,7 @@ class DevCluster:
         )
 
     def watch(self) -> None:
-        """Start again what ended, whether etcd, the broker or a member, until SIGINT or SIGTERM."""
+        """Restart a process that ended, whether etcd, the broker or a member, until SIGINT or SIGTERM."""
         asked = Event()
 
         def ask(number: int, frame: FrameType | None) -> None:
@@ -192,7 +192,7 @@ class DevCluster:
         say("stopping")
 
     def _revive(self, name: str, server: EmbeddedEtcdProcess | EmbeddedBrokerProcess) -> None:
-        """Start a server that ended on its data and at its address; if that fails, the next look tries again."""
+        """Restart a server that ended, on its data and at its address; if that fails, the next look tries again."""
         if server.is_running:
             return
         say(f"{name} ended; starting it again")
@@ -233,7 +233,7 @@ class DevCluster:
 
 
 async def _wait_for_primaries(shards: ShardClient) -> None:
-    """Let shards begin before the user is told to try them; not for ever, because one may fail."""
+    """Wait for the shards' primaries before the user is told to try them; bounded, because one may fail."""
     begun = {shard_pb2.ReplicaStatus.PRIMARY, shard_pb2.ReplicaStatus.FAILED}
     with suppress(TimeoutError):
         async with asyncio.timeout(PRIMARIES_SECONDS_MAX):
@@ -253,7 +253,7 @@ def _read(journals: Path | None, specs: Path | None) -> Declared:
 
 
 def _member_ports(count: int, first: int) -> list[int]:
-    """Return the ports of members, 0 for any: of the second, where `shardctl` looks if the first is gone."""
+    """Return the ports of members, 0 for any; the second is where `shardctl` looks if the first is gone."""
     ports = [first, *([0] * (count - 1))]
     if count > 1 and first:
         with suppress(ValidationError):
@@ -263,7 +263,7 @@ def _member_ports(count: int, first: int) -> list[int]:
 
 
 def _require_free(port: int, option: str) -> None:
-    """Refuse a port that somebody listens at: the children would fail later, and say it less clearly."""
+    """Refuse a port that is in use, because the children would fail later, with less clear errors."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Durations as people write them in specs: `1s`, `250ms`, `1m30s`.
+"""Durations as they are written in specs: `1s`, `250ms`, `1m30s`.
 
 Source: the syntax of Go's `time.ParseDuration`, which Gazette's YAML uses.
 """
@@ -25,7 +25,7 @@ _TERM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 
 def parse_duration(text: str, field_path: str) -> Duration:
-    """Return the duration that `text` names.
+    """Return the duration that `text` denotes.
 
     Raises:
         ValidationError: `text` is no duration; the message names `field_path`.

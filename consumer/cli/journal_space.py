@@ -1,4 +1,4 @@
-"""Journal specs as people keep them: a tree by name, each directory saying what its journals share.
+"""Journal specs in YAML: a tree by name, in which directories hold what their journals share.
 
     name: flights/
     replication: 1
@@ -67,12 +67,12 @@ class JournalNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
     @property
     def is_directory(self) -> bool:
-        """Whether the node only groups others."""
+        """Report whether the node only groups others."""
         return not self.name or self.name.endswith("/")
 
 
 def parse_journal_space(text: str, source: str) -> JournalNode:
-    """Read a file's text.
+    """Parse a file's text.
 
     Args:
         text: The YAML.
@@ -87,12 +87,12 @@ def parse_journal_space(text: str, source: str) -> JournalNode:
 
 
 def format_journal_space(root: JournalNode) -> str:
-    """Return the YAML of a tree, without what was not said."""
+    """Return the YAML of a tree, without unset values."""
     return encode_yaml(root)
 
 
 def changes_of(root: JournalNode) -> list[journal_pb2.ApplyRequest.Change]:
-    """Return the changes that a tree asks for, in its order.
+    """Return the changes that a tree requests, in its order.
 
     Raises:
         ValidationError: a duration, codec, flag or level cannot be read, or a deletion has no revision.
@@ -101,7 +101,7 @@ def changes_of(root: JournalNode) -> list[journal_pb2.ApplyRequest.Change]:
 
 
 def tree_of_listing(journals: Sequence[journal_pb2.ListResponse.Journal]) -> JournalNode:
-    """Return the tree that, applied at once, would change nothing: what all journals share is said once."""
+    """Return the tree that, applied at once, would change nothing; values that all journals share appear once."""
     nodes = [_node_of(listed) for listed in journals]
     if len(nodes) < 2:
         return nodes[0] if nodes else JournalNode()

@@ -272,7 +272,7 @@ class _Report:
         return [self.journal, str(self.fragments), str(self.bytes), str(self.damaged_bytes)]
 
     def add(self, response: VerifyJournalResponse) -> None:
-        """Take in what one fragment turned out to be."""
+        """Add the result of one fragment."""
         fragment = response.fragment
         where = f"{self.journal}: fragment [{fragment.begin}, {fragment.end})"
         self.fragments += 1
@@ -295,7 +295,7 @@ async def _verified(client: JournalClient, journal: str, discard_damaged: bool) 
     report = _Report(journal)
     answers = client.verify(journal, discard_damaged=discard_damaged)
     total = (await anext(answers)).fragments
-    # The bar is for a terminal alone: elsewhere, nothing of it is written.
+    # The bar is for terminals only: elsewhere, none of it is written.
     with click.progressbar(length=total, label=journal, file=sys.stderr) as bar:
         async for response in answers:
             report.add(response)
@@ -304,7 +304,7 @@ async def _verified(client: JournalClient, journal: str, discard_damaged: bool) 
 
 
 def read_journal_changes(text: str, source: str) -> list[journal_pb2.ApplyRequest.Change]:
-    """Return the changes that a file asks for, checked as far as that can be done without a server.
+    """Return a file's changes, checked as far as possible without a server.
 
     Args:
         text: The file's.

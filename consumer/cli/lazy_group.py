@@ -1,4 +1,4 @@
-"""A group whose commands are imported when they are named: a call pays for the modules of its own command only."""
+"""A command group with lazy imports: an invocation imports only the modules of its command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """Has commands that it imports, beside those that it was given. Help, which shows all, imports all."""
+    """A command group that imports some of its commands when they are named. Help shows all, so it imports all."""
 
     def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
         """Make a group.
@@ -28,7 +28,7 @@ class LazyGroup(click.Group):
         return sorted({*super().list_commands(ctx), *self._places})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported if need be; None if there is none of that name."""
+        """Return a command, imported if needed; None if there is none of that name."""
         place = self._places.get(cmd_name)
         if place is None:
             return super().get_command(ctx, cmd_name)

@@ -49,23 +49,23 @@ from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from broadsheet.consumer.leasing.store import RecordStore
 from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import WallClockExpiry
 
-# How leases are printed: a row for people, fields for programs.
+# Output of leases: a row for people, fields for programs.
 LEASE_COLUMNS = (
     *("KEY", "STATE", "OWNER", "EPOCH", "COUNTER"),
     *("CHECKPOINT", "PENDING", "PARENTS"),
 )
 
-# Which leases are free, as far as somebody can tell who looks for a moment, or for a while.
+# Whether leases are free, as far as one look, or two looks some time apart, can tell.
 LeaseState = tuple[Versioned, bool | None]
 """A lease, and whether it may be taken; None: nobody watched for long enough to know."""
 
 
-# What the `leases` commands are pointed at: stores, and files of exports.
+# Sources and targets of the `leases` commands: stores, and exported files.
 
 
 @asynccontextmanager
 async def existing_store(text: str) -> AsyncIterator[RecordStore]:
-    """Open the store of an address, which must be there.
+    """Open the store of an address; it must exist.
 
     Raises:
         ValidationError: the text is no address, or there is no such store.
@@ -145,7 +145,7 @@ def _is_over(found: Versioned) -> bool:
 
 
 def state_of(found: Versioned, *, is_free: bool | None) -> str:
-    """Return how it stands with a lease; `owned`: it has an owner, and nobody watched whether that lives."""
+    """Return the state of a lease; `owned`: it has an owner, and it was not watched whether that is alive."""
     if found.record.is_finished:
         return "finished"
     if found.record.claim is not None and is_free is not True:
@@ -169,7 +169,7 @@ def lease_row(found: Versioned, *, is_free: bool | None) -> list[str]:
 
 
 def lease_fields(found: Versioned, *, is_free: bool | None) -> dict[str, object]:
-    """Return a lease for programs: its record's fields, and `free`, which is null if nobody watched."""
+    """Return a lease for programs: its record's fields, and `free`, which is null if it was not watched."""
     record = found.record
     return {
         **dict.fromkeys(("key", "owner", "handoff_from", "claim", "checkpoint", "pending")),
@@ -193,7 +193,7 @@ def action_row(action: Action) -> list[str]:
 
 
 def action_fields(action: Action) -> dict[str, object]:
-    """Return an action for programs."""
+    """Return an action's fields, for programs."""
     there = None if action.before is None else action.before.record.checkpoint
     return {
         "key": action.key,
@@ -207,12 +207,12 @@ def action_fields(action: Action) -> dict[str, object]:
 
 
 def counts_of(actions: Sequence[Action]) -> Mapping[MigrationStep, int]:
-    """Return how many actions there are of each step."""
+    """Return the number of actions of each step."""
     return {step: sum(action.step is step for action in actions) for step in MigrationStep}
 
 
 def note_of(action: Action) -> str:
-    """Return what a person should know of an action."""
+    """Return the note for people about an action."""
     if action.step is MigrationStep.CONFLICT:
         return "; ".join(action.conflicts)
     notes = [f"not seen there: {what}" for what in action.unseen]
@@ -234,7 +234,7 @@ def _position_fields(position: Position | None) -> dict[str, object] | None:
     return fields if position.offset is None else fields | {"offset": position.offset}
 
 
-# `shardctl leases import`: what it would do, and does with --yes.
+# `shardctl leases import`: a dry run, or the import itself with --yes.
 @click.command("import", short_help="Move leases and checkpoints into another store.")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -296,7 +296,7 @@ def import_leases(
 async def _imported(
     wanted: Sequence[LeaseRecord], address: StoreAddress, *, yes: bool, owners: bool, force: bool
 ) -> tuple[tuple[Action, ...], int]:
-    """Return what was done, or would be, and how many leases only the target has."""
+    """Return the actions, done or planned, and the number of leases that only the target has."""
     if not yes and missing_file(address) is not None:
         return _planned(wanted, (), address, owners=owners, force=force)
     async with open_store(address) as store:
@@ -363,7 +363,8 @@ def leases() -> None:
     PGPASSWORD; AWS' own variables and files; AZURE_STORAGE_CONNECTION_STRING,
     or the variable that connection_env=NAME names.
     """
-    # A record that cannot be read is left out, with a warning; who moves records must see it.
+    # An unreadable record is left out, with a warning, because the user who moves records must see
+    # it.
     log_to_stderr("warning")
 
 
@@ -476,7 +477,7 @@ leases.add_command(import_leases)
 async def _chosen(
     store: RecordStore, keys: Sequence[str], owner: str | None
 ) -> Sequence[Versioned]:
-    """Return the leases that somebody named.
+    """Return the leases that were named.
 
     Raises:
         ValidationError: there is none of such a key.

@@ -33,7 +33,8 @@ def main() -> None:
       shardctl shards apply --specs shards.yaml   declare shards
       shardctl plan --drain zone-a#member-0       what a change would move
     """
-    # Commands tell their errors themselves; what libraries retry on the way is noise. `serve` says otherwise.
+    # Commands report their errors themselves, so retries inside libraries are noise. `serve` logs
+    # more.
     log_to_stderr("error")
 
 

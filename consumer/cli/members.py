@@ -1,4 +1,4 @@
-"""`shardctl members`: who is there, and who gets nothing new."""
+"""`shardctl members`: list members, cordon and uncordon them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shardctl shards moves`: what was done to replicas, when, why, and on whose behalf."""
+"""`shardctl shards moves`: the history of replicas: when each moved, why, and for whom."""
 
 from __future__ import annotations
 

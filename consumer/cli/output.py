@@ -1,4 +1,7 @@
-"""What commands print: a table for people, YAML or JSON for programs. Results go to stdout, all else to stderr."""
+"""Output of commands: a table for people, YAML or JSON for programs.
+
+Results go to stdout, everything else to stderr.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 class OutputFormat(Enum):
-    """How a result is printed."""
+    """Format of a printed result."""
 
     TABLE = "table"
     YAML = "yaml"
@@ -51,6 +54,8 @@ def format_option(*formats: OutputFormat) -> Callable[[CommandT], CommandT]:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their columns; every row has shape (len(columns),).
+
+    A cell is never wrapped or truncated, whatever the terminal's width, because names are copied, and read by tools.
 
     A cell is never folded or cut, whatever the terminal's width: names are there to be copied, and read by tools.
     """
@@ -91,11 +96,11 @@ def counted(count: int, noun: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal something that is not the result."""
+    """Print a message to the user that is not the result."""
     click.echo(text, err=True)
 
 
-# Logs on standard error: lines for people on a terminal, JSON for machines.
+# Logs on standard error: lines for people on a terminal, JSON for programs.
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

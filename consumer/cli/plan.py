@@ -1,4 +1,4 @@
-"""`shardctl plan` and `shardctl explain`: what a change would move, and why a shard is where it is."""
+"""`shardctl plan` and `shardctl explain`: the moves of a change, and the reasons of a placement."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def explain(connection: Connection, shard: str, output: str) -> None:
 
 
 def parse_new_members(text: str) -> NewMembers:
-    """Return the members that `ZONE:N` or `ZONE:N:LIMIT` names.
+    """Return the members that `ZONE:N` or `ZONE:N:LIMIT` denotes.
 
     Raises:
         ValidationError: it is not of that form.
@@ -133,7 +133,7 @@ def parse_new_members(text: str) -> NewMembers:
 
 
 def _gap(made: PlanResponse) -> str:
-    """Return how good the balance is, where it is not proven to be the best."""
+    """Return the distance to the best balance, where the plan is not proven optimal."""
     if made.gap <= 0.0:
         return ""
     return f"; the fullest member is at most {made.gap:.2%} above what is proven unavoidable"
@@ -180,7 +180,7 @@ def _print_plan(made: PlanResponse) -> None:
 
 
 def _behind(replica: ExplainedReplica) -> str:
-    """Return what a standby has yet to play, and how long that takes."""
+    """Return a standby's backlog, and the time needed to play it."""
     if not replica.behind_bytes:
         return ""
     amount = f"{replica.behind_bytes / (1 << 20):.0f} MiB"

@@ -1,4 +1,4 @@
-"""`shardctl shards recover`: a shard's files, from its recovery log, without being its primary."""
+"""`shardctl shards recover`: restores a shard's files from its recovery log, without becoming its primary."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ from broadsheet.consumer.recoverylog.player import Player, Recovered
 LOOK_SECONDS = 0.1
 """Time between two looks at the progress."""
 
-# What recovered files are, told from their names and first bytes.
+# Kinds of recovered files, derived from their names and first bytes.
 _SQLITE = b"SQLite format 3\x00"
 _WAL = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEAD_BYTES = 16
 
-# Shows how far a playback has come: a bar on a terminal, a line now and then elsewhere.
+# Progress of a playback: a bar on a terminal, otherwise a line from time to time.
 
 LINE_SECONDS = 5.0
 """Time between two lines where there is no terminal."""
 
 
 class PlaybackDisplay(Protocol):
-    """Shows progress."""
+    """Display of a playback's progress."""
 
     def show(self, progress: PlaybackProgress) -> None:
-        """Show how far it has come; called often."""
+        """Show the progress; called often."""
         ...
 
 
@@ -104,13 +104,13 @@ class _Lines:
 
 
 def _total_bytes(progress: PlaybackProgress) -> int:
-    """Return how much there is to play, as far as is known: hints may leave some of the rest out."""
+    """Return the bytes to play, as far as is known: hints may leave some of the rest out."""
     return progress.played_bytes + progress.behind_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredFile:
-    """A file that a recovery made."""
+    """A file that was recovered."""
 
     path: str
     """Relative to the directory."""
@@ -134,7 +134,7 @@ def recovered_files(directory: Path) -> list[RecoveredFile]:
 
 
 def kind_of(path: Path) -> str:
-    """Return what a file is, for people; empty if unknown. Blocking.
+    """Return a file's kind, for people; empty if unknown. Blocking.
 
     Raises:
         OSError: as of the disk.
@@ -190,7 +190,7 @@ def recover_shard(connection: Connection, shard: str, directory: Path, backup: i
         _require_empty(target)
         async with connection.shards() as client:
             hints = await _hints_of(client, shard, backup)
-        # Beside the target, which is touched only once all is well.
+        # Beside the target, which is changed only after everything has succeeded.
         staging = target.parent / f".{target.name}.{secrets.token_hex(4)}"
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -209,7 +209,7 @@ def recover_shard(connection: Connection, shard: str, directory: Path, backup: i
 
 
 def _require_empty(target: Path) -> None:
-    """Refuse whatever is not an empty directory, before anything is done."""
+    """Refuse a target that is not an empty directory, before anything is done."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ValidationError("--dir", f"expected a directory, or nothing, at {target}")
     if not target.exists():
@@ -223,7 +223,7 @@ def _require_empty(target: Path) -> None:
 
 
 async def _hints_of(client: ShardClient, shard_id: str, backup: int | None) -> FSMHints:
-    """Return the hints to begin from.
+    """Return the hints to start from.
 
     Raises:
         ShardNotFoundError: there is no such shard.
@@ -258,7 +258,7 @@ def _stored(answer: GetHintsResponse) -> StoredHints:
 
 async def _play(connection: Connection, hints: FSMHints, staging: Path) -> Recovered:
     async with connection.journals() as journals:
-        # Otherwise the first that the player says of a missing log is that it cannot append to it.
+        # Otherwise the player's first error for a missing log would be that it cannot append to it.
         await journals.get(hints.log)
         player = Player(journals, hints, staging)
         player.stop_at_head()
@@ -272,7 +272,7 @@ async def _play(connection: Connection, hints: FSMHints, staging: Path) -> Recov
 
 
 def _move_into_place(staging: Path, target: Path) -> None:
-    """Rename the directory; where somebody put something in the meantime, that fails."""
+    """Rename the directory; this fails if the target was filled in the meantime."""
     try:
         staging.rename(target)
     except OSError as error:

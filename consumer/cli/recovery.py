@@ -1,4 +1,4 @@
-"""`shardctl shards prune` and `shardctl shards rewind`: care of recovery logs and of the hints that lead into them."""
+"""`shardctl shards prune` and `shardctl shards rewind`: maintenance of recovery logs and their hints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def prune_shards(connection: Connection, dry_run: bool, delay: str, output: str)
                 async for log in ask(delay_seconds=delay_seconds):
                     logs.append(log)  # noqa: PERF401 - what came before an error counts
         finally:
-            # Also of a prune that was cut short: what it removed is gone.
+            # Also after an interrupted prune: the fragments that it removed are gone.
             if output != OutputFormat.TABLE.value:
                 print_messages("logs", logs, OutputFormat(output))
             else:

@@ -1,4 +1,4 @@
-"""`shardctl shards reset-source`: have shards read a source that was replaced from where it is now."""
+"""`shardctl shards reset-source`: lets shards continue in a source that was replaced."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def reset_source(
 async def _reset_all(
     recovery: RecoveryClient, wanted: list[tuple[str, str]], offset: int, *, dry_run: bool
 ) -> None:
-    """Reset source by source; what is refused is told in the end, when the others are done."""
+    """Reset the sources one by one; refusals are reported at the end, when the others are done."""
     rows: list[list[str]] = []
     refusals: list[SourceResetRefusedError] = []
     for shard_id, journal in wanted:
@@ -116,7 +116,7 @@ def _row(shard_id: str, journal: str, done: SourceReset) -> list[str]:
 
 
 async def _listed(client: ShardClient, shard: str, selector: str) -> list[ListResponse.Shard]:
-    """Return the shards that are meant.
+    """Return the selected shards.
 
     Raises:
         ValidationError: none is, or it is not clear which.

@@ -1,4 +1,4 @@
-"""`shardctl serve`: one member of a consumer group, in this process."""
+"""`shardctl serve`: runs one member of a consumer group in this process."""
 
 from __future__ import annotations
 
@@ -239,12 +239,12 @@ def serve(app: str, **options: Any) -> None:
 
 
 def default_root(app: str) -> str:
-    """Return the root of an application's group. All of its name: many factories are called `create`."""
+    """Return the root of an application's group. It uses the full name, because many factories are called `create`."""
     return f"/broadsheet/{app.replace(':', '.')}"
 
 
 def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
-    """Return the configuration that a command line asks for.
+    """Return the configuration of a command line.
 
     Args:
         app: The application's name.
@@ -308,10 +308,10 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
 
 
 class _DefaultMetrics(Collector):
-    """What the application and its libraries count in the default registry of prometheus_client."""
+    """Metrics of the application and its libraries, from prometheus_client's default registry."""
 
     def collect(self) -> Iterator[Metric]:
-        """Return it as it is now."""
+        """Return the present metrics."""
         yield from REGISTRY.collect()
 
 
@@ -344,7 +344,7 @@ def _serve_metrics(port: int, host: str, registry: CollectorRegistry) -> None:
 
 
 async def _announce(service: Service, config: MemberConfig) -> None:
-    """Say where we serve, or what we still wait for; what keeps the member from being ready is raised by `run`."""
+    """Report the address, or what the member still waits for; `run` raises what keeps it from being ready."""
     _, waiting = await asyncio.wait([service.ready], timeout=PATIENCE_SECONDS)
     if waiting:
         log.warning(

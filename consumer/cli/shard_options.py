@@ -1,6 +1,6 @@
-"""Options of `shardctl serve` about its shards: what is done when they fail, stand still or kill, and how they recover.
+"""Options of `shardctl serve` about shards: restarts, stalls, crash loops and recovery.
 
-The defaults are those of `ShardConfig`, so that a member in a program of one's own does the same.
+The defaults are those of `ShardConfig`, so that a member started by a program behaves the same.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def shard_options(command: CommandT) -> CommandT:
 
 
 def shard_config(options: Mapping[str, Any]) -> ShardConfig:
-    """Return the limits of each shard that a command line asks for.
+    """Return the limits of each shard from a command line.
 
     Args:
         options: By parameter name, as click gives them.

@@ -1,4 +1,4 @@
-"""Shard specs as people keep them: one YAML file, with what its shards share said once.
+"""Shard specs in YAML: one file, in which values that shards share are stated once.
 
     common:
       max_txn_duration: 1s
@@ -43,7 +43,7 @@ class SourceNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
 
 
 class ShardFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What a ShardSpec says apart from its id. Durations are text; zero values are "not said"."""
+    """Fields of a ShardSpec except its id. Durations are text; zero values are "not said"."""
 
     sources: tuple[SourceNode, ...] = ()
     recovery_log_prefix: str = ""
@@ -80,7 +80,7 @@ class ShardSpace(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
 
 
 def parse_shard_space(text: str, source: str) -> ShardSpace:
-    """Read a file's text.
+    """Parse a file's text.
 
     Args:
         text: The YAML.
@@ -93,7 +93,7 @@ def parse_shard_space(text: str, source: str) -> ShardSpace:
 
 
 def format_shard_space(space: ShardSpace) -> str:
-    """Return the YAML of a file, without what was not said; each shard begins with its id."""
+    """Return the YAML of a file, without unset values; each shard begins with its id."""
     document = msgspec.to_builtins(space)
     document["shards"] = [{"id": shard["id"], **shard} for shard in document.get("shards", ())]
     return encode_yaml(document)
@@ -105,7 +105,7 @@ def push_down(space: ShardSpace) -> ShardSpace:
 
 
 def hoist(space: ShardSpace) -> ShardSpace:
-    """Return the space with whatever all its shards share moved to `common`. Inverse of `push_down`."""
+    """Return the space with values that all shards share moved to `common`. Inverse of `push_down`."""
     if not space.shards:
         return space
     first, *others = space.shards
@@ -123,7 +123,7 @@ def space_of_listing(shards: Iterable[shard_pb2.ListResponse.Shard]) -> ShardSpa
 
 
 def changes_of(space: ShardSpace) -> list[shard_pb2.ApplyRequest.Change]:
-    """Return the changes that a file asks for, in its order.
+    """Return the changes that a file requests, in its order.
 
     Raises:
         ValidationError: a duration cannot be read, or a deletion has no revision.

@@ -188,7 +188,8 @@ def stat_shard(
         async with connection.shards() as client:
             offsets = _offsets(read_through)
             if offsets:
-                # Also over a hand-over, or the death of the primary: the caller waits for the shard, not for a process.
+                # Also during a hand-over, or after the death of the primary: the caller waits for
+                # the shard, not for a process.
                 answer = await client.wait_read_through(shard, offsets, timeout_seconds=timeout)
             else:
                 answer = await client.stat(shard, timeout_seconds=timeout)
@@ -266,7 +267,7 @@ def shard_hints(connection: Connection, shard: str, output: str) -> None:
 
 
 def read_shard_changes(text: str, source: str) -> list[shard_pb2.ApplyRequest.Change]:
-    """Return the changes that a file asks for, checked as far as that can be done without a server.
+    """Return a file's changes, checked as far as possible without a server.
 
     Args:
         text: The file's.
@@ -284,7 +285,7 @@ def read_shard_changes(text: str, source: str) -> list[shard_pb2.ApplyRequest.Ch
 
 
 def places_of(changes: Sequence[shard_pb2.ApplyRequest.Change]) -> list[str]:
-    """Return where in its file each change was read."""
+    """Return the place in its file of each change."""
     return [f"shards[{index}]" for index in range(len(changes))]
 
 
@@ -342,7 +343,8 @@ async def _lag_of(journals: JournalClient, read_through: dict[str, int]) -> str:
             head = await journals.write_head(journal.partition(";")[0])
         except JournalNotFoundError:
             head = 0
-        # Below what was read, it is not the journal that was read: the difference is no lag.
+        # A head below the offset that was read belongs to another journal: the difference is not a
+        # lag.
         parts.append(f"{journal}:{head - offset if head >= offset else UNKNOWN_LAG}")
     return " ".join(parts)
 
@@ -406,7 +408,9 @@ def _replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
 
 
 def _primary_of(shard: shard_pb2.ListResponse.Shard) -> str:
-    """Return who has slot 0, and its status unless that is PRIMARY: it may still be restoring, or have failed."""
+    """Return the holder of slot 0, with its status unless that is PRIMARY: it may still be restoring, or have
+    failed.
+    """
     primary = shard.route.primary
     if primary < 0 or not shard.route.members:
         return "<none>"

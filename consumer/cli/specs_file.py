@@ -44,7 +44,7 @@ DocumentT = TypeVar("DocumentT")
 
 
 def decode_yaml(text: str, document_type: type[DocumentT], source: str) -> DocumentT:
-    """Read YAML into a typed document.
+    """Parse YAML into a typed document.
 
     Args:
         text: The YAML.
@@ -74,11 +74,11 @@ def _one_line(error: yaml.YAMLError) -> str:
 
 
 def encode_yaml(document: object) -> str:
-    """Return a document as YAML, fields in their declared order, absent where they have their default."""
+    """Return a document as YAML, fields in their declared order, without fields that have their default."""
     return yaml.safe_dump(msgspec.to_builtins(document), sort_keys=False, allow_unicode=True)
 
 
-# Errors in the words of the file that the user wrote, not of the request that was made of it.
+# Errors refer to the file that the user wrote, not to the request that was made from it.
 _CHANGE = re.compile(r"changes\[(\d+)\](?:\.upsert|\.delete)?")
 
 
@@ -104,7 +104,7 @@ def errors_name_places(source: str, places: Sequence[str]) -> Iterator[None]:
 
 
 def require_distinct(source: str, names: Sequence[str], places: Sequence[str]) -> None:
-    """Refuse a file that asks for nothing, as a wrong one does, or for two things of one name.
+    """Refuse a file without any change, which is probably the wrong file, and one with two changes of one name.
 
     Args:
         source: The file's name.
@@ -125,14 +125,14 @@ def require_distinct(source: str, names: Sequence[str], places: Sequence[str]) -
         first_place[name] = place
 
 
-# Which of the applied revisions were stale: a refused apply, explained spec by spec.
+# Stale revisions of a refused apply, explained spec by spec.
 
 NAMED_MAX = 10
 """Specs named in the message; the rest are counted."""
 
 
 def describe_conflicts(expected: Iterable[tuple[str, int]], stored: Mapping[str, int]) -> str:
-    """Return what differs, or an empty text if by now nothing does.
+    """Return the differences, or an empty text if there are none by now.
 
     Args:
         expected: (id, revision that the change demands) of each change; -1 demands nothing.

@@ -1,4 +1,4 @@
-"""Tells a process that can reach its brokers from one that cannot, and paces how often standbys take a shard over.
+"""Detects that a process has lost its brokers, and paces how often standbys take a shard over.
 
     REACHABLE ──no answer──► DOUBTFUL ──none for the bound, several times──► UNAVAILABLE
         ▲                       │                                                │
@@ -32,7 +32,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Reach(Enum):
-    """Whether brokers answer this process."""
+    """Reach of the brokers, as seen from this process."""
 
     REACHABLE = "reachable"
     DOUBTFUL = "doubtful"
@@ -40,10 +40,10 @@ class Reach(Enum):
 
 
 class Reachability:
-    """Follows the questions that one process asks its brokers. Times are monotonic seconds."""
+    """Follows the requests of one process to its brokers. Times are monotonic seconds."""
 
     def __init__(self, *, unavailable_seconds: float) -> None:
-        """Set the patience.
+        """Set the time without an answer that counts as unavailable.
 
         Args:
             unavailable_seconds: How long nothing may be answered; above 0.
@@ -60,12 +60,12 @@ class Reachability:
         self._failed_at = -math.inf
 
     def on_answer(self) -> None:
-        """Take in an answer, whatever it says."""
+        """Record an answer, whatever its content."""
         self.reach, self.cause, self._failures = Reach.REACHABLE, "", 0
         self._renew_after_seconds = self._unavailable_seconds
 
     def on_failure(self, cause: str, *, asked: float, now: float) -> None:
-        """Take in that a question was not answered.
+        """Record a request without an answer.
 
         Args:
             cause: Why, for people.
@@ -85,11 +85,11 @@ class Reachability:
             self.reach, self.cause = Reach.UNAVAILABLE, cause
 
     def is_calm(self, *, now: float) -> bool:
-        """Return whether every question of the last `CALM_SECONDS` was answered."""
+        """Return whether every request of the last `CALM_SECONDS` was answered."""
         return now - self._failed_at >= CALM_SECONDS
 
     def takes_renewal(self, *, now: float) -> bool:
-        """Return whether to give a silent connection up now; then not soon again."""
+        """Return whether to replace a silent connection now; then not again for a while."""
         waited_seconds = now - self.since_seconds
         if self.reach is not Reach.UNAVAILABLE or waited_seconds < self._renew_after_seconds:
             return False
@@ -99,7 +99,7 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """A shard that changes hands: two replicas change places."""
+    """An exchange of two replicas of a shard, so that the shard changes its primary."""
 
     primary: Assignment
     """It says that it is unavailable."""
@@ -108,7 +108,7 @@ class TakeOver:
 
 
 def take_over_of(replicas: Iterable[Assignment], member_id: MemberId) -> TakeOver | None:
-    """Return how a member could take a shard from its primary; None if that is available, or the member not ready.
+    """Return a member's way to take a shard over; None if the primary is available, or the member not ready.
 
     Args:
         replicas: Of the shard.
@@ -132,7 +132,7 @@ class _Turns:
 
 
 class TakeOverPace(Generic[KeyT]):
-    """Damps connections that come and go: each further taking of a shard waits twice as long, until it is calm."""
+    """Back-off for exchanges between flapping members: each further one waits twice as long, until it is calm."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class TakeOverPace(Generic[KeyT]):
         seconds_max: float = 320.0,
         calm_seconds: float = 900.0,
     ) -> None:
-        """Set the times.
+        """Set the delays.
 
         Args:
             first_seconds: Between the first and the second taking.
@@ -154,7 +154,7 @@ class TakeOverPace(Generic[KeyT]):
         self._turns: dict[KeyT, _Turns] = {}
 
     def on_taken(self, key: KeyT, *, now: float) -> None:
-        """Take note that a shard was taken over."""
+        """Record that a shard was taken over."""
         before = self._turns.get(key)
         is_calm = before is None or now - before.last_seconds >= self._calm_seconds
         times = 1 if before is None or is_calm else before.times + 1
@@ -166,7 +166,7 @@ class TakeOverPace(Generic[KeyT]):
         }
 
     def wait_seconds(self, key: KeyT, *, now: float) -> float:
-        """Return how long the next taking of a shard must wait yet."""
+        """Return how long the next take-over of a shard must still wait."""
         turns = self._turns.get(key)
         if turns is None or now - turns.last_seconds >= self._calm_seconds:
             return 0.0

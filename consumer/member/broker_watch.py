@@ -1,4 +1,4 @@
-"""Watches whether the journal broker answers this process, and tells its shards.
+"""Watches whether the journal broker answers this process, and informs its shards.
 
     asked ──answered──► shards are told that they are available, if they were not
       └── silence, `unavailable_seconds` long ──► shards are told; a connection that is silent, not closed, is given up
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 
 class BrokerWatch:
-    """Asks and tells. `run` until cancelled."""
+    """Asks the broker and informs the shards. `run` until cancelled."""
 
     def __init__(
         self,
@@ -65,17 +65,17 @@ class BrokerWatch:
         )
 
     def is_calm(self) -> bool:
-        """Return whether every question asked lately was answered."""
+        """Return whether every recent request was answered."""
         return self._reachability.is_calm(now=self._clock.monotonic_seconds())
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Ask the broker until cancelled."""
         while True:
             asked = self._clock.monotonic_seconds()
             if self._shards():
                 await self._ask(asked)
             else:
-                self._reachability.on_answer()  # Nothing relies on one.
+                self._reachability.on_answer()  # No caller relies on a failed probe.
             self._note()
             for shard in self._shards():
                 shard.availability.look(self._silent, overdue_seconds=self._unavailable_seconds)
@@ -101,7 +101,7 @@ class BrokerWatch:
             await self._journals.renew_connection()
 
     def _note(self) -> None:
-        """Say it once when reach is lost, and once when it is there again."""
+        """Log once when the brokers are lost, and once when they are back."""
         is_lost = self._reachability.reach is Reach.UNAVAILABLE
         self._gauge.set(is_lost)
         if is_lost == bool(self._silent):

@@ -1,8 +1,8 @@
-"""Has the oldest member record which primaries died young, as the key space shows it.
+"""Lets the oldest member record primaries that died young, as the key space shows it.
 
-The key space shows that a member's lease ended, which a cut network and a frozen process bring about as well. Only the
-death of the process may count against the shards that it served: its port refuses connections, or another member has
-the port already. A host that answers nothing proves nothing.
+The key space shows that a member's lease ended, which a network partition and a frozen process cause as well. Only the
+death of the process may count against the shards that it served: its port refuses connections, or another member
+already has the port. A host that does not answer proves nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class CrashWatch:
-    """Observes the key space; register `look` as its observer."""
+    """Crash watch of one member; register `look` as an observer of the key space."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class CrashWatch:
         self._group = group
 
     def look(self) -> None:
-        """Take in what changed; in time proportional to that."""
+        """Process a change, in time proportional to its size."""
         key_space, changes = self._key_space, self._key_space.changes
         members = {
             member_id: _life_of(key_space.members.get(member_id)) for member_id in changes.members
@@ -102,7 +102,9 @@ class CrashWatch:
     async def _record_certain(
         self, deaths: tuple[YoungDeath, ...], endpoints: Mapping[MemberId, str]
     ) -> None:
-        """Record the deaths of members whose processes are gone; of the others, a cut or a pause ended the lease."""
+        """Record the deaths of members whose processes have ended; otherwise a partition or a pause ended the
+        lease.
+        """
         gone = {
             member_id: await self._is_gone(endpoint) for member_id, endpoint in endpoints.items()
         }
@@ -114,7 +116,7 @@ class CrashWatch:
 
     async def _is_gone(self, endpoint: str) -> bool:
         if endpoint in self._endpoints.values():
-            return True  # A port has one process: the next life has it already.
+            return True  # A port has one process: the next life already has it.
         return await refuses_connections(endpoint)
 
     async def _record(self, deaths: tuple[YoungDeath, ...]) -> None:
@@ -122,12 +124,13 @@ class CrashWatch:
             try:
                 await self._records.add(death)
             except EtcdError as error:
-                # A death not counted delays the hold by one more; nothing relies on the count being exact.
+                # A death that is not counted delays the hold by one more; no decision needs an
+                # exact count.
                 _log.warning("shard.death_not_recorded", shard=death.item_id, cause=str(error))
 
 
 async def refuses_connections(endpoint: str) -> bool:
-    """Return whether the host of an endpoint says that nobody listens there; False also if nothing answers."""
+    """Return whether an endpoint's host refuses connections; False also if it does not answer."""
     host, _, port = parse_endpoint(endpoint, may_be_tls=True).address.rpartition(":")
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):

@@ -1,9 +1,9 @@
-"""When a leaving process stops waiting for its shards to be handed over.
+"""Bounds on a leaving process's wait for the hand-over of its shards.
 
-A hand-over needs somebody to hand over to. With other members staying, it is worth the long wait: one may be full now
-and have room later. Alone, or with every other member leaving or cordoned, it is worth a short one, in which a
-replacement may come up. Between the two: if each shard left here has a ready replica on a member that stays, leaving
-costs redundancy and no service, so a full cluster does not keep a process for long.
+A hand-over needs another member. With other members staying, a long wait is worthwhile: one may be full now and have
+room later. Alone, or with every other member leaving or cordoned, only a short wait is, in which a replacement may
+come up. Between the two: if each shard left here has a ready replica on a member that stays, leaving costs redundancy
+and no service, so a full cluster does not keep a process for long.
 
 A bound counts only while its state lasts. A bound of 0 does not wait in that state; it says nothing about others.
 
@@ -24,7 +24,7 @@ _READY = (ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY)
 
 
 class DrainVerdict(Enum):
-    """What a leaving process does next."""
+    """Next step of a leaving process."""
 
     WAIT = "wait"
     GIVE_UP_ALONE = "no other member stays and takes shards, so there is nobody to hand them to"
@@ -36,7 +36,7 @@ class DrainVerdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBounds:
-    """How long to wait, seconds; 0: not at all."""
+    """Longest waits of a drain, seconds; 0: no wait."""
 
     total_seconds: float
     """In any case."""
@@ -47,7 +47,7 @@ class DrainBounds:
 
 
 class Drain:
-    """Judges one departure; fed with the time and the key space at each look."""
+    """Decides on one departure; fed with the time and the key space at each look."""
 
     def __init__(self, bounds: DrainBounds, *, began_monotonic_seconds: float) -> None:
         self._bounds = bounds
@@ -73,7 +73,7 @@ class Drain:
         """
         staying = _staying(members, leaving)
         covered = _is_covered(assignments, staying, leaving)
-        # A cordoned member takes nothing new, but shards are handed over to the replicas that it has.
+        # A cordoned member accepts no new replicas, but it can become primary of those that it has.
         takers = staying if covered else {m for m in staying if not members[m].value.is_cordoned()}
         alone = not takers
         if not alone:
@@ -82,7 +82,8 @@ class Drain:
             self._covered_since = now_monotonic_seconds
         if now_monotonic_seconds - self._began >= self._bounds.total_seconds:
             return DrainVerdict.GIVE_UP_LATE
-        # The states themselves are asked for, too: no time has passed since a look just now, and a bound may be 0.
+        # The states are checked, too: no time has passed since a look at the same moment, and a
+        # bound may be 0.
         if alone and now_monotonic_seconds - self._alone_since >= self._bounds.alone_seconds:
             return DrainVerdict.GIVE_UP_ALONE
         if covered and now_monotonic_seconds - self._covered_since >= self._bounds.covered_seconds:

@@ -1,13 +1,13 @@
-"""Notices at once that the process of a peer is gone, and ends its lease: fail-over need not wait for the lease's time.
+"""Detects at once that a peer's process has ended, and ends its lease, so that fail-over need not wait for it.
 
 A connection to the peer's port is held open. When it breaks, and the port then *refuses* connections, the machine is
-there but nobody listens any more: the process has ended. A pause, a partition or a lost machine refuses nothing: those
-are for `broadsheet.consumer.member.silence_watch`, or wait for the lease. And a peer that has told etcd that it leaves
-ends its lease itself. To be wrong is harmless: a primary that still lives is fenced by its successor.
+up but no process listens: the process has ended. A pause, a partition or a lost machine refuses nothing: those are
+detected by `broadsheet.consumer.member.silence_watch`, or by the lease's expiry. A peer that has told etcd that it
+leaves ends its lease itself. A wrong verdict is harmless: a primary that still lives is fenced by its successor.
 
-A port that was never open proves nothing by refusing: its address may be one that cannot be reached from here. A peer
-that dies before this member has connected to it, as within the moment in which this member starts, therefore waits for
-its lease, unless its other watcher has; `peer.watched` in the log tells from when on that is not so.
+A port that was never open proves nothing by refusing: its address may be unreachable from here. A peer that dies
+before this member has connected to it, as within the moment in which this member starts, therefore waits for its
+lease, unless its other watcher has connected; `peer.watched` in the log marks the end of that time.
 
     hold ──broken──► connect ──accepted──► hold
                         ├──── refused, twice ─► revoke the lease
@@ -52,15 +52,15 @@ _log = structlog.get_logger()
 _Life = tuple[MemberId, int]
 """A member and the revision that created it."""
 
-# Who watches whom: each member the next few in a ring of all, so that everyone is watched and
-# nobody watches many.
+# Assignment of watchers: each member watches the next few in a ring of all, so that everyone is
+# watched and the number of connections stays small.
 
 WATCHED_PER_MEMBER = 2
 """Two witnesses for each: if one dies together with the member that it watches, the other is left."""
 
 
 def watched_by(member_id: MemberId, members: Iterable[MemberId]) -> tuple[MemberId, ...]:
-    """Return those that `member_id` watches: the next in the order of ids, around the end."""
+    """Return the members that `member_id` watches: the next in the order of ids, around the end."""
     others = sorted(other for other in members if other != member_id)
     after = [other for other in others if other > member_id]
     ring = after + others[: len(others) - len(after)]
@@ -92,7 +92,7 @@ class FailureDetector:
         hearing: Hearing | None = None,
         suspicion_phi: float = SUSPICION_PHI,
     ) -> None:
-        """Bind the watch; nothing is connected yet.
+        """Bind the detector; nothing is connected yet.
 
         Args:
             etcd: Where leases are revoked.
@@ -133,12 +133,12 @@ class FailureDetector:
         )
 
     def look(self) -> None:
-        """Take note that members have changed."""
+        """Record that members have changed."""
         if self._key_space.changes.members:
             self._changed.set()
 
     async def run(self) -> None:
-        """Watch, following who is in the ring."""
+        """Watch the present members of the ring, until cancelled."""
         async with TaskGroup() as group:
             watches: dict[_Life, list[asyncio.Task[None]]] = {}
             while True:
@@ -155,7 +155,8 @@ class FailureDetector:
                     ]
 
     def _wanted(self) -> dict[_Life, Member]:
-        # One that leaves ends its lease itself; and its server does not stop before our connection is closed.
+        # A leaving peer ends its lease itself, and its server does not stop before our connection
+        # is closed.
         members = {
             member_id: member
             for member_id, member in self._key_space.members.items()
@@ -168,7 +169,7 @@ class FailureDetector:
         try:
             parse_endpoint(process_of(member).process_spec.endpoint, may_be_tls=True)
         except ValidationError as error:
-            # Whoever writes to etcd may register what nobody can connect to; that must not end those that watch.
+            # Any writer to etcd may register an unusable endpoint; that must not end this watch.
             _log.warning("peer.unwatchable", member=str(member.member_id), cause=str(error))
             return []
         watches = [self._watch(member)]
@@ -187,7 +188,7 @@ class FailureDetector:
         return watches
 
     def _witnesses(self, suspect: MemberId) -> list[Member]:
-        """Return who can be asked about a member."""
+        """Return the members that can be asked about a suspect."""
         return [
             member
             for member_id, member in self._key_space.members.items()
@@ -207,7 +208,8 @@ class FailureDetector:
             if isinstance(opened, _Held):
                 if not was_connected:
                     _log.info("peer.watched", member=str(member.member_id))
-                # From here on it is this address of the name that counts: another that refuses would prove nothing.
+                # From here on only this address of the name counts: a refusal by another one would
+                # prove nothing.
                 address, refusals, was_connected = opened.address, 0, True
                 began = self._clock.monotonic_seconds()
                 with self._held.track_inprogress():
@@ -226,21 +228,23 @@ class FailureDetector:
             await backoff.sleep()
 
     async def _revoke(self, member: Member, *, silent: bool = False) -> bool:
-        """End a dead or silent peer's lease; False if it must be tried again, or may not be."""
+        """End a dead or silent peer's lease; False if it must be tried again, or must not be ended."""
         try:
             now = await self._etcd.get_range(member.kv.key)
             if not now.kvs or now.kvs[0].create_revision != member.kv.create_revision:
                 return True
             if _is_exiting(now.kvs[0].value):
-                # It closes its port before its shards are torn down, and ends its lease itself. That it leaves is asked
-                # of etcd: our mirror may show it a moment later than its port closes.
+                # A leaving peer closes its port before its shards are torn down, and ends its lease
+                # itself. Etcd is asked whether it leaves, because our mirror may show that a moment
+                # later than its port closes.
                 return False
             await self._etcd.lease_revoke(LeaseId(member.kv.lease))
         except EtcdError as error:
             _log.warning("peer.not_revoked", member=str(member.member_id), cause=str(error))
             return False
         except asyncio.CancelledError:
-            # The mirror showed that it is gone, and ended this watch, before etcd's answer came.
+            # The mirror showed that the peer has left, and ended this watch, before etcd's answer
+            # came.
             if member.member_id not in self._key_space.members:
                 self._tell_found_dead(member, silent=silent)
             raise
@@ -263,9 +267,9 @@ class _Held:
     writer: asyncio.StreamWriter
 
     async def broken(self) -> None:
-        """Return once it breaks."""
+        """Return once the connection breaks."""
         try:
-            # What the server says is of no interest; it also hangs up on a client that says nothing, after minutes.
+            # The server's data is ignored; it also disconnects a silent client after some minutes.
             while await self.reader.read(1024):
                 pass
         except OSError:
@@ -277,13 +281,13 @@ class _Held:
 
 
 async def _open(address: _Address) -> _Held | _Outcome:
-    """Connect, or tell how that failed."""
+    """Connect, or return the kind of failure."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             reader, writer = await asyncio.open_connection(address.host, address.port)
     except ConnectionRefusedError:
         return _Outcome.REFUSED
-    except (OSError, TimeoutError, UnicodeError):  # The last: a name that cannot be looked up.
+    except (OSError, TimeoutError, UnicodeError):  # The last: a name that cannot be resolved.
         return _Outcome.SILENT
     # Absent if it is broken already.
     peer = writer.get_extra_info("peername")
@@ -291,7 +295,7 @@ async def _open(address: _Address) -> _Held | _Outcome:
 
 
 def _is_exiting(value: bytes) -> bool:
-    """Return whether a member says that it leaves; one that says what we cannot read is left alone like that."""
+    """Return whether a member is leaving; a member with an unreadable spec is treated as leaving."""
     try:
         return ConsumerSpec.FromString(value).exiting
     except DecodeError:
@@ -299,7 +303,7 @@ def _is_exiting(value: bytes) -> bool:
 
 
 def _life(member: Member) -> _Life:
-    """Tell a member from one that comes after it under the same name."""
+    """Return an identity that distinguishes a member from its successor of the same name."""
     return member.member_id, member.kv.create_revision
 
 

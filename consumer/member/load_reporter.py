@@ -1,4 +1,4 @@
-"""Tells the leader what this member can carry, and what its shards take.
+"""Reports this member's capacity, and the load of its shards, to the leader.
 
     shards' sums ──every `REPORT_SECONDS`──► rates ──► rounded ──► written, if it differs from what was written
 
@@ -76,7 +76,7 @@ class LoadReporter:
         """Times that rates were measured."""
 
     async def run(self) -> None:
-        """Write what there is to tell, for ever."""
+        """Write reports until cancelled."""
         while True:
             await self._tell()
             await asyncio.sleep(self._report_seconds)
@@ -105,14 +105,14 @@ class LoadReporter:
         try:
             await self._etcd.txn((), (Put(self._key, value, lease=self._lease()),))
         except EtcdError as error:
-            # The next look tells again.
+            # The next look reports again.
             _log.warning("member.load_not_told", cause=str(error))
             return
         self._written = value
 
 
 def _rate(before: Usage, now: Usage, elapsed_seconds: float) -> ReplicaLoad:
-    """Return what was taken a second; an attempt that began meanwhile began at zero."""
+    """Return the rate per second; an attempt that began meanwhile began at zero."""
     consumed, cpu = now.consumed_bytes, now.cpu_seconds
     if consumed >= before.consumed_bytes and cpu >= before.cpu_seconds:
         consumed -= before.consumed_bytes

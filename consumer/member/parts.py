@@ -1,4 +1,4 @@
-"""What a member is made of, put together in one place; nothing here runs yet."""
+"""Composition of a member: all of its parts are created here; nothing runs yet."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 
-# The gauge of which shards run here, and how they stand.
+# The gauge of local shards and their statuses.
 #
 # Source: gazette/core consumer/resolver.go (Collect).
 
@@ -70,17 +70,17 @@ NAME = "gazette_shard_up"
 
 
 class ShardUp(Collector):
-    """Collects one sample a local shard: 1, labelled with the shard's id and its status as last observed."""
+    """Collects one sample for each local shard: 1, labelled with the shard's id and its status as last observed."""
 
     def __init__(self, local_shards: LocalShards) -> None:
         self._local_shards = local_shards
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the samples of now."""
+        """Return the present samples."""
         gauge = GaugeMetricFamily(
             NAME, "Replicas that this process runs, by status.", labels=("shard", "status")
         )
-        # A copy: Prometheus collects on a thread of its own.
+        # A copy, because Prometheus collects on a separate thread.
         for shard in tuple(self._local_shards.shards.values()):
             code = status_of(shard.assignment).code
             gauge.add_metric((shard.id, ReplicaStatus.Code.Name(code)), 1)
@@ -93,9 +93,9 @@ class ShardUp(Collector):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a member is given."""
+    """Dependencies of a member."""
 
-    application: Application[Any]  # its store type is its own business
+    application: Application[Any]  # the store's type is known to the application only
     config: MemberConfig
     etcd: Etcd
     journals: JournalClient
@@ -110,7 +110,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberParts:
-    """What a member consists of."""
+    """Parts of a member."""
 
     key_space: KeySpace
     session: Session
@@ -129,7 +129,7 @@ class MemberParts:
 
 
 def compose(given: Surroundings) -> MemberParts:
-    """Make the parts, have them observe the key space, and register every RPC."""
+    """Create the parts, register them as observers of the key space, and register every RPC."""
     config = given.config
     keys = Keys(config.root)
     key_space = KeySpace(
@@ -205,7 +205,7 @@ def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.
 
 
 def host_and_port(host: str, port: int) -> str:
-    """Join the two; an IPv6 address is put in brackets."""
+    """Join host and port; an IPv6 address is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -404,7 +404,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
 
 
 def _auth(config: MemberConfig) -> KeyedAuth | NoAuth:
-    """Return what signs requests to other members."""
+    """Return the signer of requests to other members."""
     return KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
 
 

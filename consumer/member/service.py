@@ -1,4 +1,4 @@
-"""One member of the cluster: everything that serves, in the order in which it starts and stops.
+"""One member of the cluster: its parts, and the order in which they start and stop.
 
     start   bind server ─► dial etcd ─► put the parts together, register services ─► lease ─► announce ─► load the
             mirror at that revision: assigned shards start ─► serve ─► ready
@@ -107,22 +107,21 @@ class Service:
 
     @property
     def address(self) -> str:
-        """Where the member serves, `http://host:port`; known once it is ready."""
+        """URL of the member, `http://host:port`; known once it is ready."""
         return self._address
 
     @property
     def resolver(self) -> ShardResolver:
-        """Finds shards, for code in this process, which passes `Claims.process()` in what it does for itself.
+        """The resolver of shards, for code in this process, which passes `Claims.process()` for its own work.
 
-        Requires:
-            The member is, or was, ready.
+        Requires:     The member is, or was, ready.
         """
         assert self._parts is not None, "await `ready` before `resolver`"
         return self._parts.resolver
 
     @property
     def is_ready(self) -> bool:
-        """Whether the member serves now: what a readiness probe asks."""
+        """Report whether the member serves now, for readiness probes."""
         return self._serving
 
     def stop(self) -> None:
@@ -130,12 +129,12 @@ class Service:
         self._leaving.set()
 
     def force_stop(self) -> None:
-        """Leave without handing over; transactions under way are aborted. Idempotent, and safe at any time."""
+        """Leave without a hand-over; running transactions are aborted. Idempotent, and safe at any time."""
         self._leaving.set()
         self._forced.set()
 
     async def run(self) -> None:
-        """Be a member until stopped.
+        """Run the member until it is stopped.
 
         Raises:
             LeaseLostError: the lease could not be kept; shards were stopped at once. No error after `force_stop`.
@@ -217,8 +216,9 @@ class Service:
         try:
             await parts.session.run(wind_down=partial(self._wind_down, parts, server))
         except (LeaseLostError, MemberKeyLostError) as error:
-            # Forced, it does not say first that it leaves: a peer that finds its port closed takes it for dead, and may
-            # end its lease while shards are still torn down. It would have been ended next.
+            # A forced stop does not announce its departure: a peer that finds the port closed takes
+            # this member for dead, and may end its lease while shards are still torn down. The
+            # lease would be ended next anyway.
             if not self._forced.is_set():
                 raise
             log.info("member.left_early", member=str(self.member_id), cause=str(error))
@@ -234,7 +234,9 @@ class Service:
         return not starting.cancelled()
 
     async def _import_solver_later(self, parts: MemberParts) -> None:
-        """Spare the members an import at a time when their leader is gone, once their shards are many."""
+        """Import the solver once there are many shards, so that a member that becomes leader does not import it
+        then.
+        """
         many = asyncio.Event()
         parts.key_space.observe(
             lambda: many.set() if len(parts.key_space.items) > FEW_ITEMS else None
@@ -245,7 +247,7 @@ class Service:
         await asyncio.to_thread(import_best_solver)
 
     async def _leave_when_asked(self, parts: MemberParts) -> None:
-        """Drain; end the session if that takes too long. A session that is drained ends by itself."""
+        """Drain; end the session if that takes too long. A drained session ends by itself."""
         await self._leaving.wait()
         config = self._config
         drain = Drain(
@@ -323,7 +325,7 @@ class Service:
             self.ready.cancel()
             return
         self.ready.set_exception(error)
-        # Nobody need be waiting: `run` raises the same.
+        # This future may have no reader; `run` raises the same error.
         self.ready.exception()
 
 
@@ -334,7 +336,7 @@ async def run_member(
     stop_signals: Collection[Signals] = STOP_SIGNALS,
     registry: CollectorRegistry | None = None,
 ) -> None:
-    """Be a member until a signal: the first asks to leave, any after it forces.
+    """Run a member until a signal: the first asks it to leave, any after it forces it.
 
     Args:
         application: What the shards run.

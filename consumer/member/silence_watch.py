@@ -1,19 +1,21 @@
-"""Notices that a peer has fallen silent though nothing closed its connection: its machine lost power, its packets are
-dropped, or its process is stopped. Ends its lease once three agree.
+"""Detects a peer that fell silent without closing its connection, and ends its lease once three observers agree.
+
+Its machine lost power, its packets are dropped, or its process is stopped.
 
     heard ──phi over the threshold──► suspected ──another member cannot connect to it──────► witnessed
       ▲                                   │                                                     │
       └──────────── any beat ─────────────┴─────────────── any beat ────────────────────────────┤
                                           etcd says that its lease was not renewed meanwhile ───┴──► lease revoked
 
-A live member renews its lease every second, wherever its packets to other members go. To be wrong is harmless to data,
-for a primary that lives is fenced by its successor; but it costs that process its life, so none of the three is left
-out. In a cluster of two nobody else can be asked: this member then tries once more itself, over a new connection.
+A live member renews its lease every second, even if its packets to other members are lost. A wrong verdict is harmless
+to data, because a primary that lives is fenced by its successor; but it costs that process its life, so all three are
+required. In a cluster of two there is no other member to ask: this member then tries once more itself, over a new
+connection.
 
-A process whose event loop is held up for long, by the application or by a large plan, does not beat, nor does it renew
-its lease; but gRPC's threads still take connections for it, so that it is left to its lease as before.
+A process whose event loop is blocked for long, by the application or by a large plan, neither beats nor renews its
+lease; but gRPC's threads still accept connections, so it keeps its lease until that expires.
 
-While this process itself stood still, it could not hear: that time counts for nobody's silence.
+While this process itself was stopped, it could not hear: that time does not count as silence.
 """
 
 from __future__ import annotations
@@ -51,12 +53,10 @@ AGAIN_SECONDS_FIRST, AGAIN_SECONDS_MAX = 0.1, 2.0
 RECONNECT_SECONDS_MAX = 1.0
 _log = structlog.get_logger()
 
-# How much speaks for it that a process is gone whose beats have stopped: an accrual detector.
-#
-# Not yes or no, but a figure that grows with the silence: phi is −log10 of the chance that a beat
-# comes yet, given the times between those that came lately. At a phi of 8 it is one in a hundred
-# million. A peer whose beats are irregular is therefore given more time than one whose beats are
-# not.
+# Accrual failure detector: the confidence that a process whose beats have stopped has ended. It is
+# not yes or no, but a figure that grows with the silence: phi is −log10 of the chance that a beat
+# still comes, given the recent times between beats. At a phi of 8 it is one in a hundred million. A
+# peer with irregular beats is therefore given more time than one with regular beats.
 #
 # Source: Hayashibara, Défago, Yared, Katayama, "The φ Accrual Failure Detector", SRDS 2004. That
 # the observer's own pauses are no silence of the other is ours.
@@ -73,10 +73,10 @@ PHI_MAX = 300.0
 
 
 class AccrualDetector:
-    """Listens to one peer. Times are monotonic seconds."""
+    """Computes phi for one peer. Times are monotonic seconds."""
 
     def __init__(self, *, expected_seconds: float) -> None:
-        """Set what is expected.
+        """Set the expected interval.
 
         Args:
             expected_seconds: Time between beats.
@@ -89,26 +89,26 @@ class AccrualDetector:
         """Seconds since the last beat in which we could not have heard one."""
 
     def on_beat(self, now: float) -> None:
-        """Take in a beat."""
+        """Record a beat."""
         if self._last is not None:
-            # A pause of ours delayed it, too.
+            # A pause of this process delayed the beat, too.
             self._intervals.append(max(0.0, now - self._last - self._own_pauses))
         self._last, self._own_pauses = now, 0.0
 
     def on_own_pause(self, seconds: float) -> None:
-        """Take in that the observer itself stood still for so long just now."""
+        """Record that this process itself was stopped for so long just now."""
         self._own_pauses += max(0.0, seconds)
 
     def on_gap(self) -> None:
-        """Note that no beat could arrive since the last one, because the connection was opened again."""
+        """Record that no beat could arrive since the last one, because the connection was opened again."""
         self._last, self._own_pauses = None, 0.0
 
     def silence_seconds(self, now: float) -> float:
-        """Return for how long nothing came, our own pauses left out."""
+        """Return the length of the silence, without pauses of this process."""
         return 0.0 if self._last is None else max(0.0, now - self._last - self._own_pauses)
 
     def phi(self, now: float) -> float:
-        """Return how much speaks for it that no beat will come; 0 before one has: it may be starting."""
+        """Return the confidence that no beat will come; 0 before the first: the peer may be starting."""
         if self._last is None:
             return 0.0
         mean = math.fsum(self._intervals) / len(self._intervals)
@@ -119,7 +119,7 @@ class AccrualDetector:
 
 
 class SilenceWatch:
-    """Listens to one life of one peer. `run` until cancelled, or the peer's lease is ended."""
+    """Watches one life of one peer. `run` until cancelled, or the peer's lease is ended."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class SilenceWatch:
         self._suspected = asyncio.Event()
 
     async def run(self) -> None:
-        """Listen, and judge."""
+        """Listen to the peer, and judge its silence."""
         async with TaskGroup() as group:
             group.start_soon(self._listen(), name=f"hear {self._member.member_id}")
             group.start_soon(self._look(), name=f"look at {self._member.member_id}")
@@ -183,8 +183,9 @@ class SilenceWatch:
                         self._detector.on_beat(self._clock.monotonic_seconds())
             except grpc.aio.AioRpcError as error:
                 if error.code() in MUTE_CODES:
-                    # It lives, and will never beat for us: what is left is its lease, and its port. It may have beaten
-                    # for us before its keys changed; that it stopped is no silence.
+                    # The peer lives, and will never beat for us: only its lease and its port remain
+                    # to be watched. It may have beaten for us before its keys changed; the end of
+                    # those beats is no silence.
                     self._detector.on_gap()
                     _log.info(
                         "peer.mute", member=str(self._member.member_id), code=error.code().name
@@ -194,7 +195,7 @@ class SilenceWatch:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                # The peer cancelled the stream: it stops its server.
+                # The peer cancelled the stream, because it stops its server.
             await backoff.sleep()
 
     async def _look(self) -> None:
@@ -224,7 +225,7 @@ class SilenceWatch:
             _log.info("peer.heard_again", member=member)
 
     async def _condemned(self) -> bool:
-        """Collect what speaks against the suspect, until its lease is ended; False if it is heard before."""
+        """Collect evidence against the suspect until its lease is ended; False if it is heard before."""
         backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
         is_witnessed = False
         while self._suspected.is_set():
@@ -233,7 +234,7 @@ class SilenceWatch:
                 if is_witnessed:
                     backoff.reset()
                     continue
-            # The answers took their time; it may have been heard meanwhile.
+            # The answers took time, in which the suspect may have been heard.
             elif await self._is_unrenewed() and self._suspected.is_set() and await self._revoke():
                 return True
             await backoff.sleep()
@@ -261,7 +262,7 @@ class SilenceWatch:
         return TESTIMONY_SILENT in said and TESTIMONY_HEARD not in said
 
     async def _is_unrenewed(self) -> bool:
-        """Return whether etcd, too, has not heard from the suspect lately. An etcd without an answer proves nothing."""
+        """Return whether etcd has not seen a recent renewal, either. An etcd without an answer proves nothing."""
         try:
             life = await self._etcd.lease_life(LeaseId(self._member.kv.lease))
         except EtcdError as error:

@@ -1,4 +1,4 @@
-"""Takes shards over from primaries that are cut off from their brokers, where this member has a standby that is not.
+"""Takes shards over from primaries that lost their brokers, where this member has a standby that has not.
 
     a primary says that it is unavailable ──► can this member reach the broker? ──yes──► the two replicas change places
                                                   └── no: asked again, until the primary is available, or another's
@@ -47,7 +47,7 @@ _log = structlog.get_logger()
 
 
 class StandbyTakeOver:
-    """Observes the key space; register `look` as its observer, and `run` it until cancelled."""
+    """Take-overs by one member; register `look` as an observer of the key space, and `run` it until cancelled."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class StandbyTakeOver:
         )
 
     def look(self) -> None:
-        """Take in what changed; in time proportional to that."""
+        """Process a change, in time proportional to its size."""
         for item_id in {key.item_id for key in self._key_space.changes.assignments}:
             replicas = self._key_space.assignments_of(item_id)
             self._follow(item_id, replicas)
@@ -104,7 +104,7 @@ class StandbyTakeOver:
                 self._changed.set()
 
     def _follow(self, item_id: ItemId, replicas: Sequence[Assignment]) -> None:
-        """Count who takes the shard, whichever member it is: each of them paces the next by that."""
+        """Count every take-over of the shard, by any member: each of them delays the next."""
         primary = next((each for each in replicas if each.slot == PRIMARY_SLOT), None)
         before = self._unavailable.pop(item_id, None)
         if primary is None:
@@ -115,7 +115,7 @@ class StandbyTakeOver:
             self._unavailable[item_id] = primary.member_id
 
     async def run(self) -> None:
-        """Take over what there is, for ever."""
+        """Take over shards until cancelled."""
         async with TaskGroup() as group:
             tasks: dict[ItemId, asyncio.Task[None]] = {}
             while True:
@@ -129,7 +129,7 @@ class StandbyTakeOver:
                 tasks = {item_id: task for item_id, task in tasks.items() if not task.done()}
 
     async def _take(self, item_id: ItemId) -> None:
-        """Try until the shard is ours, or there is no reason to any more."""
+        """Try until the shard is ours, or there is no longer a reason to."""
         backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
         is_calm = self._is_calm()
         while True:
@@ -142,12 +142,13 @@ class StandbyTakeOver:
             if not await self._reaches_brokers(item, wish):
                 is_calm = False
             elif not is_calm:
-                # The brokers were gone for us, too, and are back: so they may be for the primary, in a moment.
+                # The brokers were lost for us, too, and are back: the primary may reach them in a
+                # moment as well.
                 await asyncio.sleep(CALM_SECONDS)
                 is_calm = True
                 continue
             else:
-                # As it is now: the proof took its time.
+                # The present state, because the proof took time.
                 wish = self._wish(item_id)
                 if wish is None or await self._exchange(item, wish):
                     return
@@ -160,7 +161,7 @@ class StandbyTakeOver:
         return take_over_of(self._key_space.assignments_of(item_id), self._member_id)
 
     async def _reaches_brokers(self, item: Item, wish: TakeOver) -> bool:
-        """Return whether this member can read what the shard reads, and append to what it appends to, now."""
+        """Return whether this member can read the shard's sources and append to its journals now."""
         spec = spec_of(item)
         barriers = {status_of(wish.primary).unanswered_journal} - {""}
         if has_recovery_log(spec):
@@ -172,10 +173,11 @@ class StandbyTakeOver:
                     for source in spec.sources:
                         await self._journals.write_head(source.journal)
                 for journal in barriers:
-                    # It goes the way of appends, behind those under way, and writes nothing.
+                    # The probe follows pending appends on the same path, and writes nothing.
                     await self._journals.append(journal, b"")
         except (ConsumerError, ValidationError, TimeoutError) as error:
-            # The second: a status says what its writer likes, also what is no name of a journal.
+            # The second error: a status is free text of its writer, so the name may not be a
+            # journal's.
             _log.info(
                 "shard.not_taken_over", shard=spec.id, cause=str(error) or "no answer in time"
             )
@@ -183,7 +185,7 @@ class StandbyTakeOver:
         return True
 
     async def _exchange(self, item: Item, wish: TakeOver) -> bool:
-        """Have the two replicas change places; False if it must be tried again."""
+        """Exchange the two replicas; False if it must be tried again."""
         keys, primary, standby = self._key_space.keys, wish.primary, wish.standby
         new_primary = keys.assignment(item.item_id, standby.member_id, PRIMARY_SLOT)
         new_standby = keys.assignment(item.item_id, primary.member_id, standby.slot)
@@ -199,7 +201,7 @@ class StandbyTakeOver:
                 Delete(primary.kv.key),
                 Delete(standby.kv.key),
                 Put(new_primary, standby.kv.value, lease=standby.kv.lease),
-                # It has to catch up before anybody may rely on it.
+                # It has to catch up before it counts as ready.
                 Put(new_standby, b"", lease=primary.kv.lease),
             ),
             subject=item.item_id,

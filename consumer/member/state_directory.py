@@ -1,4 +1,4 @@
-"""Where a process keeps its copies of recovered files, and what clears up after processes that could not.
+"""Directory of a process's copies of recovered files, and the removal of copies left by killed processes.
 
     {parent}/{random}/held      locked for as long as the process lives
     {parent}/{random}/...       its shards' files
@@ -27,15 +27,15 @@ _log = structlog.get_logger()
 
 
 def default_parent() -> Path:
-    """Return where copies are kept if nobody says."""
+    """Return the default parent of the copies."""
     return Path(tempfile.gettempdir()) / f"broadsheet-{os.getuid()}"
 
 
 class StateDirectory:
-    """A directory of this process's own, below `parent`. A context manager; everything blocks on the disk."""
+    """A private directory of this process, below `parent`. A context manager; everything blocks on the disk."""
 
     def __init__(self, parent: Path) -> None:
-        """Take where to make it; it should be on the fastest disk there is."""
+        """Set the parent; it should be on the fastest disk of the machine."""
         self._parent = parent
         self._descriptor = -1
         self.path = parent
@@ -59,9 +59,9 @@ class StateDirectory:
         os.close(self._descriptor)
 
     def _sweep(self) -> None:
-        """Remove what processes left that are gone."""
+        """Remove directories of processes that have ended."""
         for each in self._parent.iterdir():
-            # In a shared parent, others may have put anything.
+            # A shared parent may contain entries of any kind.
             if each.name == self.path.name or not (is_own_directory(each) and _is_abandoned(each)):
                 continue
             shutil.rmtree(each, ignore_errors=True)
@@ -72,7 +72,7 @@ def _is_abandoned(directory: Path) -> bool:
     try:
         descriptor = os.open(directory / HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return False  # Not one of ours, or just being made, or just removed.
+        return False  # Not one of our directories, or one that is just being created or removed.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

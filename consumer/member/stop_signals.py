@@ -1,4 +1,4 @@
-"""Signals that ask a member to leave: the first politely, the second at once."""
+"""Signals that make a member leave: the first gracefully, the second at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stoppable(Protocol):
-    """What the signals act on."""
+    """Target of the signals."""
 
     def stop(self) -> None:
         """Leave gracefully. Idempotent."""

@@ -1,4 +1,4 @@
-"""What an attempt has achieved so far: for metrics, for those who wait, and for the watch over stalls."""
+"""Counters of one attempt: for metrics, for requests that wait, and for the stall detector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORTH_KNOWING = {
 
 
 class AttemptCounters:
-    """Of one attempt; implements `broadsheet.consumer.shard.transaction_loop.TxnObserver`."""
+    """Counters of one attempt; implements `broadsheet.consumer.shard.transaction_loop.TxnObserver`."""
 
     def __init__(self, shard: Shard, progress: Progress, metrics: ShardMetrics) -> None:
         """Take where to tell."""
@@ -42,7 +42,7 @@ class AttemptCounters:
     def on_achieved(
         self, achieved: tx.PublishProgress | tx.RecordTxn | tx.RecordCheckpoint
     ) -> None:
-        """Take note of what transactions achieve."""
+        """Record the progress of transactions."""
         metrics, fqn = self._metrics, self._shard.fqn
         if isinstance(achieved, tx.RecordCheckpoint):
             metrics.record_checkpoint(fqn, achieved)
@@ -67,7 +67,7 @@ class AttemptCounters:
         metrics.record_read_through(fqn, achieved.read_through)
 
     def on_sequenced(self, record: tx.RecordSequenced) -> None:
-        """Count what was read, and say what an operator should know."""
+        """Count the messages that were read, and log what an operator should know."""
         self._metrics.record_sequenced(record)
         self.sequenced_to[record.journal] = record.end
         for outcome, text in _WORTH_KNOWING.items():
@@ -83,11 +83,11 @@ class AttemptCounters:
                 )
 
     def on_replayed(self, journal: str, messages: int) -> None:
-        """Count what was read once more."""
+        """Count messages that were read again."""
         self._metrics.record_replayed(journal, messages)
 
 
-# What one shard has taken of its process so far.
+# Resources of the process that one shard has used so far.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

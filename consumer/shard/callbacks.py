@@ -1,7 +1,7 @@
-"""The application's and the store's callbacks, as they run on a shard's worker thread: a batch a call.
+"""Calls of the application and the store on a shard's worker thread, one batch a call.
 
-Each drains what the application published, so that the event loop can append it. What a callback raises is told apart:
-the application's own errors become `ApplicationError`, those of the store and the framework stay what they are.
+Each call drains the application's published messages, so that the event loop can append them. Errors are told apart:
+the application's own errors become `ApplicationError`, those of the store and the framework are kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from broadsheet.consumer.shard.transaction_events import Finalize
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What came of a delivery."""
+    """Result of a delivery."""
 
     consumed: int
     appends: list[PendingAppend]
@@ -51,7 +51,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class StartedCommit:
-    """A commit under way, and of what."""
+    """A commit under way, and its transaction."""
 
     checkpoint: Checkpoint
     commit: OpFuture
@@ -59,7 +59,7 @@ class StartedCommit:
 
 @dataclass(frozen=True, slots=True)
 class Finalized:
-    """What came of finishing a transaction."""
+    """Result of finishing a transaction."""
 
     appends: list[PendingAppend]
     rollbacks: list[Rollback]
@@ -109,7 +109,7 @@ class Callbacks:
         """How often it came further: by a message, or by a batch where it takes batches. Read on any thread."""
         self._shard = shard
         self._application = application
-        # Asked once: of a protocol, `isinstance` looks for each of its methods.
+        # Asked once, because `isinstance` of a protocol looks for each of its methods.
         self._begin_finisher = application if isinstance(application, BeginFinisher) else None
         self._batch_consumer = application if isinstance(application, BatchConsumer) else None
         self._brings_messages = isinstance(application, MessageProducer)
@@ -128,11 +128,11 @@ class Callbacks:
 
     @property
     def asks_to_begin(self) -> bool:
-        """Whether `begin` runs code of the application; if not, it may be called on any thread."""
+        """Report whether `begin` runs application code; if not, it may be called on any thread."""
         return self._begin_finisher is not None
 
     def begin(self) -> None:
-        """Tell the application that a transaction begins; stamp its messages with the time after that."""
+        """Begin a transaction in the application, then stamp its messages with the time after that."""
         if self._begin_finisher is not None:
             with self._named("begin_txn"):
                 self._begin_finisher.begin_txn(self._shard, self._store)
@@ -140,7 +140,7 @@ class Callbacks:
         self._message_clock.update(self._clock.wall_seconds() + self._clock_delta_seconds)
 
     def deliver(self, batch: MessageBatch, first: bool) -> Delivered:
-        """Have the application consume `batch`; at least one message if it is the `first` of its transaction."""
+        """Let the application consume `batch`; at least one message if it is the `first` of its transaction."""
         consumed = 0
         for part, poison in self._parts(batch):
             if poison is None:
@@ -157,7 +157,7 @@ class Callbacks:
         return Delivered(consumed, self._publisher.take_appends(), self._publisher.take_rollbacks())
 
     def finalize(self) -> Finalized:
-        """Have the application finish its transaction, then build the acknowledgements of what it published."""
+        """Finish the application's transaction, then build the acknowledgements of its published messages."""
         with self._named("finalize_txn"):
             self._application.finalize_txn(self._shard, self._store, self._publisher)
         rollbacks = self._publisher.take_rollbacks()
@@ -176,7 +176,7 @@ class Callbacks:
         *,
         is_wanted: Callable[[], bool],
     ) -> Finalized:
-        """Do as `finalize`; then start the commit, too, unless something has to be appended before it.
+        """Finalize as `finalize` does, then start the commit unless something must be appended before it.
 
         Args:
             order: Of the transaction machine.
@@ -193,7 +193,7 @@ class Callbacks:
     def start_commit(
         self, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Have the store start to commit, and tell the application."""
+        """Start the store's commit, and inform the application."""
         try:
             with self._named("start_commit"):
                 commit = self._store.start_commit(self._shard, checkpoint, wait_for)
@@ -204,21 +204,21 @@ class Callbacks:
         return commit
 
     def finish(self, commit: OpFuture) -> None:
-        """Tell the application that its transaction is committing, or has failed."""
+        """Inform the application that its transaction is committing, or has failed."""
         self._begun = False
         if self._begin_finisher is not None:
             with self._named("finished_txn"):
                 self._begin_finisher.finished_txn(self._shard, self._store, commit)
 
     def abandon(self, cause: BaseException) -> None:
-        """If a transaction has begun and was not finished, tell the application that it will not commit. Idempotent."""
+        """Inform the application that its unfinished transaction, if any, will not commit. Idempotent."""
         if self._begun:
             self.finish(failed(cause))
 
     def _parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
-        """Yield the parts of a batch that the application takes at once, and what is left out, with why."""
+        """Yield the parts of a batch that the application consumes together; skipped parts come with the reason."""
         is_kept = bool(dead_letter_journal(self._shard.spec))
-        # Readers of journals let bytes that are no message through only if they can be kept.
+        # Readers of journals pass on unreadable bytes only if they can be kept.
         if not is_kept and not self._brings_messages:
             yield from self._dead_letters.parts(batch)
             return
@@ -241,10 +241,9 @@ class Callbacks:
         return len(message)
 
     def _consume_if_timely(self, batch: MessageBatch, *, first: bool) -> int:
-        """Have the application consume a part up to the first message that is refused.
+        """Let the application consume a part up to the first message that is refused.
 
-        It is refused only as the first of a transaction, so that what comes before it is committed whatever is done
-        about it.
+        A message is refused only as the first of a transaction, so that everything before it is committed first.
         """
         if self._ahead_seconds_max is None:
             return self._consume(batch)
@@ -261,7 +260,7 @@ class Callbacks:
         raise clock_ahead(batch, 0, wall_seconds=wall_seconds).error
 
     def _consume(self, batch: MessageBatch) -> int:
-        """Have the application consume a part."""
+        """Let the application consume a part."""
         if self._batch_consumer is None:
             return self._consume_messages(batch)
         try:

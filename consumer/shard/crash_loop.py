@@ -1,4 +1,4 @@
-"""Keeps, in etcd, which primaries died young: of a shard that has none there is no key.
+"""Crash-loop detection: records, in etcd, of primaries that died young; no key for a shard without any.
 
 /broadsheet.v1{root}/deaths/{shard id}    JSON: members, last_wall_seconds, lives
 """
@@ -25,12 +25,10 @@ _TRIES_MAX = 5
 """Other members may write the same record; each try starts from what they wrote."""
 _log = structlog.get_logger()
 
-# Notices members that die soon after they became a shard's primary: what they served may be what
-# killed them.
-#
-# A process that dies takes all of its shards with it, so one death proves nothing. But the shard
-# that kills has its next primary killed as well, and the one after that; the others serve on
-# elsewhere and are cleared.
+# A member that dies soon after it became a shard's primary may have been killed by that shard. A
+# process that dies takes all of its shards with it, so one death proves nothing. But a shard that
+# kills also kills its next primary, and the one after that; the other shards keep running elsewhere
+# and are cleared.
 
 _KEPT_MAX = 16
 """Members named in a record."""
@@ -40,7 +38,7 @@ _DOUBLINGS_MAX = 6
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One life of a member: a process that is started again under the same name begins another."""
+    """One life of a member: a restarted process under the same name begins another."""
 
     revision: int
     """Which created the member's key."""
@@ -58,10 +56,10 @@ class YoungDeath:
 
 
 class CrashLoop:
-    """Follows who is primary of what, and since when as seen from here."""
+    """Follows each shard's primary, and since when it is primary as seen from here."""
 
     def __init__(self, *, young_seconds: float) -> None:
-        """Set what is young.
+        """Set the age below which a primary is young.
 
         Args:
             young_seconds: A primary that served for so long is not suspected.
@@ -71,7 +69,7 @@ class CrashLoop:
         self._lives: dict[MemberId, Life] = {}
 
     def on_members(self, members: Mapping[MemberId, Life | None]) -> Mapping[MemberId, int]:
-        """Take in what changed of members; return whose life ended without having been on its way out, and which life.
+        """Process changed members; return the lives that ended without a planned exit.
 
         Args:
             members: The present life of each changed member; None if it is gone.
@@ -94,7 +92,7 @@ class CrashLoop:
         died: Mapping[MemberId, int],
         now_monotonic_seconds: float,
     ) -> tuple[YoungDeath, ...]:
-        """Take in what changed of primaries; return the deaths of young ones.
+        """Process changed primaries; return the deaths of young ones.
 
         Args:
             primaries: The primary of each item of which an assignment changed; None if it has none.
@@ -132,7 +130,7 @@ class DeathRecord:
     def plus(
         self, death: YoungDeath, *, now_wall_seconds: float, window_seconds: float
     ) -> DeathRecord:
-        """Return the record with one more; deaths longer ago than the window count no more."""
+        """Return the record with one more death; deaths before the window no longer count."""
         before = self if now_wall_seconds - self.last_wall_seconds < window_seconds else _NO_DEATHS
         if death.life in before.lives:
             return self
@@ -147,8 +145,8 @@ class DeathRecord:
     ) -> float:
         """Return for how long from now the shard is held back; 0 if it is not.
 
-        The hold doubles with each death beyond the bound: each trial of a shard that kills costs a member. It is never
-        longer than that from now on, however far ahead the clock was of the machine that recorded the last death.
+        The hold doubles with each death beyond the bound, because each trial of a shard that kills costs a member. It
+        never ends later than one such hold from now, even if the clock that recorded the last death was far ahead.
         """
         if deaths_max == 0 or len(self.members) < deaths_max:
             return 0.0
@@ -160,7 +158,7 @@ _NO_DEATHS = DeathRecord()
 
 
 class CrashHistory:
-    """Reads and writes the records of one root."""
+    """Reads and writes the death records of one cluster root."""
 
     def __init__(
         self, etcd: Etcd, keys: AuxiliaryKeys, *, clock: Clock, deaths_max: int, hold_seconds: float
@@ -193,10 +191,10 @@ class CrashHistory:
         return record
 
     async def add(self, death: YoungDeath) -> None:
-        """Record a death, once however many members saw it.
+        """Record a death, once even if several members saw it.
 
-        Not one of a shard that is held back: nobody served it, so it killed nobody. Else a cluster whose processes are
-        killed by something else would hold it back ever longer.
+        A death while the shard is held back is not recorded: the shard had no primary, so it killed none. Otherwise a
+        cluster whose processes are killed by something else would hold it back ever longer.
         """
         key = self._keys.death(death.item_id)
         for _ in range(_TRIES_MAX):
@@ -206,7 +204,7 @@ class CrashHistory:
             updated = record.plus(
                 death,
                 now_wall_seconds=self._clock.wall_seconds(),
-                # Long enough that a shard which is tried again after the longest hold is still known.
+                # Long enough to remember a shard that is tried again after the longest hold.
                 window_seconds=self._hold_seconds * 2.0**10,
             )
             if updated == record:
@@ -220,7 +218,9 @@ class CrashHistory:
                 return
 
     async def clear(self, shard_id: str) -> None:
-        """Forget the deaths: a primary has lived long enough. Tries until etcd answers: that primary is to live on."""
+        """Delete the record because a primary has lived long enough. Retries until etcd answers, because that
+        primary stays.
+        """
         key = self._keys.death(ItemId(shard_id))
         backoff = Backoff()
         while True:

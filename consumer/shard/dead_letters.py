@@ -1,7 +1,7 @@
-"""Messages that are left out because the application fails at them, and the journal that keeps them.
+"""Dead letters: messages skipped because the application fails at them, and the journal that keeps them.
 
-A dead letter is published within the transaction that passes its message by: it is recorded exactly once, and nothing
-is left out that is not recorded.
+A dead letter is published within the transaction that skips its message, so it is recorded exactly once, and no
+message is skipped without a record.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _JSON = JsonType()
 
 
 def dead_letter_journal(spec: ShardSpec) -> str:
-    """Return the journal that a shard's dead letters go to; empty if it has none."""
+    """Return the journal of a shard's dead letters; empty if it has none."""
     return next(iter(values_of(spec.labels, DEAD_LETTER_JOURNAL)), "")
 
 
 @dataclass(slots=True)
 class DeadLetters:
-    """What one shard leaves out, and consumes with care. Changed between attempts only."""
+    """Messages that one shard skips, and batches that it consumes one message at a time. Changed between attempts
+    only.
+    """
 
     poison: dict[tuple[str, int], str] = field(default_factory=dict)
     """Why each message, by journal and offset, is left out."""
@@ -49,11 +51,11 @@ class DeadLetters:
     """A range to consume message by message."""
 
     def leave_out(self, place: MessagePosition, cause: str) -> None:
-        """Leave out the one message at `place` from now on, because of `cause`."""
+        """Skip the one message at `place` from now on, because of `cause`."""
         self.poison[place.journal, place.begin] = cause
 
     def parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
-        """Yield a batch in parts that the application takes at once, each with why it is left out, if it is."""
+        """Yield a batch in parts that the application consumes together; skipped parts come with the reason."""
         if not self._concern(batch):
             yield batch, None
             return
@@ -70,7 +72,9 @@ class DeadLetters:
             yield batch.span(start, len(batch)), None
 
     def _concern(self, batch: MessageBatch) -> bool:
-        """Tell at once whether any message of a batch is meant: most never are, and what was left out is few."""
+        """Report quickly whether any message of a batch is affected: most batches are not, and skipped messages are
+        few.
+        """
         if not batch.begins or (not self.poison and self.suspect is None):
             return False
         first, last = batch.begins[0], batch.begins[-1]
@@ -93,7 +97,7 @@ class DeadLetters:
 def publish_dead_letter(
     publisher: Publisher, spec: ShardSpec, message: MessageBatch, cause: str, clock: Clock
 ) -> None:
-    """Publish a message that is left out, with why, to the shard's dead-letter journal.
+    """Publish a skipped message, with the reason, to the shard's dead-letter journal.
 
     Args:
         publisher: Of the transaction that passes the message by.
@@ -124,7 +128,7 @@ def publish_dead_letter(
 
 
 def _uuid_text(message: MessageBatch) -> str:
-    """Return the UUID of the one message; empty if the bytes are none, and so have none."""
+    """Return the UUID of the one message; empty if the bytes are not a message."""
     if message.flags[0] == UNREADABLE:
         return ""
     return format_uuid(build_uuid(message.producers[0], message.clocks[0], message.flags[0]))

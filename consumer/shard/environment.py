@@ -1,4 +1,4 @@
-"""What a member process gives each of its shards: the application, the services around it, and the limits.
+"""Environment of a process's shards: the application, the services around it, and the limits.
 
 One `ShardEnvironment` serves every shard of the process.
 """
@@ -33,7 +33,7 @@ from broadsheet.consumer.shard.worker import ShardThread, ShardWorker
 
 
 class RevisionWaiter(Protocol):
-    """The part of the key space that a shard needs: to read back what it wrote."""
+    """The part of the key space that lets a shard read its own writes."""
 
     async def wait_for_revision(self, revision: int) -> None:
         """Return once the mirror has applied `revision` or a later one."""
@@ -102,7 +102,7 @@ class ShardConfig:
 
     @property
     def restarts(self) -> RestartPolicy:
-        """When a failed shard is tried again."""
+        """Restart policy of a failed shard."""
         return RestartPolicy(
             delay_seconds=self.restart_delay_seconds,
             delay_seconds_max=self.restart_delay_seconds_max,
@@ -114,9 +114,9 @@ class ShardConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEnvironment:
-    """What a shard runs in."""
+    """Services and limits that all shards of a process use."""
 
-    # The application's store type is its own business; the runtime passes the store back and forth unseen.
+    # The store's type is known to the application only; the runtime passes the store through.
     application: Application[Any]
     journals: JournalClient
     etcd: Etcd
@@ -139,11 +139,11 @@ class ShardEnvironment:
     """Draws so many bytes: for producers, authors and directories, none of which may come twice."""
 
     def new_plain_appends(self) -> AppendService:
-        """Return what an attempt repeats former producers' appends with: nobody else's depend on them."""
+        """Return the service that repeats appends of former producers: other appends do not depend on them."""
         return AppendService(self.journals, room_bytes=self.config.publish_bytes_max)
 
     def new_appends(self, fqn: str) -> AppendService:
-        """Return what an attempt publishes with: bounded, in turn, and without late copies.
+        """Return the append service of an attempt: bounded, pipelined, and fenced against duplicates.
 
         Args:
             fqn: The shard's full name, which is its register's in every journal.

@@ -1,4 +1,4 @@
-"""Keeps a primary's hints in etcd young, so that whoever comes next need not read much of the log.
+"""Keeps a primary's hints in etcd recent, so that its successor reads little of the log.
 
     restored      soon after: the hints that were recovered from go before the backups, our first own ones are written
     then          every `hints_seconds`, or `hints_bytes` of the log, if anything was recorded; also on an idle shard
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 class HintKeeper:
-    """Of one attempt. `run` until cancelled; `flush` at a clean end."""
+    """Hints of one attempt. `run` until cancelled; `flush` at a clean end."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class HintKeeper:
         self._stored_at_monotonic_seconds = 0.0
 
     async def run(self) -> None:
-        """Rotate once the first transactions are through, then keep hints young for ever.
+        """Rotate once the first transactions are complete, then keep hints recent until cancelled.
 
         Raises:
             AssignmentLostError: the shard is no longer ours.
@@ -73,7 +73,7 @@ class HintKeeper:
             await asyncio.sleep(POLL_SECONDS)
 
     async def flush(self) -> None:
-        """Write the last hints, if that is quickly done; what fails leaves older ones, which are as good."""
+        """Write the last hints, if that is quick; a failure leaves older hints, which are equally correct."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 if self._recorder.recorded_bytes != self._stored_at_bytes:

@@ -1,4 +1,4 @@
-"""A shard that is assigned to this process: it starts, serves, fails, restarts, and stops here.
+"""A shard assigned to this process: its start, service, failures, restarts and stop.
 
     new ─► BACKFILL ─► STANDBY ─► (slot 0) ─► attempt 1: restore ─► ready, PRIMARY ─► transactions ─┐
               ▲                                                                                     │ error
@@ -63,12 +63,12 @@ from broadsheet.consumer.shard.supervision import (
     way_past,
 )
 
-# Tells which producers of a shard's sources have clocks ahead of this process's: a warning each,
+# Reports producers of a shard's sources whose clocks are ahead of this process's: one warning each,
 # and a count.
 
 
 class ClockReports:
-    """Those of one shard, over all its attempts."""
+    """Clock reports of one shard, over all its attempts."""
 
     def __init__(
         self, fqn: str, *, ahead_seconds: float, clock: Clock, metrics: ShardMetrics
@@ -88,7 +88,7 @@ class ClockReports:
         self._told = ToldProducers()
 
     def on_read(self, batch: MessageBatch) -> None:
-        """Look at messages that were read."""
+        """Examine messages that were read."""
         wall_seconds = self._clock.wall_seconds()
         latest = latest_clock(wall_seconds, ahead_seconds=self._ahead_seconds)
         first = first_ahead(batch, latest)
@@ -110,8 +110,8 @@ _log = structlog.get_logger()
 class LiveShard:
     """A shard of this process; implements `broadsheet.consumer.application.Shard`.
 
-    The resolver makes one for a new assignment, keeps it over a promotion, and stops it when the assignment is gone or
-    was made anew (`broadsheet.consumer.resolver.local_shards`).
+    The resolver creates it for a new assignment, keeps it over a promotion, and stops it when the assignment is gone
+    or was created again (`broadsheet.consumer.resolver.local_shards`).
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class LiveShard:
         if self.primary:
             self._promoted.set()
 
-    # -- what the application sees
+    # -- for the application
 
     @property
     def id(self) -> str:
@@ -188,14 +188,14 @@ class LiveShard:
 
     @property
     def local_state(self) -> LocalState | None:
-        """Where an embedded store keeps its files; set while we are the primary of a shard with a recovery log."""
+        """Directory of an embedded store's files; set while we are the primary of a shard with a recovery log."""
         return self._recovery.local_state if self._recovery is not None else None
 
     def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return (read_through, publish_at) of the current attempt's completed transactions, bytes by journal."""
         return self._attempt.progress.copies()
 
-    # -- what the resolver uses
+    # -- for the resolver
 
     @property
     def assignment(self) -> Assignment:
@@ -204,12 +204,12 @@ class LiveShard:
 
     @property
     def usage(self) -> Usage:
-        """What the current attempt has taken so far."""
+        """Resources that the current attempt has used so far."""
         return self._attempt.usage
 
     @property
     def lag(self) -> Lag | None:
-        """How far a standby is behind in its recovery log; None if it has none, or is no standby."""
+        """Lag of a standby in its recovery log; None for a primary, or without a log."""
         if self._recovery is None or self.primary:
             return None
         progress = self._recovery.progress
@@ -218,22 +218,22 @@ class LiveShard:
 
     @property
     def playback(self) -> PlaybackProgress | None:
-        """How far the recovery log is played; None without one, or while none is being played."""
+        """Progress of the recovery log's playback; None without a log, or while none is played."""
         return self._recovery.progress if self._recovery is not None else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether the current attempt has restored its store, and has not ended."""
+        """Report whether the current attempt has restored its store, and has not ended."""
         return self._attempt.ready.done() and not self._attempt.ended
 
     @property
     def primary(self) -> bool:
-        """Whether our slot is 0."""
+        """Report whether our slot is 0."""
         return self._assignment.slot == 0
 
     @property
     def terminal(self) -> asyncio.Future[BaseException | None]:
-        """Resolves, never raising, with the cause when the current attempt ends by any exit."""
+        """Future that resolves with the cause, never raising, when the current attempt ends by any exit."""
         return self._attempt.terminal
 
     def start(self, group: TaskGroup) -> None:
@@ -251,7 +251,7 @@ class LiveShard:
                 await self._promoted.wait()
 
     def on_assignment_changed(self, spec: ShardSpec, assignment: Assignment) -> None:
-        """Take over a newer spec, status or slot (a promotion). Called at each applied change of the key space."""
+        """Adopt a newer spec, status or slot (a promotion). Called at each applied change of the key space."""
         before, self._spec = self._spec, spec
         self._assignment = assignment
         if self.primary:
@@ -264,7 +264,7 @@ class LiveShard:
     async def copy_played(self, target: Path) -> bool:
         """Copy the files that a standby has played, as of now or a little later, below `target`.
 
-        False if there are none: we do not stand by (yet, or any more), or have no recovery log.
+        Returns False if there are none: we are not a standby (yet, or any more), or have no recovery log.
 
         Raises:
             ConsumerError: no broker tells where the log ends, or played files make no sense.
@@ -275,7 +275,7 @@ class LiveShard:
         return await self._recovery.copy_to(target)
 
     def acquire(self) -> ShardReference:
-        """Take a reference on the current attempt, at once.
+        """Take a reference to the current attempt, without waiting.
 
         Raises:
             ShardStoppedError: the attempt ended (and the next did not begin yet), or the shard was stopped.
@@ -306,7 +306,7 @@ class LiveShard:
         await asyncio.wait((self._task,))
 
     async def hand_over(self) -> None:
-        """Serve on until the successor has fenced us, or `on_succeeded`, but not for ever; then stop."""
+        """Keep serving until the successor has fenced us, or `on_succeeded`, but for a bounded time; then stop."""
         seconds = self._environment.config.hand_over_seconds
         if self._task is not None and self.is_ready:
             self._stopping = True
@@ -316,13 +316,13 @@ class LiveShard:
                     (self._task, succeeded), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 group.stop()
-            if self._attempt.ended:  # Fenced: it tears down by itself, in its own time.
+            if self._attempt.ended:  # The attempt was fenced: its own tear-down follows.
                 await asyncio.wait((self._task,), timeout=seconds)
             _log.info("shard.handed_over", shard=self.id)
         await self.stop()
 
     def on_succeeded(self) -> None:
-        """Take note that the successor serves."""
+        """Record that the successor serves."""
         self._succeeded.set()
 
     # -- life
@@ -337,7 +337,7 @@ class LiveShard:
         )
 
     async def _run(self) -> None:
-        # Whatever is logged below here, the application's lines included, tells of which shard.
+        # Binds the shard's name to every log line below, including the application's.
         structlog.contextvars.bind_contextvars(shard=self.id)
         async with TaskGroup() as group:
             group.start_soon(self.availability.run(), name=f"availability {self.id}")
@@ -357,12 +357,14 @@ class LiveShard:
         return recorded or self._attempt.overdue_append(seconds)
 
     def _end_attempt(self) -> None:
-        """Tell those who wait for an attempt that never ran."""
+        """Resolve the futures of an attempt that never ran."""
         if not self._attempt.ended:
             self._attempt.terminal.set_result(None)
 
     async def _live_once(self) -> BaseException | None:
-        """Stand by until promoted, then serve as primary until that ends; return why, or None for a stop."""
+        """Run as standby until promoted, then serve as primary until that ends; return the cause, or None for a
+        stop.
+        """
         self._spec_changed.clear()
         if not has_recovery_log(self._spec):
             await self._stand_by(None)
@@ -403,16 +405,16 @@ class LiveShard:
             group.stop()
 
     async def _tell_standing(self, recovery: Recovery | None) -> None:
-        """Say BACKFILL while files are behind, then STANDBY; remote state is always ready, and a primary says more."""
+        """Report BACKFILL while files lag, then STANDBY. Remote state is always ready, and a primary reports more."""
         if recovery is not None:
-            if not self._supervision.failures:  # Else FAILED, and why, stays to be seen.
+            if not self._supervision.failures:  # Otherwise FAILED, with its reason, stays visible.
                 await self._status.replace(ReplicaStatus(code=ReplicaStatus.BACKFILL))
             await recovery.tailing.wait()
         if not self.primary:
             await self._status.replace(ReplicaStatus(code=ReplicaStatus.STANDBY))
 
     async def _serve_primary(self) -> None:
-        """Say PRIMARY, then watch for a stall as long as the attempt lasts."""
+        """Report PRIMARY, then watch for a stall as long as the attempt lasts."""
         await self._say_primary()
         _log.info("shard.primary", shard=self.id, attempt=self._supervision.failures + 1)
         if self._environment.config.stall_seconds > 0:
@@ -434,14 +436,14 @@ class LiveShard:
 
     async def _say_primary(self) -> None:
         if self._telling is not None:
-            self._telling.cancel()  # What it would write is out of date, or refused, from now on.
+            self._telling.cancel()  # From now on its writes are out of date, or refused.
         await self._status.replace(ReplicaStatus(code=ReplicaStatus.PRIMARY))
 
     async def _say_stalled(self, description: str) -> None:
         await self._status.replace(failed_status((description,)))
 
     def _judge(self, cause: BaseException) -> RestartDecision:
-        """Decide what to do about a failure, and take note of what to leave out."""
+        """Decide on the restart after a failure, and record a message to skip."""
         attempt = self._attempt
         verdict = self._supervision.on_failure(
             failure_kind(cause),
@@ -459,10 +461,11 @@ class LiveShard:
         return verdict
 
     async def _back_off(self, cause: BaseException) -> None:
-        """Say FAILED and why; wait for the next attempt, or for another spec if only that can help."""
+        """Report FAILED with the cause; wait for the next attempt, or for another spec if only that can help."""
         verdict = self._judge(cause)
         outlook = self._outlook(verdict, cause)
-        # Whoever mends the application needs the place in its code; what happens elsewhere is said by its message.
+        # Fixing the application needs the place in its code; other errors are explained by their
+        # message.
         trace = {"exception": trace_of(cause)} if verdict.kind is FailureKind.APPLICATION else {}
         _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook, **trace)
         async with TaskGroup() as group:
@@ -475,7 +478,7 @@ class LiveShard:
             group.stop()
 
     def _outlook(self, verdict: RestartDecision, cause: BaseException) -> str:
-        """Return what a status says of what comes next."""
+        """Return the status text on what happens next."""
         kind = f"attempt {verdict.attempt} failed ({verdict.kind.value})"
         place = self._attempt.failed_at
         if place is not None and verdict.kind is FailureKind.APPLICATION:

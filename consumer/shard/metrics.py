@@ -1,4 +1,4 @@
-"""What shards count, for Prometheus. Labels: `shard` is the shard's fully qualified name.
+"""Prometheus metrics of shards. Labels: `shard` is the shard's fully qualified name.
 
 Source: gazette/core consumer/metrics (names and phases).
 """
@@ -41,7 +41,7 @@ _SHARDS_MAX = 4096
 
 
 class _TxnCounters(NamedTuple):
-    """What counts the transactions of one shard."""
+    """Counters of one shard's transactions."""
 
     transactions: Counter
     messages: Counter
@@ -51,7 +51,7 @@ class _TxnCounters(NamedTuple):
 
 
 class _CheckpointCounters(NamedTuple):
-    """What counts the checkpoints of one shard."""
+    """Counters of one shard's checkpoints."""
 
     bytes: Counter
     recent: Gauge
@@ -167,15 +167,15 @@ class ShardMetrics:
         self._checkpoint_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_checkpoint_counters)
 
     def record_stalled(self, shard: str, stalled: bool) -> None:
-        """Note whether a primary stands still."""
+        """Record whether a primary is stalled."""
         self._stalled.labels(shard).set(stalled)
 
     def record_unavailable(self, shard: str, unavailable: bool) -> None:
-        """Note whether a primary cannot do its work."""
+        """Record whether a primary is unavailable."""
         self._unavailable.labels(shard).set(unavailable)
 
     def record_dead_letter(self, shard: str) -> None:
-        """Count a message that is left out."""
+        """Count a skipped message."""
         self._dead_letters.labels(shard).inc()
 
     def record_clocks_ahead(self, shard: str, messages: int) -> None:
@@ -183,13 +183,13 @@ class ShardMetrics:
         self._clocks_ahead.labels(shard).inc(messages)
 
     def record_sequenced(self, record: RecordSequenced) -> None:
-        """Count what became of the messages of one batch."""
+        """Count the messages of one batch by outcome."""
         for outcome, messages in record.outcomes.items():
             labels = (record.journal, _FLAGS[outcome], outcome.name)
             self._sequenced.labels(*labels).inc(messages)
 
     def record_replayed(self, journal: str, messages: int) -> None:
-        """Count messages that were read once more."""
+        """Count messages that were read again."""
         self._replayed.labels(journal).inc(messages)
 
     def record_checkpoint(self, shard: str, record: RecordCheckpoint) -> None:
@@ -228,7 +228,7 @@ class ShardMetrics:
         )
 
     def record_read_through(self, shard: str, read_through: Mapping[str, int]) -> None:
-        """Note how far completed transactions have read, bytes by journal."""
+        """Record how far completed transactions have read, bytes by journal."""
         for journal, offset in read_through.items():
             self._read_head.labels(shard, journal).set(offset)
 

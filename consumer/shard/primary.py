@@ -1,7 +1,7 @@
 """One attempt to serve a shard as its primary: prove the assignment, restore, run transactions, tear down.
 
 An attempt owns its worker thread, store, publisher and append service, and ends for good: `terminal` resolves on every
-exit, whatever it was. References keep its store alive; none can be taken once it has ended.
+exit. References keep its store alive; none can be taken once it has ended.
 
 Source: gazette/core consumer/shard.go (servePrimary, completeRecovery).
 """
@@ -55,20 +55,16 @@ TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 """Makes a recovery log ours, and returns what keeps its hints."""
 
 
-# Counts who uses something that must not be destroyed meanwhile.
-
-
 class RefCount:
-    """Holds on one thing; lives on the event loop."""
+    """Counts users of an object that must not be destroyed while it is used; lives on the event loop."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._count = 0
         self._none = asyncio.Event()
         self._none.set()
 
     def add(self) -> None:
-        """Hold once more, until `remove`."""
+        """Add a user, until `remove`."""
         self._count += 1
         self._none.clear()
 
@@ -80,7 +76,7 @@ class RefCount:
             self._none.set()
 
     async def wait_none(self) -> None:
-        """Wait until nobody holds it."""
+        """Wait until there are no users."""
         await self._none.wait()
 
 
@@ -156,20 +152,20 @@ class PrimaryAttempt:
 
     @property
     def failed_at(self) -> MessagePosition | None:
-        """What the application was consuming when it failed, if it was."""
+        """Messages that the application was consuming when it failed, if any."""
         return self._callbacks.failed_at if self._callbacks is not None else None
 
     @property
     def usage(self) -> Usage:
-        """What it has taken so far."""
+        """Resources used so far."""
         cpu_seconds = self._worker.cpu_seconds if self._worker is not None else 0.0
         return Usage(consumed_bytes=self._achievements.consumed_bytes, cpu_seconds=cpu_seconds)
 
     def look(self, heads: Mapping[str, int]) -> ProgressSample:
-        """Return what can be seen of its progress.
+        """Return a sample of the attempt's progress.
 
-        A source that it has not read from yet, nor has its checkpoint, may have nothing to read below the head that is
-        seen first: its old content may be gone. Input that comes after that is work.
+        A source that neither this attempt nor its checkpoint has read may have nothing to read below the first
+        observed head, because its old content may be gone. Later input is work.
 
         Args:
             heads: The sources' write heads, bytes by journal.
@@ -185,22 +181,22 @@ class PrimaryAttempt:
         )
 
     def stack(self) -> str:
-        """Return where the application's thread is now."""
+        """Return the present stack of the application's thread."""
         return self._worker.stack() if self._worker is not None else ""
 
     def overdue_append(self, seconds: float) -> str:
-        """Return a journal that an append has been under way to for so long; the empty string if there is none."""
+        """Return a journal with an append that has been under way for so long; the empty string if there is none."""
         return self._appends.overdue(seconds) if self._appends is not None else ""
 
     # -- references
 
     @property
     def ended(self) -> bool:
-        """Whether it will serve no more."""
+        """Report whether the attempt no longer serves."""
         return self.terminal.done()
 
     def stopped_error(self) -> ShardStoppedError:
-        """Return the error that tells why it has ended; it must have."""
+        """Return the error that explains its end; it must have ended."""
         cause = self.terminal.result()
         detail = "it was stopped" if cause is None else str(cause) or type(cause).__name__
         error = ShardStoppedError(self._shard.id, detail=detail)
@@ -248,13 +244,13 @@ class PrimaryAttempt:
         except Exception as error:
             cause = error
         finally:
-            # Also on cancellation: nobody may wait for what will never come.
+            # Also on cancellation, so that no caller waits for an answer that never comes.
             self.terminal.set_result(cause)
             await self._tear_down(cause)
         return cause
 
     def request_stop(self) -> bool:
-        """Have the running transaction finish and the attempt end; False if none can: then cancel `run`."""
+        """Ask the running transaction to finish and the attempt to end; False if there is none: then cancel `run`."""
         self._stopping = True
         if self._loop is None:
             return False
@@ -262,7 +258,7 @@ class PrimaryAttempt:
         return True
 
     def on_spec_changed(self, *, sources_changed: bool) -> None:
-        """Take over a newer spec: limits from the next transaction on; sources by reading anew at the next commit."""
+        """Adopt a newer spec: limits from the next transaction on; sources by reading again at the next commit."""
         if self._loop is None:
             return
         self._loop.post(tx.LimitsChanged(limits_of(self._shard.spec)))
@@ -291,12 +287,12 @@ class PrimaryAttempt:
             group.stop()
 
     async def _admit(self) -> DeathRecord:
-        """Check the assignment and the shard's record of deaths, before anything exists that needs tear-down."""
+        """Check the assignment and the shard's crash history, before anything exists that needs tear-down."""
         await prove_assignment(self._environment.etcd, self._assignment())
         return await self._environment.deaths.admit(self._shard.id)
 
     def _assemble(self) -> _Parts:
-        """Create what the attempt works with; it awaits nothing, so that a cancellation cannot leave half of it."""
+        """Create the attempt's parts; there is no await, so that a cancellation cannot leave half of them."""
         environment, shard = self._environment, self._shard
         worker = self._worker = environment.new_worker(shard.id)
         sources = Sources(shard, environment, worker=worker, on_read=self._on_read)
@@ -315,7 +311,7 @@ class PrimaryAttempt:
         return _Parts(worker, sources, appends, recovered, rollbacks, producer)
 
     async def _restore(self, parts: _Parts, take_over: TakeOver | None) -> _Restored:
-        """Take the log over and restore the store; prefetch beside it, because fail-over waits for both."""
+        """Take the log over and restore the store; prefetch concurrently, because fail-over waits for both."""
         async with TaskGroup() as group:
             group.start_soon(parts.sources.prefetch(), name=f"prefetch {self._shard.id}")
             group.start_soon(parts.rollbacks.foresee(), name=f"foresee {self._shard.id}")
@@ -340,7 +336,7 @@ class PrimaryAttempt:
         restored: _Restored,
         on_ready: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Start what runs beside all transactions: a failure of any of it ends the attempt."""
+        """Start the tasks that run beside all transactions: a failure of any of them ends the attempt."""
         shard = self._shard
         group.start_soon(parts.appends.run(), name=f"append {shard.id}")
         group.start_soon(parts.recovered_appends.run(), name=f"re-acknowledge {shard.id}")
@@ -379,15 +375,15 @@ class PrimaryAttempt:
             begun = parts.rollbacks.begin(checkpoint)
 
     async def _outlive(self) -> None:
-        """Serve for long enough, then clear the shard of the suspicion that it kills its primaries."""
+        """Serve long enough, then clear the shard of the suspicion that it kills its primaries."""
         await asyncio.sleep(self._environment.config.healthy_seconds)
         await self._environment.deaths.clear(self._shard.id)
 
     def _new_callbacks(self, store: Store, producer: int) -> Callbacks:
-        """Return callbacks for transactions from one restored checkpoint on, which publish as a producer of their own.
+        """Return callbacks that publish as a new producer, for transactions that begin from one restored checkpoint.
 
-        The acknowledgements of that checkpoint are written again, beside what is published next. Were both of one
-        producer, an acknowledgement that comes second would roll back messages that came first.
+        The acknowledgements of that checkpoint are written again, concurrently with newly published messages. With one
+        producer for both, an acknowledgement that comes second would roll back messages that came first.
         """
         environment, config = self._environment, self._environment.config
         return Callbacks(
@@ -408,7 +404,7 @@ class PrimaryAttempt:
     ) -> tuple[Store, Checkpoint]:
         """Return the store and its checkpoint, with the rollbacks of former producers read.
 
-        They are read beside it if those producers are `fenced` already; else it is the restore that fences them.
+        The two are read concurrently if those producers are `fenced` already; otherwise the restore fences them.
         """
         async with TaskGroup() as group:
             if fenced:
@@ -468,7 +464,8 @@ class PrimaryAttempt:
             raise
         except BaseException as error:  # e.g. sys.exit(): only this shard fails
             raise ApplicationError(self._shard.id, "new_store", error) from error
-        # Here, on the worker thread: if we are cancelled meanwhile, the tear-down queued behind us still finds it.
+        # On the worker thread, because a tear-down queued behind this call still finds the store if
+        # we are cancelled.
         self.store = store
         return store
 
@@ -477,7 +474,9 @@ class PrimaryAttempt:
             self.store.destroy()
 
     def _abandon_txn(self, cause: BaseException | None) -> None:
-        """Tell the application that its running transaction will not commit; what it raises then changes nothing."""
+        """Inform the application that its running transaction will not commit; errors it raises then change
+        nothing.
+        """
         if self._callbacks is None:
             return
         error = cause or ShardStoppedError(self._shard.id, detail="its transaction is given up")
@@ -489,7 +488,7 @@ class PrimaryAttempt:
     async def _tear_down(self, cause: BaseException | None) -> None:
         timeout, worker = self._environment.config.teardown_seconds, self._worker
         if worker is not None:
-            worker.submit(self._abandon_txn, cause)  # Behind a `begin_txn` that still runs.
+            worker.submit(self._abandon_txn, cause)  # Queued behind a `begin_txn` that still runs.
         try:
             async with asyncio.timeout(timeout):
                 if cause is not None and failure_kind(cause) is FailureKind.FENCED:
@@ -499,7 +498,8 @@ class PrimaryAttempt:
             _log.error("shard.still_held", shard=self._shard.id, waited_seconds=timeout)
         finally:
             if worker is not None:
-                # Queued even if the thread is stuck, so that a callback which does return leaves nothing open.
+                # Queued even if the thread is stuck, so that a callback which does return leaves
+                # nothing open.
                 destroyed = worker.submit(self._destroy_store)
                 destroyed.add_done_callback(self._on_destroyed)
                 worker.close()

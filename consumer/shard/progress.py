@@ -1,4 +1,4 @@
-"""How far a shard's completed transactions have come, and those who wait for it."""
+"""Offsets of a shard's completed transactions, and requests that wait for them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Progress:
     """Offsets read and published by completed transactions; lives on the event loop."""
 
     def __init__(self, journals: Iterable[str], *, awaits: Iterable[str] = ()) -> None:
-        """Begin with offset 0 of each of `journals`.
+        """Start at offset 0 of each of `journals`.
 
         Args:
             journals: The sources.
-            awaits: What must be `told` before anyone who waits is let through: until then we do not know where all that
-                was published for the offsets read ends, and whoever follows it downstream would miss some.
+            awaits: What must be `told` before a waiter is let through. Until then we do not know where all messages
+                published for the offsets read end, and a reader that follows them downstream would miss some.
         """
         self._read_through = dict.fromkeys(journals, 0)
         self._awaits = set(awaits)
@@ -32,7 +32,9 @@ class Progress:
         return dict(self._read_through), dict(self._publish_at)
 
     def update(self, read_through: Mapping[str, int], publish_at: Mapping[str, int]) -> None:
-        """Take over newer offsets, and wake those who wait. No offset goes back.
+        """Adopt newer offsets, and wake waiting requests. No offset decreases.
+
+        A checkpoint restored in place may lag behind reported offsets: duplicates read after it are in no checkpoint.
 
         A checkpoint restored in place may fall behind what was reported: duplicates read after it are in no checkpoint.
         """
@@ -41,18 +43,18 @@ class Progress:
         self._wake()
 
     def told(self, what: str) -> None:
-        """Take note that something awaited is known. Idempotent."""
+        """Record that an awaited fact is known. Idempotent."""
         if what in self._awaits:
             self._awaits.discard(what)
             self._wake()
 
     def _wake(self) -> None:
-        # A fresh future a change: whoever waits on the old one is woken once, and looks again.
+        # A new future for each change: a waiter on the old one is woken once, and looks again.
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
     def has_read(self, offsets: Mapping[str, int]) -> bool:
-        """Return whether all of `offsets` were read through; a journal never read stands at 0."""
+        """Return whether all of `offsets` were read through; an unread journal counts as 0."""
         return all(
             self._read_through.get(journal, 0) >= offset for journal, offset in offsets.items()
         )
@@ -62,7 +64,7 @@ class Progress:
     ) -> bool:
         """Wait until all of `offsets` were read through; False if `ended` resolved first.
 
-        `copies` then has at least the offsets at which what was published from them ends, by this process or another.
+        `copies` then includes the ends of all messages published from them, by this process or another.
         """
         while offsets and (self._awaits or not self.has_read(offsets)):
             if ended.done():

@@ -1,4 +1,4 @@
-"""Recovers a shard's files from its log: as a hot standby for as long as it takes, then for one attempt as primary.
+"""Recovery of a shard's files from its log: as a hot standby first, then for one attempt as primary.
 
     standby     play the log into a directory of our own, and go on playing
     promoted    take the log over: fence it, play what is left, open the files where they are
@@ -39,7 +39,7 @@ _log = structlog.get_logger()
 
 
 class Recovery:
-    """Of one attempt. Enter it to begin to play; leaving it removes what is left of it."""
+    """Recovery of one attempt. Entering starts to play; leaving removes the remaining files."""
 
     def __init__(
         self, spec: ShardSpec, assignment: AssignmentSource, environment: ShardEnvironment
@@ -72,17 +72,17 @@ class Recovery:
 
     @property
     def progress(self) -> PlaybackProgress:
-        """How far the log is played."""
+        """Progress of the log's playback."""
         return self._player.progress if self._player is not None else PlaybackProgress()
 
     @property
     def failure(self) -> BaseException | None:
-        """Why playing ended, if it failed."""
+        """Error that ended the playback, if it failed."""
         outcome = self._outcome.result() if self._outcome.done() else None
         return outcome if isinstance(outcome, BaseException) else None
 
     def overdue_append(self, seconds: float) -> str:
-        """Return the log, if an append to it has been under way for so long; else the empty string."""
+        """Return the log if an append to it has been under way for so long; else the empty string."""
         return self._appends.overdue(seconds)
 
     def start(self, group: TaskGroup) -> None:
@@ -91,7 +91,7 @@ class Recovery:
         group.start_soon(self._play(group), name=f"play {self._spec.id}")
 
     async def take_over(self, *, promoted: bool) -> HintKeeper:
-        """Become the log's only recorder, with all files in `local_state`; return what keeps their hints.
+        """Become the log's only recorder, with all files in `local_state`; return the keeper of their hints.
 
         Args:
             promoted: Whether we stood by before.
@@ -128,7 +128,7 @@ class Recovery:
         )
 
     async def copy_to(self, target: Path) -> bool:
-        """Copy what is played, as of now or a little later, below `target`; False if we do not stand by.
+        """Copy the played files, as of now or a little later, below `target`; False if this is no standby.
 
         Raises:
             ConsumerError: no broker tells where the log ends, or played files make no sense.
@@ -137,7 +137,7 @@ class Recovery:
         return self._player is not None and await self._player.copy_to(target)
 
     async def discard(self) -> None:
-        """Remove the files; whoever still holds them open reads on."""
+        """Remove the files; processes that hold them open can still read them."""
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     async def _play(self, group: TaskGroup) -> None:
@@ -165,7 +165,7 @@ class Recovery:
         self.tailing.set()
 
     async def _check_log(self, log: str) -> None:
-        """Look whether the log is there, and is one.
+        """Verify that the log exists and is a recovery log.
 
         Raises:
             JournalNotFoundError: it was never applied, or was deleted.
@@ -181,7 +181,7 @@ class Recovery:
             )
 
     def _tell_cold(self) -> None:
-        """Say that a standby was promoted which must play for a while yet."""
+        """Report the promotion of a standby that must still play for a while."""
         progress = self.progress
         self._environment.metrics.record_cold_promotion()
         _log.warning(
@@ -193,6 +193,6 @@ class Recovery:
 
 
 def _new_directory(environment: ShardEnvironment, shard_id: str) -> Path:
-    """Return a name that nobody had before: two lives of a shard may overlap in one process."""
+    """Return a name that was never used: two lives of a shard may overlap in one process."""
     name = f"{shard_id.replace('/', '_')}-{environment.random_bytes(4).hex()}"
     return environment.state_directory / name

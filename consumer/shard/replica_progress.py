@@ -1,4 +1,4 @@
-"""How far the replicas of this process have come, and what is left: for those who look at them as a table."""
+"""Progress of this process's replicas and their remaining work, as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = -1
 async def progress_of(
     shards: Iterable[LiveShard], journals: JournalClient, *, reads_journals: bool
 ) -> list[ReplicaProgress]:
-    """Return how far each of `shards` has come.
+    """Return the progress of each of `shards`.
 
     Args:
         shards: Of this process.
@@ -45,7 +45,8 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
         read_through=read_through,
         publish_at=publish_at,
     )
-    # A head below what was read is not of the journal that was read: the difference is no lag.
+    # A head below the offset that was read belongs to another life of the journal: the difference
+    # is not a lag.
     if any(
         heads.get(_journal(source), UNKNOWN) < read_through.get(source.journal, 0)
         for source in shard.spec.sources
@@ -53,7 +54,7 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
         progress.behind_bytes, progress.behind_seconds = UNKNOWN, UNKNOWN
         return progress
     progress.behind_bytes = sum(
-        # What stands below the bound is not read at all.
+        # Content below the lower bound is never read.
         max(
             0, heads[_journal(source)] - max(read_through.get(source.journal, 0), source.min_offset)
         )
@@ -64,16 +65,16 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
 
 
 def _journal(source: ShardSpec.Source) -> str:
-    """Return the journal's name without what tells apart who reads it."""
+    """Return the journal's name without the suffix that distinguishes readers."""
     return source.journal.partition(";")[0]
 
 
 def _of_standby(shard: LiveShard) -> ReplicaProgress:
-    """Return what is known of a replica that does not serve: a standby, or a primary that still recovers."""
+    """Return the progress of a replica that does not serve: a standby, or a primary that still recovers."""
     progress = ReplicaProgress(shard=shard.id, slot=shard.assignment.slot)
     playback = shard.playback
     if playback is None:
-        # Without a log there is nothing to catch up with, and a primary that is not ready has not begun.
+        # Without a log there is no backlog, and a primary that is not ready has not begun.
         progress.behind_bytes = progress.behind_seconds = UNKNOWN if shard.primary else 0
         return progress
     seconds = playback.behind_seconds

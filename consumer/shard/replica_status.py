@@ -1,4 +1,4 @@
-"""Writes what a replica says of itself to its assignment's key in etcd, and waits until the key space shows it.
+"""Writes a replica's status to its assignment's key in etcd, and waits until the key space shows it.
 
 The write holds only if the key is as it was last observed, and keeps the member's lease; if someone else changed the
 key in between (the allocator promotes, or we wrote before), it is tried again once the watch has caught up.
@@ -27,7 +27,7 @@ from broadsheet.consumer.shard.metrics import ShardMetrics
 
 _log = structlog.get_logger()
 
-# What a replica says of itself in etcd: how statuses combine, and how long their errors may be.
+# Statuses of replicas: how two are combined, and the bound on the length of their errors.
 #
 # Source: gazette/core consumer/shard.go (updateStatus), consumer/protocol (Reduce).
 ERROR_LENGTH_MAX = 2048
@@ -50,7 +50,7 @@ def failed_status(errors: Iterable[str]) -> ReplicaStatus:
 
 
 def reduced(existing: ReplicaStatus, new: ReplicaStatus) -> ReplicaStatus:
-    """Return the status that says both: the further code, and the new errors before the existing ones.
+    """Return the combination of two statuses: the higher code, and the new errors before the existing ones.
 
     A late STANDBY therefore never hides a PRIMARY, and a promotion that carries a status over never loses it.
     """
@@ -87,15 +87,15 @@ class ReplicaStatusWriter:
         """Whose appends are not answered, if that is why."""
 
     async def tell_available(self) -> None:
-        """Say what `unavailable` is now beside what is said already. Tries until it is written."""
+        """Publish the present `unavailable` beside the present status. Retries until it is written."""
         await self._write(lambda existing: existing)
 
     async def publish(self, status: ReplicaStatus) -> None:
-        """Say `status` beside what is said already: the code never falls. Tries until it is written."""
+        """Merge `status` into the present one: the code never decreases. Retries until it is written."""
         await self._write(lambda existing: reduced(existing, status))
 
     async def replace(self, status: ReplicaStatus) -> None:
-        """Say `status` in place of what was said: a fresh attempt starts a new account. Tries until it is written."""
+        """Replace the present status by `status`, because a new attempt starts over. Retries until it is written."""
         await self._write(lambda _: status)
 
     async def _write(self, wanted_after: Callable[[ReplicaStatus], ReplicaStatus]) -> None:
@@ -124,7 +124,7 @@ class ReplicaStatusWriter:
                 return True
         except EtcdError as error:
             problem = str(error)
-        if warn:  # The first refusal is the watch being a moment late.
+        if warn:  # The first refusal usually means that the watch lags a moment.
             _log.warning("replica_status.retrying", key=kv.key.decode(), problem=problem)
         return False
 
@@ -134,14 +134,14 @@ AssignmentSource: TypeAlias = "Callable[[], Assignment]"
 """Returns the shard's assignment to this process, as last observed."""
 
 
-# May this process serve this shard at all? Asked before anything is restored.
+# Proof of the assignment, asked for before anything is restored.
 #
 # Source: gazette/core consumer/shard.go (servePrimary); the proof against etcd is ours.
 async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
-    """Ask etcd itself whether the shard is still ours, before a restore fences whoever has it.
+    """Ask etcd itself whether the shard is still ours, before a restore fences its present holder.
 
-    A process that was stopped for long believes in assignments that are gone. Its commits are fenced; were it to
-    restore again, it would fence its successor, which would restore, and so on.
+    A process that was stopped for long may trust assignments that are gone. Its commits are fenced; if it restored
+    again, it would fence its successor, which would restore, and so on.
 
     Raises:
         AssignmentLostError: it is gone, or was made anew.
@@ -156,15 +156,13 @@ async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
         )
 
 
-# Says of a primary, in its status, that it cannot reach its brokers at present, and why; and that
-# it can again.
-#
-# A look costs next to nothing, for there is one at every shard of the process several times a
-# second; what is said is written only when it changes.
+# Reports in a primary's status that it cannot reach its brokers, why, and that it can again. Each
+# shard of the process is examined several times a second, so a look must be cheap; only changes are
+# written.
 
 
 class Availability:
-    """Of one replica."""
+    """Availability of one replica."""
 
     def __init__(
         self,
@@ -176,7 +174,7 @@ class Availability:
         metrics: ShardMetrics,
         fqn: str,
     ) -> None:
-        """Bind to a replica, which is taken for available.
+        """Bind to a replica, which is assumed to be available.
 
         Args:
             shard_id: For the log.
@@ -195,7 +193,7 @@ class Availability:
         self._changed = asyncio.Event()
 
     def look(self, broker_silent: str, *, overdue_seconds: float) -> None:
-        """Take note of whether the replica can do its work now.
+        """Determine whether the replica can do its work now.
 
         Args:
             broker_silent: Why brokers count as out of this process's reach; empty: they do not.
@@ -212,7 +210,7 @@ class Availability:
             self._changed.set()
 
     async def run(self) -> None:
-        """Write what changed, until cancelled."""
+        """Write changes, until cancelled."""
         try:
             while True:
                 await self._changed.wait()
@@ -225,5 +223,5 @@ class Availability:
                     _log.info("shard.available_again", shard=self._shard_id)
                 await self._status.tell_available()
         finally:
-            # Whoever takes the shard next tells its own.
+            # The shard's next holder reports its own.
             self._metrics.record_unavailable(self._fqn, False)

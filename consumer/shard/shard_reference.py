@@ -1,4 +1,4 @@
-"""How others use a shard of this process: through one attempt, which is not torn down while it is held."""
+"""References to a shard of this process: each holds one attempt, which is not torn down while it is held."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ShardReference:
 
     @property
     def store(self) -> Store:
-        """The store; touch it through `call` unless its class says otherwise.
+        """The store; use it through `call` unless its class says otherwise.
 
         Requires:
             `wait_ready` returned.
@@ -41,7 +41,7 @@ class ShardReference:
 
     @property
     def ended(self) -> asyncio.Future[BaseException | None]:
-        """Resolves, never raising, when the attempt has ended: its store then waits for us to let go."""
+        """Future that resolves, never raising, when the attempt has ended: its store then waits for our `release`."""
         return self._attempt.terminal
 
     async def wait_ready(self) -> None:

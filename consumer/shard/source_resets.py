@@ -1,6 +1,15 @@
-"""Resets of sources, on file in etcd until a shard's primary has committed them.
+"""Source resets, stored in etcd until a shard's primary has committed them.
 
 /broadsheet.v1{root}/source-resets/{shard id}#{journal}    a SourceResetRecord
+
+A reset lets a shard's checkpoint continue at another offset of a journal that was replaced:
+
+    asked for ─► stored in etcd ─► the next primary finds its checkpoint contradicted ─► applied, in memory
+                                                                     its first transaction commits it ─► deleted
+
+A checkpoint names the last reset that was applied to a source, so each is applied once, however often a primary dies
+in between. Commits of producers stay known: messages that were counted before, and were published again into the new
+journal, are not counted twice.
 """
 
 from __future__ import annotations
@@ -22,22 +31,12 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
 
-# A reset of one source of a shard: its checkpoint goes on at another offset of a journal that was
-# replaced.
-#
-#     asked for ─► on file in etcd ─► the next primary finds its checkpoint contradicted ─► applied, in memory
-#                                                                        its first transaction commits it ─► off file
-#
-# A checkpoint names the reset that was applied to a source last, so each is applied once, however
-# often a primary dies in between. What a producer has committed stays known: messages that were
-# counted before, and were published again into the new journal, are not counted twice.
-
 NOTHING_PENDING = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReset:
-    """What an operator asked for."""
+    """The reset that an operator asked for."""
 
     id: bytes
     """Drawn at random; no other reset has it."""
@@ -50,13 +49,13 @@ class SourceReset:
 
 
 def was_applied(reset: SourceReset, checkpoint: Checkpoint) -> bool:
-    """Tell whether a checkpoint is already of after a reset."""
+    """Report whether a checkpoint already includes the reset."""
     source = checkpoint.sources.get(reset.journal)
     return source is not None and source.reset == reset.id
 
 
 def is_of(reset: SourceReset, present: Present) -> bool:
-    """Tell whether a reset was asked for the journal that is there now, and not for one before it."""
+    """Report whether a reset was meant for the present journal, and not for one before it."""
     if reset.epoch is not None and present.identity is None:
         return False
     return standing(reset.offset, reset.epoch, present) is RememberedOffset.SAME and (
@@ -67,7 +66,7 @@ def is_of(reset: SourceReset, present: Present) -> bool:
 
 
 def apply_reset(reset: SourceReset, checkpoint: Checkpoint) -> None:
-    """Have a checkpoint go on where a reset says."""
+    """Make a checkpoint continue at the offset of a reset."""
     source = checkpoint.sources[reset.journal]
     source.read_through = reset.offset
     source.reset = reset.id
@@ -80,7 +79,7 @@ def apply_reset(reset: SourceReset, checkpoint: Checkpoint) -> None:
 
 
 class SourceResets:
-    """Reads and writes the resets of one root."""
+    """Reads and writes the resets of one cluster root."""
 
     def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
         """Bind to a root."""
@@ -88,12 +87,12 @@ class SourceResets:
         self._prefix = keys.prefix + b"source-resets/"
 
     def put(self, shard_id: str, reset: SourceReset) -> Put:
-        """Return what puts a reset on file; it replaces an earlier one of the same source."""
+        """Return the operation that stores a reset; it replaces an earlier one of the same source."""
         record = SourceResetRecord(id=reset.id, offset=reset.offset, epoch=reset.epoch)
         return Put(self._key(shard_id, reset.journal), record.SerializeToString())
 
     async def find(self, shard_id: str, journal: str) -> SourceReset | None:
-        """Return the reset that is on file for a source; None if there is none.
+        """Return the stored reset of a source; None if there is none.
 
         Raises:
             KeyDecodeError: it cannot be read: ask for it again.
@@ -114,7 +113,7 @@ class SourceResets:
         )
 
     async def drop(self, shard_id: str, journals: Collection[str]) -> None:
-        """Take the resets of some sources off file, those excepted that are replaced at the same time.
+        """Delete the resets of some sources, except those that are being replaced at the same time.
 
         Raises:
             EtcdUnavailableError: etcd did not answer; what is left on file does no harm.

@@ -1,4 +1,4 @@
-"""Asks for resets of sources: looks at shard and journal, and puts the reset on file in one transaction."""
+"""Requests resets of sources: checks shard and journal, and stores the reset in one transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
-    """What is asked for."""
+    """A requested reset of one source."""
 
     spec_kv: KeyValue
     """Of the shard, as it was judged."""
@@ -46,7 +46,7 @@ class ResetRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What becomes of a request."""
+    """The effect of a request."""
 
     status: ResetSourceStatus.ValueType
     reset: SourceResetMessage
@@ -55,7 +55,7 @@ class ResetPlan:
 
 
 class SourceResetter:
-    """Plans and asks for resets below one root."""
+    """Plans and requests resets below one cluster root."""
 
     def __init__(self, etcd: Etcd, journals: JournalClient, keys: Keys) -> None:
         """Take what it reads and writes."""
@@ -65,7 +65,7 @@ class SourceResetter:
         self._records = SourceResets(etcd, AuxiliaryKeys(keys.root))
 
     async def plan(self, request: ResetRequest) -> ResetPlan:
-        """Tell what a reset would do; change nothing.
+        """Return the effect of a reset; change nothing.
 
         Raises:
             KeyDecodeError: the spec, or the status of a replica, is malformed.
@@ -88,7 +88,7 @@ class SourceResetter:
         if request.offset > present.write_head:
             return _refused(ResetSourceStatus.RESET_SOURCE_STATUS_BEYOND_HEAD, present)
         if _offset_of(request, present) < found[0].min_offset:
-            # Reading would begin there all the same, and skip what is below in silence.
+            # Reading would begin at the lower bound anyway, and silently skip everything below.
             return _refused(
                 ResetSourceStatus.RESET_SOURCE_STATUS_BELOW_MIN_OFFSET,
                 present,
@@ -120,7 +120,7 @@ class SourceResetter:
         return str(parsed.member_id)
 
     async def perform(self, request: ResetRequest) -> ResetPlan:
-        """Put a reset on file, and take replicas that failed away, so that a primary starts anew.
+        """Store a reset, and remove failed replicas, so that a primary starts again.
 
         Raises:
             KeyDecodeError: the spec, or the status of a replica, is malformed.

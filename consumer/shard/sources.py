@@ -1,4 +1,4 @@
-"""Reads the sources of a shard into its transactions, and reads ranges of them again.
+"""Readers of a shard's sources: they feed its transactions, and read ranges again.
 
 Source: gazette/core consumer/shard.go, consumer/transaction.go (startReadingMessages, replays).
 """
@@ -50,7 +50,7 @@ store would spin."""
 
 
 class Sources:
-    """Where one attempt of a shard reads from."""
+    """The sources of one attempt."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Sources:
             on_read: Told of each batch that is read for the first time.
         """
         self._shard = shard
-        # The store's type is between the application and itself.
+        # The store's type is known to the application only.
         self._application: Application[Any] = environment.application
         self._store: Store | None = None
         self._worker = worker
@@ -93,7 +93,9 @@ class Sources:
         """The checkpoint that an application was last asked to go on from."""
 
     async def prefetch(self) -> None:
-        """Learn how to read the sources, before there is a store to read them for; what fails is asked again then."""
+        """Look up how to read the sources, before there is a store to read them for; failed lookups are repeated
+        later.
+        """
         if isinstance(self._application, MessageProducer):
             return
         for source in self._shard.spec.sources:
@@ -104,11 +106,10 @@ class Sources:
                 _log.info("sources.not_prefetched", journal=source.journal, cause=str(error))
 
     async def check(self, checkpoint: Checkpoint) -> None:
-        """Look whether the sources still hold what a checkpoint has read of them, before the shard serves.
+        """Verify that the sources still hold what a checkpoint has read, before the shard serves.
 
-        Where one does not, and a reset is on file for it, the checkpoint is changed to go on there.
-
-        A source whose broker does not answer is looked at when it is read.
+        If a source does not, and a reset is stored for it, the checkpoint is changed to continue there. A source whose
+        broker does not answer is checked when it is read.
 
         Raises:
             SourceReplacedError: one does not.
@@ -130,9 +131,9 @@ class Sources:
             self._settled.add(source.journal)
 
     async def _reset(self, checkpoint: Checkpoint, source: ShardSpec.Source) -> bool:
-        """Apply the reset that is on file for a source that was replaced; False if there is none for what is there now.
+        """Apply the stored reset of a source that was replaced; False if there is none for the present journal.
 
-        It stands in memory, and on file, until a transaction has committed it.
+        It stays in memory, and in etcd, until a transaction has committed it.
         """
         shard_id, journal = self._shard.id, source.journal
         reset = await self._resets.find(shard_id, journal)
@@ -149,16 +150,16 @@ class Sources:
         return guard.look(present, self._clock.monotonic_seconds())
 
     async def drop_resets(self, committed: asyncio.Event) -> None:
-        """Take resets off file that were applied, or were not needed, once a transaction has committed."""
+        """Delete resets that were applied, or were not needed, once a transaction has committed."""
         await committed.wait()
         try:
             await self._resets.drop(self._shard.id, self._settled)
         except EtcdError as error:
-            # It stays on file: the checkpoint tells that it was applied.
+            # The record stays in etcd: the checkpoint shows that it was applied.
             _log.warning("source_reset.not_dropped", shard=self._shard.id, cause=str(error))
 
     async def _look(self, journal: str) -> bool:
-        """Have a guard judge where reading begins; False if no broker tells what there is."""
+        """Let a guard check where reading begins; False if no broker can describe the journal."""
         guard = self._guards[journal]
         present = self._foreseen.pop(journal, None)
         pause = Backoff(max_seconds=HEAD_PAUSE_SECONDS_MAX)
@@ -199,7 +200,7 @@ class Sources:
             group.start_soon(self._feed(loop, batches), name=f"read {source.journal}")
 
     def replay(self, order: tx.StartReplay) -> AsyncGenerator[MessageBatch, None]:
-        """Return the batches of a range, once more."""
+        """Return the batches of a range again."""
         application = self._application
         if isinstance(application, MessageProducer):
             replay = partial(
@@ -217,7 +218,7 @@ class Sources:
     async def _feed_all(
         self, loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None], *, again: bool
     ) -> None:
-        """Hand over all input there is; its end is that of the loop's. Pause before if this was tried in vain."""
+        """Pass on all input; its end is the end of the loop's input. Pause first if the last try read nothing."""
         if again:
             await self._pause.sleep()
         else:
@@ -228,7 +229,7 @@ class Sources:
     async def _feed(
         self, loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None]
     ) -> None:
-        """Hand batches to the loop until they end, fail, or are not wanted any more."""
+        """Pass batches to the loop until they end, fail, or are no longer wanted."""
         try:
             async with aclosing(batches):
                 async for batch in batches:
@@ -242,7 +243,7 @@ class Sources:
     async def _owned(
         self, operation: str, read: Callable[[], AsyncIterator[MessageBatch]]
     ) -> AsyncGenerator[MessageBatch, None]:
-        """Yield from an application's iterator, close it when we are closed, and name what it raises."""
+        """Yield from an application's iterator, close it when we are closed, and wrap its errors."""
         try:
             batches = read()
             try:
@@ -269,7 +270,7 @@ class Sources:
             raise SourceReplacedError(self._shard.id, error) from error
 
     def _guard(self, checkpoint: Checkpoint, source: ShardSpec.Source) -> OffsetGuard:
-        """Return what guards the read of a source, and tells of which epoch it is."""
+        """Return the guard of a source's read, which also reports the journal's epoch."""
         return OffsetGuard(
             source.journal,
             epoch_of(checkpoint, source.journal),
@@ -285,7 +286,7 @@ class Sources:
             self._loop.post(tx.SourceIdentified(journal, epoch))
 
     def _replay_guard(self, order: tx.StartReplay) -> OffsetGuard:
-        """Return what guards the second read of a range: it must be of what is read now."""
+        """Return the guard of a range's second read: it must be of the journal that is read now."""
         return OffsetGuard(
             order.journal,
             self._epochs.get(order.journal),
@@ -293,7 +294,7 @@ class Sources:
         )
 
     async def _source(self, journal: str) -> MessageSource:
-        """Return how to read a journal: the application is asked once an attempt."""
+        """Return the reader of a journal: the application is asked once an attempt."""
         known = self._sources.get(journal)
         if known is None:
             spec = await self._spec(journal)
@@ -303,7 +304,7 @@ class Sources:
                 journal,
                 spec=spec,
                 message_type=message_type,
-                # Without a dead-letter journal, what is no message would vanish without a trace.
+                # Without a dead-letter journal, unreadable bytes would vanish without a trace.
                 read_around=bool(dead_letter_journal(self._shard.spec)),
             )
             self._sources[journal] = known

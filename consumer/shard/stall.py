@@ -1,4 +1,4 @@
-"""Tells a shard that has stopped working from one that has nothing to do.
+"""Distinguishes a shard that has stopped working from one that has nothing to do.
 
     there is work (input unread, or a callback, commit or acknowledgement under way), nothing moves
                                             ─► stalled, after `stall_seconds`
@@ -18,7 +18,7 @@ from broadsheet.consumer.shard.transaction_events import Activity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSample:
-    """What is seen of a primary at one moment. Offsets are bytes by journal."""
+    """Sample of a primary's progress at one moment. Offsets are bytes by journal."""
 
     read: Mapping[str, int]
     """How far its sources were read and sequenced."""
@@ -33,12 +33,12 @@ class ProgressSample:
 
     @property
     def bytes_behind(self) -> int:
-        """Input that no completed transaction has read."""
+        """Input that no completed transaction has read, bytes."""
         return _behind(self.heads, self.committed)
 
     @property
     def has_work(self) -> bool:
-        """Whether something should be moving."""
+        """Report whether there is work, so that progress is expected."""
         if self.activity is Activity.READING:
             return _behind(self.heads, self.read) > 0
         return self.activity is Activity.WORKING
@@ -46,7 +46,7 @@ class ProgressSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A shard that stands still though there is work."""
+    """A shard that makes no progress though there is work."""
 
     seconds: float
     """For how long."""
@@ -56,10 +56,10 @@ class Stall:
 
 
 class StallDetector:
-    """Looks at one primary now and then."""
+    """Examines one primary periodically."""
 
     def __init__(self, *, stall_seconds: float) -> None:
-        """Set the patience.
+        """Set the time without progress that counts as a stall.
 
         Args:
             stall_seconds: How long there may be work without progress; above 0.
@@ -70,7 +70,7 @@ class StallDetector:
         self._stuck_since: float | None = None
 
     def observed(self, look: ProgressSample, now_monotonic_seconds: float) -> Stall | None:
-        """Take in a look; return the stall if there is one."""
+        """Process a sample; return the stall if there is one."""
         marker = (dict(look.read), dict(look.committed), look.deliveries)
         moved, self._marker = marker != self._marker, marker
         if not look.has_work:

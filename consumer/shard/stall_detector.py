@@ -1,8 +1,8 @@
-"""Looks at a primary's progress now and then, and says when it stands still though there is work.
+"""Periodically checks a primary's progress, and reports when it makes none though there is work.
 
-A stalled primary is reported (log with the stack of its thread, status FAILED with the same in short, metric); and, if
-so configured, gives its assignment up: its fence makes whatever it still does harmless, and another member goes on. Not
-while no broker answers, for then it would stand still anywhere.
+A stalled primary is reported (log with the stack of its thread, status FAILED with a short form of it, metric). If so
+configured, its assignment is deleted: the fence makes its further actions harmless, and another member continues.
+While no broker answers, the assignment is kept, because the shard would stall on every member.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 class StallWatch:
-    """Watches one attempt."""
+    """Stall watch of one attempt."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class StallWatch:
                 now = self._environment.clock.monotonic_seconds()
                 await self._tell(detector.observed(look, now))
         finally:
-            # Whoever takes the shard next tells its own.
+            # The shard's next holder reports its own.
             self._environment.metrics.record_stalled(self._fqn, False)
 
     async def _heads(self, *, timeout_seconds: float) -> dict[str, int]:
         if isinstance(self._environment.application, MessageProducer):
-            return {}  # What it reads, and how far, is its own business.
+            return {}  # An application that reads other sources than journals has no heads to compare.
         sources = self._sources()
         heads = await write_heads(
             self._environment.journals, sources, timeout_seconds=timeout_seconds
@@ -120,9 +120,9 @@ class StallWatch:
             await self._give_up()
 
     async def _give_up(self) -> None:
-        """Delete our assignment, so that the shard is placed anew; each look tries again while etcd is gone."""
+        """Delete our assignment, so that the shard is placed again; each look retries while etcd does not answer."""
         if self._silent:
-            # What the primary publishes waits for the broker, too; so it would anywhere else.
+            # The primary's appends wait for the broker, too, and would on any other member.
             _log.warning("shard.not_given_up", shard=self._shard_id, cause=_no_broker(self._silent))
             return
         kv = self._assignment().kv
@@ -144,7 +144,7 @@ class StallWatch:
 
 
 def description(stall: Stall, stack: str, *, silent: Sequence[str] = ()) -> str:
-    """Return what a status says of a stall.
+    """Return the status text of a stall.
 
     Args:
         stall: What was observed.

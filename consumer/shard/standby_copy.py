@@ -1,4 +1,4 @@
-"""A standby's state, opened for reading: from a copy of the files that it has played so far.
+"""Read-only access to a standby's state: from a copy of the files that it has played so far.
 
     wait until all is played that the log held ─► copy ─► the application's store, opened on the copy ─► rows
                                                                                                        └► all removed
@@ -35,7 +35,7 @@ from broadsheet.consumer.state_tables import CopyReader
 
 @dataclass(frozen=True, slots=True)
 class ShownShard:
-    """The shard of a copy, as its store sees it; implements `broadsheet.consumer.application.Shard`."""
+    """The shard of a copy, for its store; implements `broadsheet.consumer.application.Shard`."""
 
     id: str
     fqn: str
@@ -44,19 +44,19 @@ class ShownShard:
     local_state: LocalState | None
 
     def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return no offsets: those of the copy are in its checkpoint."""
+        """Return no offsets: the copy's offsets are in its checkpoint."""
         return {}, {}
 
 
 @asynccontextmanager
 async def opened_copy(
     shard: LiveShard,
-    application: Application[Any],  # its store type is its own business
+    application: Application[Any],  # the store's type is known to the application only
     state_directory: Path,
     *,
     wait_seconds: float,
 ) -> AsyncIterator[Store]:
-    """Lend out a store that shows what a standby has; all of it goes with the block.
+    """Open a store that shows a standby's state; it is removed when the block ends.
 
     Args:
         shard: A replica of this process.

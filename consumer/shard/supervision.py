@@ -1,4 +1,4 @@
-"""What to do after an attempt to serve a shard has failed: again at once, later, without one message, or not at all.
+"""Restart decisions after an attempt to serve a shard has failed.
 
     transient                       ─► again, after a delay that doubles with each failure in a row
     application, at one message     ─► again; if that message fails `poison_attempts` times, and there is a dead-letter
@@ -38,7 +38,7 @@ class MessagePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When a failed shard is tried again."""
+    """Limits and delays for restarts of a failed shard."""
 
     delay_seconds: float = 0.5
     """Upper bound of the delay after the first failure; it doubles with each further one."""
@@ -54,7 +54,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartDecision:
-    """What to do next."""
+    """The next step after a failure."""
 
     attempt: int
     """How many attempts in a row have failed now."""
@@ -69,7 +69,7 @@ class RestartDecision:
 
 
 class Supervision:
-    """Remembers one shard's failures, and decides."""
+    """Remembers one shard's failures, and decides on restarts."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
@@ -93,10 +93,10 @@ class Supervision:
         held_seconds: float = 0.0,
         jitter: float = 0.5,
     ) -> RestartDecision:
-        """Take in a failure and return what to do.
+        """Record a failure and return the decision.
 
-        A failure at the message of the one before has not been healthy in between, however long the attempt served:
-        what was committed ends before that message.
+        After a failure at the same message as before, the shard was not healthy in between, however long the attempt
+        served: its commits end before that message.
 
         Args:
             kind: Of its cause.
@@ -113,7 +113,7 @@ class Supervision:
         if kind is FailureKind.SPEC:
             return self._verdict(kind, None)
         if kind is FailureKind.HELD_BACK:
-            self._failures -= 1  # It was not even tried.
+            self._failures -= 1  # The message was not even attempted.
             return RestartDecision(
                 attempt=self._failures, kind=kind, delay_seconds=held_seconds, quarantined=True
             )
@@ -148,7 +148,7 @@ class Supervision:
         return self._place if self._place is not None and self._place.messages > 1 else None
 
     def _skip(self, kind: FailureKind, jitter: float) -> RestartDecision:
-        """Leave the message out: that is a new beginning, for the next one may be as bad and deserves its own tries."""
+        """Skip the message and reset the count, because the next message may be as bad and deserves its own tries."""
         poison, attempt = self._place, self._failures
         self._failures = self._application_failures = self._place_failures = 0
         self._place = None
@@ -182,7 +182,7 @@ class Supervision:
         return bound / 2 * (1 + jitter)
 
 
-# What an error says of itself, and where it was raised, as text for statuses and the log.
+# Errors as text, with the place where they were raised, for statuses and the log.
 
 TRACE_LENGTH_MAX = 16_384
 """Code points. The end is kept: it has the innermost call of what was raised last, and its message."""
@@ -190,23 +190,23 @@ CUT = "[...]\n"
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of an error and of what caused it, without local variables.
+    """Return the traceback of an error and of its causes, without local variables.
 
-    As text, not as the error itself: what renders errors for a terminal reads sources and shows the values of every
-    frame, which takes seconds, on the loop that renews the lease.
+    It is text, not the error itself, because rendering an error for a terminal reads sources and shows the values of
+    every frame, which takes seconds on the loop that renews the lease.
     """
     text = "".join(traceback.format_exception(error))
     return text if len(text) <= TRACE_LENGTH_MAX else CUT + text[-TRACE_LENGTH_MAX:]
 
 
 def text_of(cause: BaseException) -> str:
-    """Return what a failure says of itself, and what was noted on its way."""
+    """Return the message of a failure and its notes."""
     notes = "".join(f"; {note}" for note in getattr(cause, "__notes__", ()))
     return f"{str(cause) or type(cause).__name__}{notes}"
 
 
 def way_past(cause: BaseException, *, sources: Collection[str], can_skip: bool) -> str:
-    """Return how an operator gets a shard past bytes that are no message; nothing if they are not the cause.
+    """Return the way for an operator to get a shard past unreadable bytes; nothing if they are not the cause.
 
     Args:
         cause: Why the shard failed.

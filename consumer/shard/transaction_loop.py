@@ -1,4 +1,4 @@
-"""Performs what the transaction machine orders, on the event loop: the thin half of the transaction loop.
+"""Event loop part of transactions: performs the instructions of the transaction machine.
 
     readers ─► input ─┐                                  ┌─► worker thread (application, store)
     timer, commit, ───┼─► TransactionMachine ─► perform ─┼─► append service (messages, acknowledgements)
@@ -54,13 +54,12 @@ _REPLAY_BYTES = 8 << 20
 
 
 # Batches on their way from readers to a shard's transactions: bounded in messages and in bytes.
-#
-# Readers wait when it is full, in the order they came, so that each source gets its turn. A batch
-# larger than the bounds is let in when the queue is empty.
+# Readers wait in order of arrival when it is full, so that each source gets its turn. A batch
+# larger than the bounds is admitted when the queue is empty.
 
 
 class InputQueue:
-    """First in, first out; one consumer, which is told when something arrives or the queue is closed."""
+    """FIFO queue with one consumer, which is notified of arrivals and of the close."""
 
     def __init__(self, *, messages_max: int, bytes_max: int, on_ready: Callable[[], None]) -> None:
         """Create an empty queue.
@@ -82,12 +81,12 @@ class InputQueue:
 
     @property
     def closed(self) -> bool:
-        """Whether batches are dropped."""
+        """Report whether batches are dropped."""
         return self._closed
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left and nothing more will come."""
+        """Report whether the queue is closed and empty."""
         return self._closed and not self._batches
 
     async def put(self, batch: MessageBatch) -> None:
@@ -106,7 +105,7 @@ class InputQueue:
         self._on_ready()
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Close the queue: later batches are dropped."""
         self._closed = True
         self._on_ready()
 
@@ -133,7 +132,7 @@ def _bytes_of(batch: MessageBatch) -> int:
 
 
 class TxnObserver(Protocol):
-    """Is told what was read, and what transactions achieve."""
+    """Observer of read messages and of transactions' progress."""
 
     def on_sequenced(self, record: tx.RecordSequenced) -> None:
         """A batch was sequenced."""
@@ -146,13 +145,13 @@ class TxnObserver(Protocol):
     def on_achieved(
         self, achieved: tx.PublishProgress | tx.RecordTxn | tx.RecordCheckpoint
     ) -> None:
-        """Completed transactions have come further, or one more is complete."""
+        """Completed transactions have advanced, or another one is complete."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnServices:
-    """What the loop performs instructions with; one set an attempt."""
+    """Services that the loop needs for instructions; one set for each attempt."""
 
     worker: ShardWorker
     callbacks: Callbacks
@@ -208,18 +207,18 @@ class TransactionLoop:
 
     @property
     def activity(self) -> Activity:
-        """What its transactions wait for."""
+        """Activity that the loop's transactions wait for."""
         return self._machine.activity
 
     def post(self, event: Event) -> None:
-        """Have the machine take in an event; for the event loop."""
+        """Pass an event to the machine; call it on the event loop."""
         self._events.append(event)
         self._wake.set()
 
     def end_input(self, error: BaseException | None = None) -> None:
-        """Take nothing more in. What was read before is consumed and committed; then `run` ends, with `error` if given.
+        """Accept no more input. Earlier input is consumed and committed; then `run` ends, with `error` if given.
 
-        Whoever finds out where a source is broken can thus rely on all before that place being done.
+        A reader that finds its source broken can thus rely on the processing of everything before that place.
         """
         self._source_error = self._source_error or error
         self.input.close()
@@ -283,7 +282,7 @@ class TransactionLoop:
                 assert_never(never)
 
     async def _wait(self) -> None:
-        """Wait until there may be an event; or, if the machine only asks whether one is ready, let it know."""
+        """Wait until there may be an event; if the machine only asks whether one is ready, answer it."""
         self._wake.clear()
         if self._machine.demand is not InputDemand.BATCH_IF_READY:
             await self._wake.wait()
@@ -305,7 +304,7 @@ class TransactionLoop:
             case tx.BeginTxn():
                 self._begin()
             case tx.Deliver(batch, first):
-                # Appends drain by themselves, so this wait holds up nothing that they depend on.
+                # Appends drain by themselves, so this wait delays nothing that they depend on.
                 await services.appends.wait_for_room()
                 self._call(
                     partial(services.callbacks.deliver, batch, first), then=self._on_delivered
@@ -339,14 +338,15 @@ class TransactionLoop:
         if callbacks.asks_to_begin:
             self._call(callbacks.begin, then=lambda _: tx.TxnBegan())
             return
-        # No application's code is run, and no other callback is under way: the way to the worker is saved.
+        # No application code runs, and no other callback is under way: the call needs no worker
+        # thread.
         callbacks.begin()
         self.post(tx.TxnBegan())
 
     def _due(self) -> frozenset[Future[object]]:
-        """Return what has to be done before a commit."""
+        """Return what must be done before a commit."""
         begun = () if self._services.begun.done() else (self._services.begun,)
-        # Futures are invariant in their result, which nobody looks at here.
+        # Futures are invariant in their result, which is not used here.
         return cast("frozenset[Future[object]]", self._services.appends.pending().union(begun))
 
     def _call(self, function: Callable[[], ResultT], *, then: Callable[[ResultT], Event]) -> None:
@@ -414,7 +414,7 @@ class TransactionLoop:
     def _append_acks(self, intents: Mapping[str, bytes], *, recovered: bool) -> None:
         services = self._services
         appends = services.recovered_appends if recovered else services.appends
-        # As above: only whether the commit succeeds matters.
+        # As above: only the commit's success matters.
         after = () if recovered else (cast("Future[object]", self._commit),)
         for journal, intent in intents.items():
             future = appends.append(journal, intent, after=after)
@@ -459,7 +459,7 @@ class TransactionLoop:
 
 
 def limits_of(spec: ShardSpec) -> TxnLimits:
-    """Return when transactions of a shard close."""
+    """Return the limits at which transactions of a shard close."""
     return TxnLimits(
         min_seconds=spec.min_txn_duration.ToTimedelta().total_seconds(),
         max_seconds=spec.max_txn_duration.ToTimedelta().total_seconds(),
@@ -468,7 +468,7 @@ def limits_of(spec: ShardSpec) -> TxnLimits:
 
 
 def _error_of(commit: OpFuture) -> BaseException | None:
-    """Return why a commit that is done has failed, if it has."""
+    """Return the error of a finished commit, if it failed."""
     if commit.cancelled():
         return ConsumerError(
             "a commit was cancelled; a store's future must not allow that: its outcome is unknown"

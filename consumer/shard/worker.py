@@ -1,6 +1,6 @@
-"""The one thread on which a shard's application and store run: calls in order, one at a time.
+"""The thread on which a shard's application and store run: calls in order, one at a time.
 
-The event loop hands it whole batches, so that the hop between threads costs nothing that shows.
+The event loop passes whole batches, so that the switch between threads costs little.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ResultT = TypeVar("ResultT")
 
 
 class ShardWorker(Protocol):
-    """Where the calls of one shard run: `PythonWorkerCache`, or another place that keeps their order."""
+    """Runs the calls of one shard in order: `PythonWorkerCache`, or another executor."""
 
     cpu_seconds: float
     """CPU time that calls took."""
 
     def submit(self, function: Callable[..., ResultT], *args: Any) -> Future[ResultT]:
-        """Have `function(*args)` run after the calls before it. Never blocks; for the event loop.
+        """Run `function(*args)` after the earlier calls. Never blocks; for the event loop.
 
         Raises:
             ShardStoppedError: `close` was called.
@@ -41,11 +41,11 @@ class ShardWorker(Protocol):
         ...
 
     def stack(self) -> str:
-        """Return where the calls are now, innermost last; empty if nothing runs."""
+        """Return the present stack of the calls, innermost last; empty if nothing runs."""
         ...
 
     def close(self) -> None:
-        """Take no more calls; end after those that were given. Idempotent."""
+        """Accept no more calls; end after those already accepted. Idempotent."""
         ...
 
     async def join(self, *, timeout_seconds: float) -> bool:
@@ -54,7 +54,7 @@ class ShardWorker(Protocol):
 
 
 class ShardThread:
-    """Runs calls first in, first out, on a thread of its own."""
+    """Runs calls first in, first out, on a separate thread."""
 
     def __init__(self, name: str) -> None:
         """Start the thread.
@@ -74,7 +74,7 @@ class ShardThread:
         self._thread.start()
 
     def submit(self, function: Callable[..., ResultT], *args: Any) -> Future[ResultT]:
-        """Have `function(*args)` run after the calls before it. Never blocks; for the event loop.
+        """Run `function(*args)` after the earlier calls. Never blocks; for the event loop.
 
         Raises:
             ShardStoppedError: `close` was called.
@@ -90,12 +90,12 @@ class ShardThread:
         return await asyncio.wrap_future(self.submit(function, *args))
 
     def stack(self) -> str:
-        """Return where the thread is now, innermost call last; empty if it has ended."""
+        """Return the thread's present stack, innermost call last; empty if it has ended."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - documented, for debugging
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
     def close(self) -> None:
-        """Let the thread end after the calls it was given. Idempotent."""
+        """Let the thread end after the accepted calls. Idempotent."""
         if not self._closed:
             self._closed = True
             self._calls.put(None)
@@ -128,7 +128,7 @@ class _Call:
             return
         try:
             result = self._function(*self._args)
-        except BaseException as error:  # belongs to whoever asked
+        except BaseException as error:  # belongs to the caller
             self.future.set_exception(_portable(error))
         else:
             self.future.set_result(result)

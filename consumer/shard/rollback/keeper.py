@@ -1,4 +1,4 @@
-"""Sees to it that no producer of a shard leaves messages pending for ever (`broadsheet.consumer.message.rollback`).
+"""Rolls back messages that a shard's former producers left pending (`broadsheet.consumer.message.rollback`).
 
     fenced ─► take_over: what former producers had on file ─► begin: bring it forward to the checkpoint ─► on file
                                                                                                              │
@@ -56,7 +56,7 @@ UNDO_REST_SECONDS = 0.1
 """Time before the first undoing: until then, who was waiting for a primary has the journals to itself."""
 _log = structlog.get_logger()
 
-# Whether an append of long ago has landed: by looking for it, for nobody is left who knows.
+# Search a journal for an append whose outcome was never learned.
 
 LANDED_BYTES_MAX = 256 << 20
 """How much of an output is read for the last acknowledgement of a former producer: some seconds."""
@@ -67,7 +67,7 @@ SKEW_SECONDS = 3600.0
 async def find_frame(
     journals: JournalClient, journal: str, frame: bytes, *, at_unix_seconds: float
 ) -> bool:
-    """Return whether a frame that is like no other stands in a journal, or did and may be gone by its retention.
+    """Return whether a journal contains a unique frame, or did and may have lost it by retention.
 
     Args:
         journals: Reads.
@@ -89,7 +89,8 @@ async def find_frame(
 async def last_landed(
     journals: JournalClient, rollback: Rollback, *, bytes_max: int = LANDED_BYTES_MAX
 ) -> int | None:
-    """Return the clock of the last acknowledgement of a rollback's producer in its journal; the rollback's if none is.
+    """Return the clock of the last acknowledgement of a rollback's producer in its journal; the rollback's if there
+    is none.
 
     A journal with no more content than may be read is read whole, so that it does not matter whether the producer's
     clock was right. Of others, what is older than the rollback is passed over.
@@ -124,12 +125,12 @@ async def last_landed(
                 clock = clock if found is None else max(clock, found)
                 before = content[-UUID_TEXT_BYTES:]
     except JournalNotFoundError:
-        pass  # Appending the rollback finds that out, too.
+        pass  # Appending the rollback detects that, too.
     return clock
 
 
 async def _oldest(journals: JournalClient, journal: str) -> tuple[Fragment | None, int]:
-    """Return the first fragment that a journal has, if any, and its write head, bytes."""
+    """Return a journal's first fragment, if any, and its write head, bytes."""
     async with journals.reader(journal, block=False, metadata_only=True) as oldest:
         async for _ in oldest:
             pass
@@ -173,7 +174,7 @@ class _Keeping:
 
 
 class Rollbacks:
-    """Those of one attempt; lives on the event loop."""
+    """Rollbacks of one attempt; lives on the event loop."""
 
     def __init__(
         self,
@@ -257,7 +258,7 @@ class Rollbacks:
         producer: int,
         transactions: Callable[[], int],
     ) -> Self:
-        """Return those of an attempt to serve a shard, with the services and limits of this process."""
+        """Create the rollbacks of an attempt, with the services and limits of this process."""
         return cls(
             environment.rollbacks,
             shard_id=shard_id,
@@ -278,9 +279,9 @@ class Rollbacks:
         )
 
     async def foresee(self) -> None:
-        """Put rollbacks of the first producer on file, for the journals that former producers had on file.
+        """Record rollbacks of the first producer in advance, for journals with records of former producers.
 
-        Nothing waits for this: cancelled or too late, it leaves a rollback of nothing, which successors drop.
+        Nothing waits for this: if it is cancelled or too late, it leaves a rollback of nothing, which successors drop.
 
         Raises:
             AssignmentLostError: the shard is no longer ours.
@@ -295,7 +296,7 @@ class Rollbacks:
             self._foreseen = foreseen
 
     async def take_over(self) -> None:
-        """Read what the shard's former producers had on file.
+        """Read the recorded rollbacks of the shard's former producers.
 
         Requires:
             None of them can commit any more: its recovery log is ours, or the store was restored.
@@ -304,10 +305,10 @@ class Rollbacks:
         self._left = [each for each in found if each.producer != self._producer]
 
     async def settle(self, checkpoint: Checkpoint) -> None:
-        """Take carried messages of long ago out of the intents of a restored checkpoint, if they have landed.
+        """Remove carried messages of long ago from the intents of a restored checkpoint, if they have landed.
 
-        Readers forget a producer that is silent for a day: what they are told again then, they take for new. Also find
-        out up to where former producers committed of which the checkpoint tells nothing.
+        Readers forget a producer that is silent for a day, so they would take a repetition for new messages. This also
+        determines the last commits of former producers that the checkpoint does not mention.
         """
         await self._account(checkpoint)
         former = [*self._left, *self._finished.values(), *self._current.values()]
@@ -320,9 +321,9 @@ class Rollbacks:
                 checkpoint.ack_intents[each.journal] = each.content
 
     async def _account(self, checkpoint: Checkpoint) -> None:
-        """Look in journals for what former producers committed, if it was not one of us who wrote the checkpoint."""
+        """Search journals for the commits of former producers, if this process did not write the checkpoint."""
         if checkpoint == Checkpoint():
-            return  # Nobody has committed anything.
+            return  # There were no commits.
         former = [*self._left, *self._finished.values(), *self._current.values()]
         theirs = set(unaccounted(former, checkpoint.ack_intents))
         for each in self._left:
@@ -330,9 +331,9 @@ class Rollbacks:
                 self._landed[_key(each)] = await self._last_landed(each)
 
     def begin(self, checkpoint: Checkpoint) -> Future[None]:
-        """Make ready for a new producer, which goes on from `checkpoint`; its commits wait for the future.
+        """Prepare for a new producer, which continues from `checkpoint`; its commits wait for the future.
 
-        What is on file is brought forward: the new producer's checkpoints do not tell what the old committed.
+        Records are brought forward, because the new producer's checkpoints do not contain the old commits.
         """
         unknown = [each for each in self._left if self._landed.get(_key(each), 0) is None]
         for each in unknown:
@@ -347,7 +348,7 @@ class Rollbacks:
         self._finished = {each.journal: each for each in after[len(self._left) :]}
         self._current = {}
         if self._precise:
-            self._precise = []  # Their producer is a former one now; what is on file of it does, or is in `changed`.
+            self._precise = []  # Their producer is a former one now; its records do, or are in `changed`.
         if not changed and not unknown:
             return completed()
         self._keeping.forward.extend(changed)
@@ -356,9 +357,9 @@ class Rollbacks:
         return self._keeping.kept
 
     def keep(self, rollbacks: Sequence[Rollback]) -> Future[None]:
-        """Put rollbacks of the current producer on file; the future succeeds once they are, or others that do as well.
+        """Record rollbacks of the current producer; the future succeeds once they, or equivalent ones, are stored.
 
-        Foreseen ones are replaced even so: to readers they say that their producer lost progress.
+        Rollbacks recorded in advance are replaced, too: to readers they say that their producer lost progress.
         """
         self._current.update((rollback.journal, rollback) for rollback in rollbacks)
         foreseen = all(map(self._is_foreseen, rollbacks))
@@ -370,7 +371,7 @@ class Rollbacks:
         return completed() if foreseen else self._keeping.kept
 
     async def run(self) -> None:
-        """Do what `begin` and `keep` ask for, until cancelled.
+        """Perform the writes of `begin` and `keep`, until cancelled.
 
         Raises:
             AssignmentLostError: the shard is no longer ours. Nothing was appended that waited.
@@ -380,7 +381,7 @@ class Rollbacks:
             self._wake.clear()
             keeping, self._keeping = self._keeping, _Keeping()
             kept = keeping.rollbacks
-            # Of a producer that finished well nothing is pending: the new record stands for both.
+            # A producer that finished well has nothing pending: the new record replaces both.
             finished = [
                 self._finished[one.journal] for one in kept if one.journal in self._finished
             ]
@@ -395,9 +396,9 @@ class Rollbacks:
             keeping.kept.set_result(None)
 
     async def undo(self, begun: Future[None]) -> None:
-        """Roll back what former producers left, once what `begin` asked for is done, and once more later.
+        """Roll back what former producers left, once the writes of `begin` are done, and once more later.
 
-        Then drop what is not needed any more, and what was foreseen in vain.
+        Then drop records that are no longer needed, and those made in advance but never used.
 
         Args:
             begun: What `begin` returned.
@@ -405,7 +406,8 @@ class Rollbacks:
         left = list(self._left)
         await asyncio.wrap_future(begun)
         await asyncio.sleep(UNDO_REST_SECONDS)
-        # An intent that carries messages goes first: the acknowledgement alone, ahead of them, would discard them.
+        # An intent that carries messages goes first: the acknowledgement alone, ahead of them,
+        # would discard them.
         await self.resumed.wait()
         self._replace_foreseen()
         await self._append(left)
@@ -421,7 +423,7 @@ class Rollbacks:
         self._left = [each for each in self._left if each not in drop]
 
     async def _append(self, rollbacks: Collection[Rollback]) -> None:
-        """Append rollbacks, and wait for them; but not for ever: one journal's brokers must not hold up all answers."""
+        """Append rollbacks, and wait for a bounded time: one journal's brokers must not delay all answers."""
         waiting, done = set(rollbacks), asyncio.Event()
         for rollback in rollbacks:
             future = self._appends.append(rollback.journal, rollback.content)
@@ -447,7 +449,7 @@ class Rollbacks:
         elif isinstance(error, JournalNotFoundError):
             self._note_gone(rollback)
         elif not isinstance(error, (JournalUnavailableError, AppendOutcomeUnknownError)):
-            # Those two say that we are ending.
+            # Those two mean that the attempt ends.
             _log.warning("rollbacks.not_undone", journal=rollback.journal, cause=str(error))
         waiting.discard(rollback)
         if not waiting:
@@ -455,14 +457,15 @@ class Rollbacks:
 
     def _note_gone(self, rollback: Rollback) -> None:
         self._gone.add(rollback)
-        # An append that backs off may learn it after `undo` has looked, and nobody looks again in this attempt.
+        # An append that backs off may learn it after `undo` has looked, and this attempt does not
+        # look again.
         if self._is_undone and rollback in self._left:
             self._left.remove(rollback)
             self._keeping.gone.append(rollback)
             self._wake.set()
 
     def _is_foreseen(self, rollback: Rollback) -> bool:
-        """Whether its producer and journal have one on file whose clock is before that of any message."""
+        """Report whether its producer and journal have a record whose clock is before that of any message."""
         foreseen = self._foreseen.get(rollback.journal)
         return (
             foreseen is not None
@@ -476,8 +479,9 @@ class Rollbacks:
         self._wake.set()
 
     def _drop_unused(self) -> None:
-        """Forget what was foreseen of journals without messages of its producer: by way of `run`, behind whose writes
-        the journal's first message may be waiting.
+        """Drop rollbacks made in advance for journals without messages of its producer.
+
+        The request goes through `run`, behind whose writes the journal's first message may be waiting.
         """
         used = self._current.keys() | self._finished.keys()
         unused = [journal for journal in self._foreseeing if journal not in used]
@@ -488,12 +492,12 @@ class Rollbacks:
         self._wake.set()
 
     def _is_of_checkpoint(self, rollback: Rollback) -> bool:
-        """Whether the shard's checkpoint still carries messages of this producer for its journal."""
+        """Report whether the shard's checkpoint still carries messages of this producer for its journal."""
         is_restored = self._transactions() == self._transactions_before
         return is_restored and (rollback.producer, rollback.journal) in self._carried
 
     def _is_superseded(self, rollback: Rollback) -> bool:
-        """Whether nobody will ask any more where this producer's messages end in its journal, nor read its intent."""
+        """Report whether the end of this producer's messages in its journal, and its intent, are no longer needed."""
         if self._is_of_checkpoint(rollback):
             return False
         age_seconds = self._clock.wall_seconds() - unix_seconds_of(rollback.clock)

@@ -1,9 +1,9 @@
-"""Keeps, in etcd, the rollbacks of a shard's producers: one for each journal that a producer may leave unfinished.
+"""Rollback records in etcd: one for each journal in which a shard's producer may leave pending messages.
 
 /broadsheet.v1{root}/rollbacks/{shard id}#{producer}#{journal}    the acknowledgement's UUID, 16 bytes, then its frame
 
-Written before the producer's first message in the journal, by whoever holds the shard's assignment. On no lease: they
-are for the time after the process.
+The holder of the shard's assignment writes a record before the producer's first message in the journal. Records have
+no lease, because they must outlive the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 class RollbackRecords:
-    """Reads and writes the records of one root."""
+    """Reads and writes the rollback records of one cluster root."""
 
     def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
         """Bind to a root."""
@@ -43,7 +43,7 @@ class RollbackRecords:
         self._prefix = keys.prefix + b"rollbacks/"
 
     async def of_shard(self, shard_id: str) -> list[Rollback]:
-        """Return what was kept for a shard, by journal and producer."""
+        """Return the records of a shard, by journal and producer."""
         prefix = self._prefix + f"{shard_id}{SEPARATOR}".encode()
         result = await self._etcd.get_range(prefix, prefix_range_end(prefix))
         found = [_decoded(kv.key, kv.key[len(prefix) :], kv.value) for kv in result.kvs]
@@ -56,7 +56,7 @@ class RollbackRecords:
         keep: Iterable[Rollback] = (),
         drop: Iterable[Rollback] = (),
     ) -> None:
-        """Write and delete records, again and again until etcd answers.
+        """Write and delete records; retries until etcd answers.
 
         Args:
             assignment: Ours, of the shard whose records they are.
@@ -64,7 +64,7 @@ class RollbackRecords:
             drop: Deleted.
 
         Raises:
-            AssignmentLostError: it is gone, or was made anew: whoever has the shard now has read the records.
+            AssignmentLostError: it is gone, or was replaced: the shard's next holder has read the records.
         """
         item_id, kv = assignment.item_id, assignment.kv
         operations: list[Operation] = [
@@ -88,7 +88,7 @@ class RollbackRecords:
                 return (await self._etcd.txn(compares, operations)).succeeded
             except (
                 EtcdUnavailableError
-            ) as error:  # What was applied after all may be applied again.
+            ) as error:  # A write that was applied although it seemed to fail may be applied again.
                 _log.warning("rollbacks.retrying", attempt=backoff.attempt + 1, error=str(error))
                 await backoff.sleep()
 

@@ -162,9 +162,7 @@ class AppendOrder:
             turn.end(succeeded=False)
 
     def refuse_waiting(self) -> int:
-        """End every wait for predecessors now, because the waiting content's memory is needed; return how many there
-        were.
-        """
+        """End every wait for predecessors, because the memory is needed; return how many there were."""
         waits, self._waits = self._waits, set()
         for timeout in waits:
             timeout.reschedule(0.0)

@@ -107,9 +107,7 @@ class OpenFragment:
         self._used_bytes = 0
 
     def looks_for_spare(self, length: int) -> bool:
-        """Tell whether to look for a recycled file, which is done once while the fragment is at most this long,
-        bytes.
-        """
+        """Tell whether to look for a recycled file for a fragment of this length, bytes; once only."""
         return not self._has_looked and length <= COPY_BYTES_MAX
 
     def move_to_spare(self, spares: SegmentRecycler, length: int) -> ContentFile | None:

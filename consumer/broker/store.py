@@ -240,8 +240,9 @@ class JournalStore:
         )
 
     def trim(self, first: int) -> None:
-        """Record durably that the journal begins at an offset, bytes, so that the fragments before it may be
-        removed.
+        """Record durably that the journal begins at an offset, bytes.
+
+        The fragments before it may be removed once this returns.
 
         Raises:
             JournalStoreError: the disk failed; the store is unusable from here on.

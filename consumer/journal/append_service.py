@@ -104,8 +104,9 @@ async def succeed(journal: str, futures: Collection[AnyFuture]) -> None:
 async def await_committed_or_sent(
     journal: str, futures: Collection[AnyFuture]
 ) -> tuple[AppendToken, ...]:
-    """Wait until every future has succeeded or its append was sent; return the tokens of the sent ones, of one
-    broker.
+    """Wait until every future has succeeded or its append was sent.
+
+    Returns the tokens of the sent ones, which are all of one broker.
 
     Raises:
         JournalError: as `succeed`.
@@ -521,8 +522,9 @@ class AppendService:
         return self._fences.setdefault(request.journal, DuplicateFence(self._copies))
 
     async def _land(self, group: AppendGroup, fence: DuplicateFence) -> AppendResponse:
-        """Send one more copy of a group, unless one has landed without an answer; return an upper bound of the end
-        offset.
+        """Send one more copy of a group, unless one has landed without an answer.
+
+        Returns an answer whose offsets are an upper bound of where the copy ended.
 
         Raises:
             RegisterMismatchError: it is unknown whether a copy has landed, or may yet.

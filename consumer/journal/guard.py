@@ -136,8 +136,9 @@ class OffsetGuard:
         """True if the journal was found unchanged since its last read ended."""
 
     def look(self, present: Present, now: float, *, offset: int | None = None) -> bool:
-        """Judge an offset before a read begins there; False if the head is below it, in which case it may be asked
-        again.
+        """Judge an offset before a read begins there.
+
+        Returns False if the head is below it, in which case it may be asked again.
 
         Args:
             present: What the broker says.

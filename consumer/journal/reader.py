@@ -401,8 +401,9 @@ class Reader:
         return probe
 
     async def _on_clean_end(self) -> None:
-        """Ask again after the broker stopped, the journal moved, or a token expired; at once if bytes were
-        delivered.
+        """Ask again after the broker stopped, the journal moved, or a token expired.
+
+        It pauses first only if this call delivered no bytes.
         """
         self._drop_call()
         if not self._heard and not self._progress.complete:

@@ -158,4 +158,6 @@ async def compare_and_swap(
         if verdict is SwapOutcome.LOST:
             return None
         at = current
-    raise DependencyError(f"lease {seen.record.key}: others were faster {ATTEMPTS_MAX} times")
+    raise DependencyError(
+        f"lease {seen.record.key}: lost the compare-and-swap {ATTEMPTS_MAX} times in a row"
+    )

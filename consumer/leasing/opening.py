@@ -147,7 +147,7 @@ async def _azure_store(
             _variable(environment, variable), address.place
         )
     except ValueError as error:
-        raise ValidationError(variable, f"is no connection string: {error}") from error
+        raise ValidationError(variable, f"is not a connection string: {error}") from error
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(container)
         if address.layout == "eph":

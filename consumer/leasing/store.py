@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 def log_unreadable(error: UnreadableLeaseError) -> None:
     """Log an unreadable row that a scan leaves out."""
-    _log.warning("leasing.record_skipped", key=error.key, cause=str(error))
+    _log.warning("leasing.record_unreadable", key=error.key, cause=str(error))
 
 
 @contextmanager

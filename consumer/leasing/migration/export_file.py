@@ -62,9 +62,7 @@ def read_export(text: str, source: str) -> tuple[LeaseRecord, ...]:
     for number, line in enumerate(lines[1:], start=2):
         record = _record(line, source, number)
         if record.key in records:
-            raise ValidationError(
-                f"{source}, line {number}", f"lease {record.key} stands there twice"
-            )
+            raise ValidationError(f"{source}, line {number}", f"lease {record.key} occurs twice")
         records[record.key] = record
     if header.get("count") != len(records):
         raise ValidationError(
@@ -91,7 +89,7 @@ def _object(line: str, source: str, number: int) -> dict[str, Any]:  # Any: what
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValidationError(f"{source}, line {number}", f"is no JSON: {error}") from error
+        raise ValidationError(f"{source}, line {number}", f"is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValidationError(f"{source}, line {number}", f"expected an object, got {line:.80}")
     return found

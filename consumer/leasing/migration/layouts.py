@@ -92,7 +92,7 @@ def _unseen_by_event_hubs(record: LeaseRecord) -> tuple[str, ...]:
     unseen: list[str] = []
     if record.checkpoint is not None and not _is_event(record.checkpoint):
         unseen.append(
-            f"its checkpoint {said(record.checkpoint)}: it is no event with an offset, they begin anew"
+            f"its checkpoint {said(record.checkpoint)}: it names no event with an offset, so they start over"
         )
     unseen += _unseen_pending(record)
     if record.parents or record.children or record.hash_range is not None:

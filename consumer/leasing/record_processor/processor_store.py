@@ -128,5 +128,5 @@ class ProcessorStore:
                 assignment.lose()
             except Exception:
                 _log.exception(
-                    "leasing.processor_failed_at_its_end", shard=self._shard.id, journal=journal
+                    "leasing.processor_shutdown_failed", shard=self._shard.id, journal=journal
                 )

@@ -233,7 +233,7 @@ class ShardConsumer:
                 if self._reason is EndReason.REQUESTED and self.lease.is_held and self._calls:
                     await self._tell(self._calls.shutdown_requested())
         except TimeoutError:
-            _log.warning("leasing.processor_does_not_finish", key=self._key)
+            _log.warning("leasing.processor_shutdown_timed_out", key=self._key)
 
     async def _let_go(self) -> None:
         """Release the lease before telling the processor, so that no worker waits for the processor."""
@@ -254,7 +254,7 @@ class ShardConsumer:
         try:
             await call
         except Exception:
-            _log.exception("leasing.processor_failed_at_its_end", key=self._key)
+            _log.exception("leasing.processor_shutdown_failed", key=self._key)
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call the store or the source, with retries, and return the result."""
@@ -266,7 +266,7 @@ class ShardConsumer:
                 # Only this shard waits until an operator has restored or deleted the row.
                 if not error.retryable and not isinstance(error, UnreadableLeaseError):
                     raise
-                _log.warning("leasing.shard_waits", key=self._key, cause=str(error))
+                _log.warning("leasing.shard_blocked", key=self._key, cause=str(error))
             await backoff.sleep()
 
 

@@ -147,7 +147,7 @@ class Taker:
         self.is_asking = True
         self._metrics.on_asked_for(way.value)
         _log.info(
-            "leasing.lease_asked_for",
+            "leasing.lease_requested",
             worker=self._worker,
             key=seen.record.key,
             holder=seen.record.holder,

@@ -199,7 +199,9 @@ class LeaseWorker:
             Exception: what the source raises that is not to be retried.
         """
         if self._was_run:
-            raise RuntimeError(f"worker {self.name} runs, or ran: a worker runs once, make another")
+            raise RuntimeError(
+                f"worker {self.name} was started before: a worker runs once, create another"
+            )
         self._was_run = True
         if self._pacing.is_stopping:
             return

@@ -78,7 +78,7 @@ def told_apart(source: str, error: KafkaError) -> SourceError:
         return SourceDataLossError(
             source,
             f"the message that follows the checkpoint is gone ({error.str()}): its topic keeps messages for too"
-            " short a time, or was made anew",
+            " short a time, or was deleted and created again",
         )
     if error.code() in _PASSING or error.retriable():
         return SourceUnavailableError(source, error.str())
@@ -104,7 +104,7 @@ def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in OURS.items():
         if name in config and config[name] != value:
             raise ValueError(
-                f"config[{name!r}]: expected {value!r}, which exactly-once rests on, or nothing, got {config[name]!r}"
+                f"config[{name!r}]: expected {value!r}, as exactly-once requires, or no value, got {config[name]!r}"
             )
     return {**_MEMORY, **config, **OURS}
 

@@ -133,7 +133,9 @@ class TopicsReading:
             self._next |= found
             for key in found:
                 self._settings.metrics.on_begun(name_of(*key))
-            _log.info("kafka.partitions_begun", offsets={name_of(*k): v for k, v in found.items()})
+            _log.info(
+                "kafka.partitions_started", offsets={name_of(*k): v for k, v in found.items()}
+            )
 
     async def _begin(
         self, fresh: list[TopicPartitionKey], start: Start
@@ -185,7 +187,7 @@ class TopicsReading:
                     yield marker(topic, partition, begin, offset, self._settings.message_type)
             elif mends_itself(error):
                 self._settings.metrics.on_error(",".join(self._settings.topics), UNAVAILABLE)
-                _log.info("kafka.reported", reason=error.str())
+                _log.info("kafka.client_error", reason=error.str())
             else:
                 known = topic is not None and partition is not None and partition >= 0
                 source = f"kafka/{topic}/{partition}" if known else ",".join(self._settings.topics)

@@ -139,6 +139,6 @@ class AskedByStat:
         except TimeoutError:
             return False
         except (ShardError, EndpointError, RpcFailedError) as error:
-            _log.info("kinesis.parent_unknown", source=name, shard=shard_id, reason=str(error))
+            _log.info("kinesis.parent_check_failed", source=name, shard=shard_id, reason=str(error))
             return False
         return True

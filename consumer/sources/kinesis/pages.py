@@ -214,7 +214,7 @@ class PollingReader:
                 if isinstance(error, ExpiredIteratorError):
                     iterator = None
                 elif may_try_again(error, backoff):
-                    _log.info("kinesis.refused", shard=shard.id, reason=str(error))
+                    _log.info("kinesis.request_retried", shard=shard.id, reason=str(error))
                     await backoff.sleep()
                 else:
                     raise

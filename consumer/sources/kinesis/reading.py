@@ -145,7 +145,7 @@ class StreamReading:
             except SourceUnavailableError as error:
                 if backoff.attempt >= OUTAGE_ATTEMPTS_MAX and not isinstance(error, ThrottledError):
                     raise
-                _log.info("kinesis.refused", stream=self._calls.stream, reason=str(error))
+                _log.info("kinesis.request_retried", stream=self._calls.stream, reason=str(error))
                 await backoff.sleep()
 
     def _outlook(self, shards: Mapping[str, StreamShard]) -> ReadableParts:
@@ -187,7 +187,7 @@ class StreamReading:
             reader=self._reader,
             message_type=self._settings.message_type,
         )
-        _log.info("kinesis.shard_begun", shard=shard.id, place=str(beginning.place))
+        _log.info("kinesis.shard_started", shard=shard.id, place=str(beginning.place))
         last = resume or Resume()
         async with aclosing(reading.batches()) as batches:
             async for batch in batches:

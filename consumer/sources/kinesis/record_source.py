@@ -101,7 +101,7 @@ class KinesisRecordSource:
             await self.list_shards()
         shard = self._shards.get(shard_key)
         if shard is None:
-            _log.warning("kinesis.shard_gone", stream=self._calls.stream, shard=shard_key)
+            _log.warning("kinesis.shard_not_found", stream=self._calls.stream, shard=shard_key)
             return
         try:
             async with aclosing(self._reader.pages(shard, self._place(position))) as pages:

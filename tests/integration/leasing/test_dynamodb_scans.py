@@ -80,7 +80,7 @@ async def test_list_leases(subject: DynamoSubject, segments: int) -> None:
     assert [each.record.key for each in found] == KEYS
     assert len(faults.calls) >= 16 / 2
     # `…returnsUndecodableKeys`: they are told by name, and do not stop the others.
-    skipped = [log["key"] for log in logs if log["event"] == "leasing.record_skipped"]
+    skipped = [log["key"] for log in logs if log["event"] == "leasing.record_unreadable"]
     assert skipped == ["spoilt"]
 
 

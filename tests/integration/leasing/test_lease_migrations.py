@@ -263,5 +263,5 @@ def test_record_that_cannot_be_read_is_told(sql_store: str, tmp_path: Path) -> N
 
     ran = shardctl(f"shardctl leases export {sql_store}")
 
-    assert "leasing.record_skipped" in ran.stderr
+    assert "leasing.record_unreadable" in ran.stderr
     assert ran.stderr.endswith("exported 0 leases\n")

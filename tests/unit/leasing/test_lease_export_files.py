@@ -34,13 +34,13 @@ def test_file_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "x, line 1: is no JSON"),
+        ("", "x, line 1: is not valid JSON"),
         ("[1]", "x, line 1: expected an object"),
         ('{"key":"a"}', 'x, line 1: expected {"broadsheet_leases":1'),
         (HEADER.replace(":1,", ":2,", 1) + LINE, 'x, line 1: expected {"broadsheet_leases":1'),
         (HEADER, "x: expected 1 leases, got 0: export it again"),
-        (HEADER + LINE + LINE, "x, line 3: lease a stands there twice"),
-        (HEADER + '{"record":', "x, line 2: is no JSON"),
+        (HEADER + LINE + LINE, "x, line 3: lease a occurs twice"),
+        (HEADER + '{"record":', "x, line 2: is not valid JSON"),
         (HEADER + '{"key":"a"}', "x, line 2: expected record, and perhaps attrs, as objects"),
         (HEADER + '{"record":{"key":"a","epoch":"1"}}', "x, line 2: lease a: its record cannot be"),
     ],

@@ -98,7 +98,7 @@ async def test_store_that_cannot_be_opened_says_why(text: str, problem: str) -> 
 
 async def test_connection_string_that_is_none_is_an_error_of_its_variable() -> None:
     """Most often it is an account's key alone."""
-    with pytest.raises(ValidationError, match="OLD: is no connection string"):
+    with pytest.raises(ValidationError, match="OLD: is not a connection string"):
         async with open_store(
             parse_store_address("azblob:c?connection_env=OLD"), environment={"OLD": "a-key"}
         ):

@@ -291,7 +291,9 @@ class EphRecordStore:
             except BlobRefusedError:
                 self._keeper.drop(name)
                 await self._end_lease(name)
-        raise DependencyError(f"lease {key}: others took it {DELETE_ATTEMPTS_MAX} times")
+        raise DependencyError(
+            f"lease {key} not deleted: other workers acquired it {DELETE_ATTEMPTS_MAX} times meanwhile"
+        )
 
     async def join(self, worker: str) -> None:
         """Start renewing leases that the worker acquires or is assigned, but not those that it has already."""
@@ -389,7 +391,7 @@ class EphRecordStore:
         try:
             await self._container.release(name, token)
         except (BlobRefusedError, LeasingError) as error:
-            _log.info("leasing.eph.not_released", blob=name, cause=str(error))
+            _log.info("leasing.eph.release_failed", blob=name, cause=str(error))
 
     async def _readable(self, key: str, on_unreadable: OnUnreadable) -> Versioned | None:
         try:
@@ -402,7 +404,7 @@ class EphRecordStore:
         try:
             await self._container.end_lease(name)
         except BlobRefusedError as error:
-            _log.info("leasing.eph.no_lease_to_end", blob=name, cause=error.code)
+            _log.info("leasing.eph.no_lease_to_break", blob=name, cause=error.code)
 
     async def _adopt(self) -> None:
         """Start renewing leases that other processes assigned to our workers."""

@@ -107,7 +107,7 @@ class BlobLeaseKeeper:
             try:
                 await before_each()
             except LeasingError as error:
-                _log.warning("leasing.eph.look_failed", cause=str(error))
+                _log.warning("leasing.eph.scan_failed", cause=str(error))
             await self.renew_all()
 
     async def renew_all(self) -> None:
@@ -124,7 +124,7 @@ class BlobLeaseKeeper:
             try:
                 await self._container.release(name, held.token)
             except (BlobRefusedError, LeasingError) as error:
-                _log.info("leasing.eph.not_released", blob=name, cause=str(error))
+                _log.info("leasing.eph.release_failed", blob=name, cause=str(error))
 
     async def _renew(self, name: str) -> None:
         held = self._held.get(name)
@@ -141,7 +141,7 @@ class BlobLeaseKeeper:
             _log.warning("leasing.eph.lease_lost", blob=name, cause=error.code)
             self.drop(name, held.token)
         except LeasingError as error:
-            _log.warning("leasing.eph.not_renewed", blob=name, cause=str(error))
+            _log.warning("leasing.eph.renewal_failed", blob=name, cause=str(error))
         else:
             if self._held.get(name) == held:
                 self.keep(name, held.token, since_seconds=sent_seconds)

@@ -223,7 +223,7 @@ class EventHubsRecordStore(ObservedContainer):
                     etag = await self._container.put(name, content, only_if=found.etag)
                     break
         except LeasingError as error:
-            _log.warning("leasing.checkpoint_not_fenced", blob=name, cause=str(error))
+            _log.warning("leasing.checkpoint_fence_failed", blob=name, cause=str(error))
             return acquired
         return versioned(record, etag=version.etag, checkpoint_etag=etag)
 
@@ -249,5 +249,5 @@ class EventHubsRecordStore(ObservedContainer):
                     if found is not None and (commit_of(found) or 0) > record.counter:
                         return over
         except (BlobRefusedError, LeasingError) as error:
-            _log.warning("leasing.checkpoint_not_repeated", blob=name, cause=str(error))
+            _log.warning("leasing.checkpoint_copy_failed", blob=name, cause=str(error))
         return over

@@ -248,7 +248,9 @@ class DynamoRecordStore:
     def _read(self, key: str, item: Item) -> Versioned:
         found = self._read_or_none(key, item)
         if found is None:
-            raise InvalidStateError(f"the row {key} is no lease; choose another key")
+            raise InvalidStateError(
+                f"row {key} holds another kind of data than a lease; choose another key"
+            )
         return found
 
     def _read_or_none(self, key: str, item: Item) -> Versioned | None:

@@ -223,7 +223,7 @@ class LeaseTable:
         except ConditionRefusedError as refused:
             if refused.code == IN_USE and await self.status() != "DELETING":
                 raise ThrottlingError(
-                    f"table {self._name} is being made or changed: delete it later"
+                    f"table {self._name} is being created or changed: delete it later"
                 ) from refused
         await self._until((None,))
 

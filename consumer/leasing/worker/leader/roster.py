@@ -205,4 +205,4 @@ class Roster:
         try:
             await self._fleet.delete(seen.record.key, seen)
         except RecordConflictError:
-            _log.debug("leasing.worker_is_back", key=seen.record.key)
+            _log.debug("leasing.worker_returned", key=seen.record.key)

@@ -89,7 +89,7 @@ class MemberConfig:
     """A leaving process waits so long for its shards to be handed over, then stops them all the same. 0 hands nothing
     over."""
     drain_alone_seconds_max: float = 5.0
-    """The same while there is no other member that is staying: there is nobody to hand them to. 0 does not wait for one
+    """The same while there is no other member that is staying to take them. 0 does not wait for one
     to join; with others staying it changes nothing."""
     drain_covered_seconds_max: float = 30.0
     """The same while each shard left here has a ready replica on a member that stays: leaving costs no service. 0
@@ -103,7 +103,7 @@ class MemberConfig:
     shards: ShardConfig = field(default_factory=ShardConfig)
     """Limits of each shard."""
     allocation: AllocationPolicy = field(default_factory=AllocationPolicy)
-    """How shards are placed, and how fast they may move; the same on all members, for the leader goes by its own."""
+    """How shards are placed, and how fast they may move; the same on all members, because the leader uses its own."""
 
     def __post_init__(self) -> None:
         """Check every field.

@@ -145,7 +145,7 @@ class JournalSuspendedError(JournalError):
 class PredecessorNotCommittedError(JournalError):
     """The broker cannot confirm that the preceding append was committed; nothing was written."""
 
-    problem = "was to be appended to after others"
+    problem = "cannot append: the preceding append was not committed"
 
 
 class JournalUnavailableError(JournalError):

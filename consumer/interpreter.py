@@ -33,7 +33,7 @@ free, and more with each minute. Most threads hold the interpreter while they al
 _M_ARENA_MAX = -8
 """glibc's malloc.h."""
 ARENAS_VARIABLE = "MALLOC_ARENA_MAX"
-"""An operator's own choice of their number, which stands."""
+"""An operator's choice of their number, which is respected."""
 
 
 def serve_only() -> None:

@@ -32,7 +32,7 @@ CPU_RATIO_LEAST = 0.001
 """Less than these is told as nothing."""
 LAG_STEP_RATIO = 2.0
 LAG_BYTES_LEAST = 1 << 20
-"""A standby that is behind by less than this has caught up, for all that anybody cares."""
+"""A standby that is behind by less than this counts as caught up."""
 CAPACITY_MAX = 1 << 40
 
 

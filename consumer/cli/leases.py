@@ -57,7 +57,7 @@ LEASE_COLUMNS = (
 
 # Whether leases are free, as far as one look, or two looks some time apart, can tell.
 LeaseState = tuple[Versioned, bool | None]
-"""A lease, and whether it may be taken; None: nobody watched for long enough to know."""
+"""A lease, and whether it may be taken; None: it was not watched for long enough to know."""
 
 
 # Sources and targets of the `leases` commands: stores, and exported files.

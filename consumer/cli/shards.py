@@ -219,7 +219,7 @@ def stat_shard(
 def unassign_shards(connection: Connection, selector: str, failed: bool, dry_run: bool) -> None:
     """Restart shards.
 
-    They are taken from their members; the allocator assigns them anew.
+    They are taken from their members; the allocator assigns them again.
 
     \b
     Examples:

@@ -61,7 +61,7 @@ from broadsheet.consumer.protocol.validation_shard import (
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 HAND_OVER_PAUSE_SECONDS_MAX = 0.5
-"""Longest pause between two questions about a shard that nobody serves at the moment."""
+"""Longest pause between two questions about a shard that has no primary at the moment."""
 UNASSIGN_SHARDS_MAX = 100
 """Shards unassigned in one request: each may have several replicas, and etcd takes 128 operations."""
 

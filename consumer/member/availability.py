@@ -21,9 +21,9 @@ from broadsheet.consumer.key_space import PRIMARY_SLOT, status_of
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 
 FAILURES_MIN = 3
-"""Questions in a row without an answer: a process that stood still itself finds one of them overdue, not three."""
+"""Questions in a row without an answer: a process that was stopped itself finds one of them overdue, not three."""
 CALM_SECONDS = 2.0
-"""Who could not reach the brokers either lets so much time pass once it can, before it takes a shard: the primary has
+"""A member that lost the brokers, too, waits so long after their return before it takes a shard: the primary has
 then noticed, too, that they are back, and says so."""
 RENEWALS_RATIO = 2.0
 """Each further renewal of a silent connection waits so many times as long."""

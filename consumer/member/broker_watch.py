@@ -3,8 +3,9 @@
     asked ──answered──► shards are told that they are available, if they were not
       └── silence, `unavailable_seconds` long ──► shards are told; a connection that is silent, not closed, is given up
 
-One question stands for all shards, for they all ask the same broker over the same connection. A process without shards
-asks nothing. Whoever has the standby of a shard decides what follows (`broadsheet.consumer.member.standby_take_over`).
+One request serves all shards, because they all use the same broker over the same connection. A process without shards
+asks nothing. The member that has a shard's standby decides what follows
+(`broadsheet.consumer.member.standby_take_over`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from broadsheet.consumer.resolver.hearing import Hearing
 
 CONNECT_SECONDS_MAX = 2.0
 HELD_SECONDS_MIN = 1.0
-"""A connection that broke sooner is not made anew at once: something that answers may hang up on everybody."""
+"""A connection that broke sooner is not opened again at once: a server may disconnect every client."""
 REFUSALS = 2
 """Refusals in a row that are believed."""
 REFUSAL_PAUSE_SECONDS = 0.02

@@ -2,8 +2,8 @@
 
     shards' sums ──every `REPORT_SECONDS`──► rates ──► rounded ──► written, if it differs from what was written
 
-The key stands beside the cluster's root on the member's lease, so it goes with the member. A member that declares no
-capacity, does not measure and whose standbys keep up writes nothing at all.
+The key is beside the cluster's root and has the member's lease, so it vanishes with the member. A member that declares
+no capacity, does not measure and whose standbys keep up writes nothing at all.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class LoadReporter:
             await self._etcd.txn((), (Put(self._key, value, lease=self._lease()),))
         except EtcdError as error:
             # The next look reports again.
-            _log.warning("member.load_not_told", cause=str(error))
+            _log.warning("load_report.write_failed", cause=str(error))
             return
         self._written = value
 

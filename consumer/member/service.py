@@ -66,7 +66,7 @@ log = structlog.get_logger()
 DRAIN_LOOK_SECONDS = 0.2
 """Pause between two looks at a drain's bounds; its success is noticed at once."""
 SOLVER_IMPORT_SECONDS = 3.0
-"""After joining: what waits for a new member comes first."""
+"""Delay after joining, because work that waits for a new member comes first."""
 
 
 class Service:

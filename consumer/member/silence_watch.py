@@ -43,11 +43,11 @@ from broadsheet.consumer.resolver.hearing import BEAT_SECONDS, MUTE_CODES, Heari
 TICK_SECONDS = 0.1
 """Between two looks at the silence."""
 LATE_SECONDS = 0.1
-"""A look that comes later than this means that we stood still ourselves."""
+"""A look that comes later than this means that this process was stopped."""
 WITNESSES_ASKED = 3
-"""Members asked at a time; one that is silent itself says nothing."""
+"""Members asked at a time; one that is silent itself proves nothing."""
 UNRENEWED_SECONDS_MIN = 2
-"""Age of a lease of which it counts as not renewed: two renewals and more were due."""
+"""Age at which a lease counts as not renewed: two renewals and more were due."""
 AGAIN_SECONDS_FIRST, AGAIN_SECONDS_MAX = 0.1, 2.0
 """Between two questions about one suspect."""
 RECONNECT_SECONDS_MAX = 1.0
@@ -69,7 +69,7 @@ DEVIATION_RATIO_MIN = 0.4
 """Least standard deviation, as a part of the expected time: on a quiet machine it would be a millisecond, and the first
 delay of a busy one a death."""
 PHI_MAX = 300.0
-"""What a float cannot tell apart any more."""
+"""Larger values cannot be distinguished in a float."""
 
 
 class AccrualDetector:
@@ -188,7 +188,9 @@ class SilenceWatch:
                     # those beats is no silence.
                     self._detector.on_gap()
                     _log.info(
-                        "peer.mute", member=str(self._member.member_id), code=error.code().name
+                        "peer.sends_no_heartbeats",
+                        member=str(self._member.member_id),
+                        code=error.code().name,
                     )
                     return
             except asyncio.CancelledError:

@@ -3,9 +3,9 @@
     a primary says that it is unavailable ──► can this member reach the broker? ──yes──► the two replicas change places
                                                   └── no: asked again, until the primary is available, or another's
 
-What a primary says stands in etcd, so the two members need not reach each other; and a broker that answers nobody moves
-nothing. The exchange is the allocator's planned hand-over, in one transaction that compares all that it rests on. The
-old primary is fenced by the new one, whatever it still does.
+The primary's status is in etcd, so the two members need not reach each other; and a broker that is down moves no
+shards. The exchange is the allocator's planned hand-over, in one transaction that compares all of its preconditions.
+The new primary fences the old one, so that its later writes are harmless.
 """
 
 from __future__ import annotations

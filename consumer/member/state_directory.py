@@ -3,8 +3,8 @@
     {parent}/{random}/held      locked for as long as the process lives
     {parent}/{random}/...       its shards' files
 
-A killed process leaves its copies behind. They are worth nothing, for the recovery log has it all, so whoever starts
-next removes every directory that nobody holds.
+A killed process leaves its copies behind. They are worthless, because the recovery log has everything, so the next
+process to start removes every directory that is not locked.
 """
 
 from __future__ import annotations

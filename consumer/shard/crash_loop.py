@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 _KEPT_MAX = 16
 """Members named in a record."""
 _DOUBLINGS_MAX = 6
-"""The longest hold is 64 times the first. Whatever kills is tried again in the end: it may have been something else."""
+"""The longest hold is 64 times the first. It is tried again in the end, because the cause may be something else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class ShardConfig:
     young_deaths_max: int = 3
     """A shard whose last so many primaries died with their process before `healthy_seconds` is held back; 0: never."""
     hold_seconds: float = 5.0
-    """For how long, at first; it doubles with each further death. Short, for machines die in rows, too."""
+    """For how long, at first; it doubles with each further death. Short, because machines die in rows, too."""
     stall_seconds: float = 300.0
     """A primary with work that stands still for so long is reported as stalled; 0: never."""
     stall_hand_over: bool = False

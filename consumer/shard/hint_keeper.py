@@ -26,7 +26,7 @@ from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.replica_status import AssignmentSource
 
 REST_SECONDS = 0.25
-"""Time before the first writes: until then, who was waiting for a primary has etcd and the log to itself."""
+"""Delay of the first writes, so that they do not compete with clients that were waiting for a primary."""
 POLL_SECONDS = 2.0
 """Time between two looks at how much was recorded."""
 FLUSH_SECONDS = 5.0

@@ -50,7 +50,7 @@ _log = structlog.get_logger()
 READ_CHANNEL_MESSAGES = 8192
 """Messages read ahead if the spec does not say."""
 FENCED_REST_SECONDS = 0.1
-"""Until then whoever fenced us has the machine to itself, if it is here too: to close and remove files can wait."""
+"""Delay of the tear-down: if the successor runs on this machine, closing files must not compete with its start."""
 TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 """Makes a recovery log ours, and returns what keeps its hints."""
 
@@ -495,7 +495,9 @@ class PrimaryAttempt:
                     await asyncio.sleep(FENCED_REST_SECONDS)
                 await self._references.wait_none()
         except TimeoutError:
-            _log.error("shard.still_held", shard=self._shard.id, waited_seconds=timeout)
+            _log.error(
+                "shard.references_not_released", shard=self._shard.id, waited_seconds=timeout
+            )
         finally:
             if worker is not None:
                 # Queued even if the thread is stuck, so that a callback which does return leaves

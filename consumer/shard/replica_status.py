@@ -144,7 +144,7 @@ async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
     again, it would fence its successor, which would restore, and so on.
 
     Raises:
-        AssignmentLostError: it is gone, or was made anew.
+        AssignmentLostError: it is gone, or was replaced.
     """
     observed = assignment.kv
     result = await etcd.get_range(observed.key)

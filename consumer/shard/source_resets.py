@@ -125,7 +125,7 @@ class SourceResets:
             if journal in journals:
                 unchanged = Compare.mod_revision(kv.key, kv.mod_revision)
                 await self._etcd.txn((unchanged,), (Delete(kv.key),))
-                _log.info("source_reset.off_file", shard=shard_id, journal=journal)
+                _log.info("source_reset.deleted", shard=shard_id, journal=journal)
 
     async def _get(self, shard_id: str, journal: str) -> KeyValue | None:
         found = await self._etcd.get_range(self._key(shard_id, journal))

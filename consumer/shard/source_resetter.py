@@ -147,7 +147,7 @@ class SourceResetter:
             return _refused(ResetSourceStatus.RESET_SOURCE_STATUS_CHANGED)
         message.revision = result.header.revision
         _log.info(
-            "source_reset.on_file",
+            "source_reset.stored",
             shard=spec.id,
             journal=request.journal,
             offset=message.offset,

@@ -156,7 +156,7 @@ class Sources:
             await self._resets.drop(self._shard.id, self._settled)
         except EtcdError as error:
             # The record stays in etcd: the checkpoint shows that it was applied.
-            _log.warning("source_reset.not_dropped", shard=self._shard.id, cause=str(error))
+            _log.warning("source_reset.delete_failed", shard=self._shard.id, cause=str(error))
 
     async def _look(self, journal: str) -> bool:
         """Let a guard check where reading begins; False if no broker can describe the journal."""
@@ -165,13 +165,15 @@ class Sources:
         pause = Backoff(max_seconds=HEAD_PAUSE_SECONDS_MAX)
         while present is None or not guard.look(present, self._clock.monotonic_seconds()):
             if present is not None:
-                _log.warning("source.behind", journal=journal, write_head=present.write_head)
+                _log.warning(
+                    "source.write_head_behind", journal=journal, write_head=present.write_head
+                )
                 await pause.sleep()
             try:
                 async with asyncio.timeout(LOOK_SECONDS_MAX):
                     present = await self._journals.present(journal)
             except (ConsumerError, TimeoutError) as error:
-                _log.info("source.not_looked_at", journal=journal, cause=str(error))
+                _log.info("source.not_checked", journal=journal, cause=str(error))
                 return False
         return True
 

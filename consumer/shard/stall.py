@@ -4,8 +4,8 @@
                                             ─► stalled, after `stall_seconds`
     something moves, or there is no work    ─► fine: a transaction that waits for its time has none
 
-A primary may be assigned, healthy by every heartbeat, and yet stand still: a callback that waits for ever, a lock that
-nobody releases, a query without an end. Only its lack of progress tells.
+A primary may be assigned, healthy by every heartbeat, and yet stalled: a callback that waits for ever, a lock that is
+never released, a query without an end. Only its lack of progress shows that.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class StallWatch:
             fqn: For metrics.
             assignment: Returns our assignment as last observed.
             sources: Returns the journals that the shard reads now.
-            say_stalled: Called with a description once it stands still.
+            say_stalled: Called with a description once it is stalled.
             say_moving: Called when it moves again.
         """
         self._attempt = attempt
@@ -123,10 +123,14 @@ class StallWatch:
         """Delete our assignment, so that the shard is placed again; each look retries while etcd does not answer."""
         if self._silent:
             # The primary's appends wait for the broker, too, and would on any other member.
-            _log.warning("shard.not_given_up", shard=self._shard_id, cause=_no_broker(self._silent))
+            _log.warning(
+                "shard.stalled_assignment_kept",
+                shard=self._shard_id,
+                cause=_no_broker(self._silent),
+            )
             return
         kv = self._assignment().kv
-        _log.warning("shard.gives_up", shard=self._shard_id)
+        _log.warning("shard.stalled_assignment_deleted", shard=self._shard_id)
         gift = TxnCheckpoint(
             (Compare.create_revision(kv.key, kv.create_revision),), (Delete(kv.key),)
         )
@@ -140,7 +144,7 @@ class StallWatch:
         try:
             await self._environment.etcd.txn(gift.compares, operations)
         except EtcdError as error:
-            _log.warning("shard.not_given_up", shard=self._shard_id, cause=str(error))
+            _log.warning("shard.stalled_assignment_kept", shard=self._shard_id, cause=str(error))
 
 
 def description(stall: Stall, stack: str, *, silent: Sequence[str] = ()) -> str:

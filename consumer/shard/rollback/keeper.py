@@ -7,7 +7,7 @@
                                                                                    and, late, once more;
                                                                                    drop what is superseded
 
-Of a producer, the first append into a journal and the first commit wait, for one write to etcd; nothing else does. An
+A producer's first append into a journal and its first commit wait for one write to etcd; nothing else does. An
 attempt's first producer does not wait for journals that former ones had on file, if it could `foresee` them: it puts
 its own rollbacks for them on file while the shard is still being fenced and restored.
 """
@@ -53,7 +53,7 @@ from broadsheet.consumer.shard.rollback.records import RollbackRecords
 AGED_SECONDS = PRUNE_HORIZON_SECONDS / 2
 """Intents of before are looked for in their journals: half of the time for which readers surely remember them."""
 UNDO_REST_SECONDS = 0.1
-"""Time before the first undoing: until then, who was waiting for a primary has the journals to itself."""
+"""Delay of the first undo, so that it does not compete with clients that were waiting for a primary."""
 _log = structlog.get_logger()
 
 # Search a journal for an append whose outcome was never learned.
@@ -93,7 +93,7 @@ async def last_landed(
     is none.
 
     A journal with no more content than may be read is read whole, so that it does not matter whether the producer's
-    clock was right. Of others, what is older than the rollback is passed over.
+    clock was right. Of longer journals, content older than the rollback is skipped.
 
     Args:
         journals: Reads.
@@ -101,7 +101,7 @@ async def last_landed(
         bytes_max: How much is read at most.
 
     Returns:
-        None if nobody can tell: content of that time is gone, or there is too much of it.
+        None if that is unknown: content of that time is gone, or there is too much of it.
 
     Raises:
         ConsumerError: the journal cannot be read now.
@@ -165,7 +165,7 @@ class _Keeping:
     """Of former producers."""
     rollbacks: list[Rollback] = field(default_factory=list)
     unknown: list[Rollback] = field(default_factory=list)
-    """To be dropped, since nobody can tell up to where their producers committed."""
+    """To be dropped, because the last commits of their producers cannot be determined."""
     unused: list[Rollback] = field(default_factory=list)
     """Foreseen, and to be dropped."""
     gone: list[Rollback] = field(default_factory=list)

@@ -285,7 +285,9 @@ async def test_stall_for_lack_of_a_broker_is_told_but_not_handed_over(
         await eventually(
             lambda: host.says(SHARD, ReplicaStatus.FAILED, "STALLED", f"no broker serves {SOURCE}")
         )
-        await eventually(lambda: [log["event"] for log in logs].count("shard.not_given_up") > 1)
+        await eventually(
+            lambda: [log["event"] for log in logs].count("shard.stalled_assignment_kept") > 1
+        )
     assert len(host.key_space.assignments) == 1
     assert len(application.stores) == 1
     await shard.stop(grace_seconds=0)

@@ -33,7 +33,6 @@ class TurnFuture(Future[ResultT], Generic[ResultT]):
     """
 
     def __init__(self) -> None:
-        """Create one of an append that is not on its way yet."""
         super().__init__()
         self.turn: AppendToken | None = None
         """The append; None before it is sent, and if it is not sent in turn."""

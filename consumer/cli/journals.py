@@ -227,7 +227,7 @@ def verify_journals(
 @click.option("--purge", metavar="ID", help="Remove this entry for ever instead.")
 @connection_options
 def quarantined(connection: Connection, purge: str | None) -> None:
-    """List what the broker did not know and moved aside.
+    """List unknown entries that the broker moved to quarantine.
 
     To put an entry back, stop the broker and run it once with --restore-quarantined ID.
 

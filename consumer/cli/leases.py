@@ -381,7 +381,7 @@ def leases() -> None:
 )
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 def list_leases(store: str, owner: str | None, watch_seconds: float | None, output: str) -> None:
-    """List leases: who holds them, and how far their shards are processed.
+    """List leases with their owners and checkpoints.
 
     \b
     Examples:

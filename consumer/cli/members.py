@@ -39,7 +39,7 @@ def members() -> None:
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def list_members(connection: Connection, output: str) -> None:
-    """Show each member, what it holds, and whether it takes more.
+    """List each member, its replicas, and whether it accepts more.
 
     STATE is ready, cordoned or leaving.
 

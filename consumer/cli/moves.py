@@ -37,9 +37,9 @@ COLUMNS = ["TIME", "SHARD", "MOVE", "MEMBER", "SLOT", "REASON", "PLAN", "ACTOR"]
 def list_moves(
     connection: Connection, shard: str, member: str, since: str, last: int, output: str
 ) -> None:
-    """Show what was done to replicas: of SHARD, or of all.
+    """Show the moves of replicas: of SHARD, or of all.
 
-    Oldest first, as far back as the ledger goes. A replica that went with its member's lease is not in it; what
+    Oldest first, from the beginning of the move log. A replica that ended with its member's lease is not in it; what
     followed from that is.
 
     \b

@@ -98,7 +98,7 @@ def plan(
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def explain(connection: Connection, shard: str, output: str) -> None:
-    """Say why a shard is where it is, and what it waits for.
+    """Explain a shard's placement, and what it waits for.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ from broadsheet.consumer.protocol.recovery_pb2 import FragmentTally, HintsSummar
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def prune_shards(connection: Connection, dry_run: bool, delay: str, output: str) -> None:
-    """Remove what no recovery needs from recovery logs.
+    """Remove fragments that no recovery needs from recovery logs.
 
     The hints of all shards of the cluster, backups too, say what is needed; there is nothing to select. What is in
     doubt stays. What a prune finds dead for the first time waits for --delay, so run it regularly; a dry run does not
@@ -88,9 +88,9 @@ def prune_shards(connection: Connection, dry_run: bool, delay: str, output: str)
 def rewind_shard(
     connection: Connection, shard: str, backup: int, dry_run: bool, force: bool, output: str
 ) -> None:
-    """Have a shard recover from a backup of its hints.
+    """Make a shard recover from a backup of its hints.
 
-    For a shard whose primary hints lead nowhere. The backup and the primary hints change places, so the same command
+    For a shard whose primary hints are unusable. The backup and the primary hints change places, so the same command
     again undoes it. Hints that cannot be read are set aside.
 
     \b

@@ -45,7 +45,7 @@ HEAD = "head"
 def reset_source(
     connection: Connection, shard: str, selector: str, journal: str, to_offset: str, yes: bool
 ) -> None:
-    """Have a shard go on in a source that was replaced.
+    """Make a shard continue in a source that was replaced.
 
     For a shard that failed because a source does not hold what the shard has read of it: a journal that was deleted and
     applied again, or that has lost its end. A source that does hold it is left as it is. Messages that the shard has

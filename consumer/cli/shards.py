@@ -175,7 +175,7 @@ def apply_shards(
 def stat_shard(
     connection: Connection, shard: str, read_through: tuple[str, ...], timeout: float, output: str
 ) -> None:
-    """Ask a shard's primary how far it has come.
+    """Show the progress of a shard, as its primary reports it.
 
     \b
     Examples:

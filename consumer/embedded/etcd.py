@@ -330,7 +330,6 @@ class EmbeddedEtcd:
         tls: EtcdServerTls | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        """See `EmbeddedEtcdProcess`."""
         self._process = EmbeddedEtcdProcess(
             data_dir, binary, listen=listen, tls=tls, arguments=arguments
         )

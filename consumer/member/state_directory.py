@@ -32,10 +32,12 @@ def default_parent() -> Path:
 
 
 class StateDirectory:
-    """A private directory of this process, below `parent`. A context manager; everything blocks on the disk."""
+    """A private directory of this process, below `parent`. A context manager; everything blocks on the disk.
+
+    The parent should be on the fastest disk of the machine.
+    """
 
     def __init__(self, parent: Path) -> None:
-        """Set the parent; it should be on the fastest disk of the machine."""
         self._parent = parent
         self._descriptor = -1
         self.path = parent

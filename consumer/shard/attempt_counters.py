@@ -26,7 +26,6 @@ class AttemptCounters:
     """Counters of one attempt; implements `broadsheet.consumer.shard.transaction_loop.TxnObserver`."""
 
     def __init__(self, shard: Shard, progress: Progress, metrics: ShardMetrics) -> None:
-        """Take where to tell."""
         self._shard = shard
         self._progress = progress
         self._metrics = metrics

@@ -47,7 +47,6 @@ class HintKeeper:
         assignment: AssignmentSource,
         environment: ShardEnvironment,
     ) -> None:
-        """Take what was recovered from, and what records now."""
         self._recorder = recorder
         self._recovered = recovered
         self._spec = spec

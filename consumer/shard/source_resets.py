@@ -82,7 +82,6 @@ class SourceResets:
     """Reads and writes the resets of one cluster root."""
 
     def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
-        """Bind to a root."""
         self._etcd = etcd
         self._prefix = keys.prefix + b"source-resets/"
 

@@ -58,7 +58,6 @@ class SourceResetter:
     """Plans and requests resets below one cluster root."""
 
     def __init__(self, etcd: Etcd, journals: JournalClient, keys: Keys) -> None:
-        """Take what it reads and writes."""
         self._etcd = etcd
         self._journals = journals
         self._keys = keys

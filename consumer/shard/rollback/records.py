@@ -38,7 +38,6 @@ class RollbackRecords:
     """Reads and writes the rollback records of one cluster root."""
 
     def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
-        """Bind to a root."""
         self._etcd = etcd
         self._prefix = keys.prefix + b"rollbacks/"
 

@@ -1,4 +1,4 @@
-"""`python -m broadsheet.consumer.simulation`: run seeds, and show those that fail."""
+"""Command line of the simulator, `python -m broadsheet.consumer.simulation`: runs seeds, and shows those that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application that is simulated: it notes the number of each input in its state, and publishes it."""
+"""The simulated application, which records each input's number in its state and publishes it."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ BROKEN_ON_PURPOSE = "the application is broken on purpose"
 
 
 class FaultSwitch(Protocol):
-    """What may be the matter with an application."""
+    """The switch of an application's injected fault."""
 
     @property
     def application_fails(self) -> bool:
-        """Whether the next message is too much for it."""
+        """Return whether the application raises at the next message."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NumberKeeper:
-    """Implements `broadsheet.consumer.application.Application`."""
+    """Records and publishes the numbers of inputs. Implements `broadsheet.consumer.application.Application`."""
 
     open_store: Callable[[Shard], NumberStore]
     witness: HistoryChecker
     whims: FaultSwitch
 
     def new_store(self, shard: Shard) -> NumberStore:
-        """Open the store that the run has."""
+        """Open the run's store."""
         return self.open_store(shard)
 
     def message_type(self, journal_spec: JournalSpec) -> MessageType:
-        """JSON lines."""
+        """Return JSON lines."""
         del journal_spec
         return JsonType()
 
     def consume_message(
         self, shard: Shard, store: NumberStore, envelope: Envelope, publisher: Publisher
     ) -> None:
-        """Note the number, and publish it."""
+        """Record the number, and publish it."""
         del shard
         if self.whims.application_fails:
             raise RuntimeError(BROKEN_ON_PURPOSE)
@@ -63,4 +63,4 @@ class NumberKeeper:
             publisher.publish_uncommitted(MappedJournal(output, NDJSON), {"id": number}, JsonType())
 
     def finalize_txn(self, shard: Shard, store: NumberStore, publisher: Publisher) -> None:
-        """Nothing is buffered."""
+        """Do nothing, because nothing is buffered."""

@@ -1,8 +1,8 @@
-"""A journal broker in memory: every journal is one open fragment, and judged by the embedded broker's own rules.
+"""A journal broker in memory: each journal is one open fragment, under the embedded broker's own rules.
 
-It passes the suite that the embedded broker passes (`tests/contract/test_journal_contract.py`), through the real
-client. What can go wrong on the way to it is put in front of it (`broadsheet.consumer.simulation.channels`); what goes
-wrong with it is said here: it stops, it serves nobody, it loses registers.
+It passes the embedded broker's suite (`tests/contract/test_journal_contract.py`), through the real client. Faults of
+the network are injected in front of it (`broadsheet.consumer.simulation.channels`); faults of the broker are injected
+here: it stops, refuses every call, or loses registers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 from broadsheet.consumer.protocol.labels import expand_prefix, matches
 
 TURN_SECONDS_MAX = 1.0
-"""Longest wait of an append for those that it comes after."""
+"""Longest wait of an append for its predecessors."""
 
 
 @dataclass(slots=True)
 class MemoryJournal:
-    """One journal."""
+    """A journal: its content, registers and waiters."""
 
     spec: JournalSpec
     create_revision: int
@@ -60,26 +60,26 @@ class MemoryJournal:
 
     @property
     def head(self) -> int:
-        """The write head, bytes."""
+        """Offset of the write head, bytes."""
         return len(self.content)
 
     def position(self) -> JournalEnd:
-        """Return what an append is judged against."""
+        """Return the position that an append is checked against."""
         return JournalEnd(self.head, self.registers, unconfirmed=False)
 
     def fragment(self, begin: int, end: int) -> Fragment:
-        """Return bytes of it as clients see them."""
+        """Return the fragment that clients see."""
         codec = CompressionCodec.NONE
         return Fragment(journal=self.spec.name, begin=begin, end=end, compression_codec=codec)
 
     async def changed(self) -> None:
-        """Wait until it is appended to, or deleted."""
+        """Wait until the journal is appended to or deleted."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
     def notify(self) -> None:
-        """Wake those who wait."""
+        """Wake the waiters."""
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.set_result(None)
@@ -87,7 +87,7 @@ class MemoryJournal:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What a journal was extended by."""
+    """The content of one append to a journal."""
 
     journal: str
     begin: int
@@ -95,24 +95,24 @@ class Appended:
 
 
 class MemoryBroker:
-    """Serves all journals there are."""
+    """A broker that serves all journals of a run."""
 
     def __init__(self) -> None:
         self.journals: dict[str, MemoryJournal] = {}
         self.observers: list[Callable[[Appended], None]] = []
-        """Called with each append, before anyone else can see it."""
+        """Called with each append, before anything else can see it."""
         self.refuses: Status.ValueType = Status.OK
-        """While it is not OK, every append and read is answered with it."""
+        """Status that answers every append and read while it is not OK."""
         self.turns = AppendOrder(wait_seconds_max=TURN_SECONDS_MAX)
         self._revision = 1
 
     def header(self) -> Header:
-        """Return what goes with every answer."""
+        """Return the header of every answer."""
         etcd = Header.Etcd(cluster_id=1, member_id=1, revision=self._revision, raft_term=1)
         return Header(route=Route(primary=-1), etcd=etcd)
 
     def create(self, *specs: JournalSpec) -> None:
-        """Create journals, whether they exist or not."""
+        """Create journals, or update existing ones."""
         self.apply([ApplyRequest.Change(upsert=spec, expect_mod_revision=-1) for spec in specs])
 
     # -- the service
@@ -135,7 +135,7 @@ class MemoryBroker:
         )
 
     def apply(self, changes: Sequence[ApplyRequest.Change]) -> ApplyResponse:
-        """Make all changes or none."""
+        """Apply all changes or none."""
         for change in changes:
             held = self.journals.get(change.upsert.name or change.delete)
             revision = held.mod_revision if held is not None else 0
@@ -150,7 +150,7 @@ class MemoryBroker:
         return ApplyResponse(header=self.header())
 
     def append(self, request: AppendRequest, content: bytes) -> AppendResponse:
-        """Append all of `content`, or say why not."""
+        """Append all of `content`, or return the reason why not."""
         journal = self._journal_of(request.journal)
         if isinstance(journal, MemoryJournal):
             status = refusal(request, journal.spec, journal.position())
@@ -175,10 +175,10 @@ class MemoryBroker:
         return response
 
     async def append_in_turn(self, request: AppendStreamRequest.Append) -> AppendResponse:
-        """Do the same when it is its turn.
+        """Append after the predecessors have succeeded.
 
         Raises:
-            RpcFault: what it comes after did not succeed.
+            RpcFault: a predecessor did not succeed.
         """
         with self.turns.turn(request.name, request.after) as turn:
             await turn.wait()
@@ -187,7 +187,7 @@ class MemoryBroker:
         return response
 
     def open_read(self, request: ReadRequest) -> MemoryRead | ReadResponse:
-        """Return a read, or the one message that refuses it."""
+        """Return a read, or the message that refuses it."""
         journal = self._journal_of(request.journal)
         if not isinstance(journal, MemoryJournal):
             return ReadResponse(status=journal, header=self.header())
@@ -196,7 +196,7 @@ class MemoryBroker:
         return MemoryRead(journal, request, self.header())
 
     def lose_registers(self, name: str) -> None:
-        """Forget a journal's registers, as no broker should."""
+        """Lose a journal's registers, which no broker should do."""
         self.journals[name].registers = LabelSet()
 
     def _journal_of(self, name: str) -> MemoryJournal | Status.ValueType:
@@ -230,7 +230,7 @@ class MemoryBroker:
 
 
 class MemoryRead:
-    """One read on its way through a journal: metadata, then all bytes that there are, then the next."""
+    """A read's progress through a journal: metadata, then all bytes present, then new ones."""
 
     def __init__(self, journal: MemoryJournal, request: ReadRequest, header: Header) -> None:
         self._journal = journal
@@ -241,7 +241,7 @@ class MemoryRead:
         self._over = False
 
     async def next(self, chunk_bytes_max: int) -> ReadResponse | ReadChunk | None:
-        """Return the next message, waiting for it if the read blocks; None at the end."""
+        """Return the next message, after waiting for it if the read blocks; None at the end."""
         while not self._is_over():
             if self._offset < self._described_to:
                 return self._chunk(chunk_bytes_max)

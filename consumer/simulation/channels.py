@@ -1,10 +1,10 @@
-"""One process's way to the journal broker, with everything that can go wrong on it; the real client runs on top.
+"""A process's faulty network link to the journal broker, under the real client.
 
     append ──all of it──► (delay, or lost) ──► the broker appends ──answer──► (delay, or lost) ──► the client
-       └── the connection breaks after `IMPATIENCE_SECONDS`: what was sent may still be appended, much later
+       └── the connection breaks after `IMPATIENCE_SECONDS`: content already sent may still be appended, much later
 
-Calls look like those of gRPC: what the client writes and reads, and the errors that it meets. Messages travel outside
-of the process: one that stands still has already sent what it sent.
+Calls look like those of gRPC: their messages and their errors. Messages travel outside of the process, so the messages
+of a paused process still arrive.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 from broadsheet.consumer.simulation.broker import MemoryBroker, MemoryRead
 
 if TYPE_CHECKING:
-    # The generated stubs know this class when types are checked only.
+    # The generated stubs define this class only for type checking.
     from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 T = TypeVar("T")
 
 IMPATIENCE_SECONDS: Final = 2.0
-"""A connection on which nothing moves for so long breaks; real ones take their time, and tell as little."""
+"""Time after which a connection without traffic breaks; real ones take long too, and report as little."""
 CHUNK_BYTES: Final = (64, 512, 1 << 16)
-"""Content of one message of a read at most: small ones cut frames in the middle."""
+"""Largest content of a read's message; small, so that frames are cut in the middle."""
 
 
 def rpc_error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    """Return what a call of gRPC raises."""
+    """Return an error as a gRPC call raises it."""
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stub:
-    """The methods that carry no content."""
+    """A stub of the methods that carry no content."""
 
     List: Callable[..., ListCall]
     Apply: Callable[..., Awaitable[ApplyResponse]]
@@ -67,21 +67,21 @@ class SimulatedChannels:
         """Connect.
 
         Args:
-            broker: What answers.
-            link: What is in between.
+            broker: The broker that answers.
+            link: The link between both.
         """
         self.default_endpoint = "http://simulated:80"
         self.closed = False
         self._wire = _Wire(broker, link)
 
     def channel(self, endpoint: str = "") -> grpc.aio.Channel:
-        """There is none: services other than the journal's are not simulated."""
+        """Refuse, because only the journal service is simulated."""
         raise AssertionError("a simulated process asked for a gRPC channel")
 
     def stub(self, endpoint: str = "") -> JournalAsyncStub:
-        """Return the methods that carry no content."""
+        """Return the stub of methods that carry no content."""
         stub = _Stub(self._list, self._apply)
-        # It has the methods of the generated class that are used.
+        # It has those methods of the generated class that are used.
         return cast("JournalAsyncStub", stub)
 
     def bulk(self, endpoint: str = "") -> BulkStub:
@@ -95,21 +95,21 @@ class SimulatedChannels:
         """Nothing is ever closed for being idle."""
 
     def state(self, endpoint: str) -> grpc.ChannelConnectivity | None:
-        """It seems to be there, until something is sent."""
+        """Return READY, because only sending reveals a broken link."""
         return grpc.ChannelConnectivity.READY
 
     async def reconnected(self, endpoint: str = "") -> None:
-        """It seems to be connected all the time."""
+        """Wait for ever, because the link always seems connected."""
         await asyncio.Event().wait()
 
     async def renew(self, endpoint: str = "") -> None:
-        """There is no connection that could be silent for good."""
+        """Do nothing, because no connection can be silently dead."""
 
     async def sweep(self) -> None:
         """Nothing is ever closed for being idle."""
 
     async def close(self) -> None:
-        """Take no note of what comes."""
+        """Ignore later messages."""
         self.closed = True
 
     def _list(self, request: ListRequest, **_: object) -> ListCall:
@@ -120,7 +120,7 @@ class SimulatedChannels:
 
 
 class _Wire:
-    """Carries what calls say, and what they are told."""
+    """Carries the requests and answers of calls."""
 
     def __init__(self, broker: MemoryBroker, link: Link) -> None:
         self.link = link
@@ -128,21 +128,21 @@ class _Wire:
         self._serving: set[asyncio.Task[AppendResponse]] = set()
 
     async def check(self) -> None:
-        """Fail soon if nobody listens."""
+        """Fail soon if the broker is unreachable."""
         if self.link.cut and self.link.refuses:
             await asyncio.sleep(self.link.latency_seconds[1])
             detail = "failed to connect to all addresses; connection refused"
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, detail)
 
     async def ask(self, action: Callable[[MemoryBroker], T]) -> T:
-        """Have the broker do something, and return what it says."""
+        """Send a request to the broker, and return its answer."""
         await self.check()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._send(lambda: self._answer(action(self._broker), answer))
         return await self._answered(answer)
 
     async def _answered(self, answer: asyncio.Future[T]) -> T:
-        """Return the answer, unless the connection breaks before."""
+        """Return the answer, unless the connection breaks first."""
         breaks = self.link.breaks
         try:
             async with asyncio.timeout(IMPATIENCE_SECONDS):
@@ -154,14 +154,14 @@ class _Wire:
         return response
 
     async def ask_in_turn(self, request: AppendStreamRequest.Append) -> AppendResponse:
-        """Have the broker append when it is its turn, and return what it says."""
+        """Send an append with predecessors to the broker, and return its answer."""
         await self.check()
         answer: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
         self._send(lambda: self._serve(request, answer))
         return await self._answered(answer)
 
     async def travel(self) -> None:
-        """Wait as long as the next message of a stream travels; a stream loses nothing but itself."""
+        """Wait for the latency of a stream's next message; a stream loses no single message, it can only break."""
         breaks = self.link.breaks
         seconds = self.link.travel_seconds()
         await asyncio.sleep(IMPATIENCE_SECONDS if seconds is None else seconds)
@@ -170,13 +170,13 @@ class _Wire:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
 
     def open_read(self, request: ReadRequest) -> MemoryRead | ReadResponse:
-        """Begin a read at the broker."""
+        """Start a read at the broker."""
         return self._broker.open_read(request)
 
     def _serve(
         self, request: AppendStreamRequest.Append, answer: asyncio.Future[AppendResponse]
     ) -> None:
-        # The broker's: it goes on if the client is gone, as one does whose end was not noticed yet.
+        # The broker's read goes on after the client is gone, as one does whose end was not noticed yet.
         serving = self._broker.append_in_turn(request)
         task = asyncio.ensure_future(serving)  # noqa: TID251 - a task of no process; kept until done
         self._serving.add(task)
@@ -208,12 +208,12 @@ class _Wire:
             if not self.link.cut:
                 arrive()
 
-        # Outside of any process: the network does not stop with those who use it.
+        # Outside of any process, because the network does not stop with a process that uses it.
         asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())
 
 
 class AppendCall:
-    """An Append: its messages go out together with the last one."""
+    """A call of Append, whose messages are sent together with the last one."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
@@ -222,7 +222,7 @@ class AppendCall:
         self._committed = False
 
     async def write(self, message: AppendRequest | bytes) -> None:
-        """Send a message; one that nobody listens to was not sent, the commit least of all."""
+        """Send a message; on a broken connection it fails, and the append is not committed."""
         await self._wire.check()
         if isinstance(message, bytes):
             content = append_content(message)
@@ -237,7 +237,7 @@ class AppendCall:
         """Half-close."""
 
     def cancel(self) -> bool:
-        """Take no interest in the answer; what was sent is sent."""
+        """Ignore the answer; messages already sent still arrive."""
         return True
 
     def __await__(self) -> Generator[Any, None, AppendResponse]:
@@ -253,7 +253,7 @@ class AppendCall:
 
 
 class _Starter:
-    """Sends appends in one message each. A stream of them would fail them together: here each has its own fate."""
+    """Starts appends in one message each. Unlike on a shared stream, each one fails or succeeds independently."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
@@ -265,24 +265,24 @@ class _Starter:
         *,
         timeout_seconds: float,
     ) -> WholeAppendCall:
-        """Send it once it is awaited."""
+        """Return a call that is sent once it is awaited."""
         del timeout_seconds
         append.content = b"".join(content)
         return WholeAppendCall(self._wire, append)
 
 
 class WholeAppendCall:
-    """An append in one message, in turn if it says so."""
+    """A call of an append in one message, after its predecessors if it names any."""
 
     def __init__(self, wire: _Wire, append: AppendStreamRequest.Append) -> None:
         self._wire = wire
         self._request = append
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Nobody keeps anything open for it."""
+        """Do nothing, because no resource is held for the call."""
 
     def cancel(self) -> bool:
-        """Take no interest in the answer; what was sent is sent."""
+        """Ignore the answer; messages already sent still arrive."""
         return True
 
     def __await__(self) -> Generator[Any, None, AppendResponse]:
@@ -290,7 +290,7 @@ class WholeAppendCall:
 
 
 class ReadCall:
-    """A Read."""
+    """A call of Read."""
 
     def __init__(self, wire: _Wire, request: ReadRequest) -> None:
         self._wire = wire
@@ -316,7 +316,7 @@ class ReadCall:
         return await self._arrived(await self._read.next(chunk_bytes_max))
 
     def cancel(self) -> bool:
-        """Read no more."""
+        """Stop reading."""
         self._over = True
         return True
 
@@ -331,7 +331,7 @@ class ReadCall:
 
 
 class ListCall:
-    """A List of now; watches are not simulated."""
+    """A call of List for the current journals; watches are not simulated."""
 
     def __init__(self, wire: _Wire, request: ListRequest) -> None:
         assert not request.watch, "a simulated process watches the listing"
@@ -351,6 +351,6 @@ class ListCall:
         return response
 
     def cancel(self) -> bool:
-        """Read no more."""
+        """Stop reading."""
         self._over = True
         return True

@@ -1,7 +1,7 @@
-"""A simulated cluster of one shard: a broker, an etcd, a table, members, and what an allocator would do.
+"""A simulated cluster of one shard: a broker, an etcd, a table, members, and assignments.
 
-Unlike an allocator, it promotes whom it likes: a standby that is far behind, a member that never heard of the shard, a
-process that stands still.
+Unlike an allocator, it promotes arbitrary members: a standby that is far behind, a member that has never seen the
+shard, a paused process.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from broadsheet.consumer.simulation.stores import FaultyTable, FencedRowStore, R
 ROOT: Final = "/simulated"
 SHARD: Final = ItemId("shard-1")
 LEASE_SECONDS: Final = 1_000_000
-"""Leases end when the run says so."""
+"""Lease time, which is so long because the run ends leases explicitly."""
 LOOK_SECONDS: Final = (0.05, 1.0)
-"""Between two looks at what is assigned."""
+"""Time between two checks of the assignments."""
 
 CONFIG: Final = ShardConfig(
     stop_grace_seconds=2.0,
@@ -60,11 +60,13 @@ CONFIG: Final = ShardConfig(
     hints_bytes=4000,
     rollback_again_seconds=40.0,
 )
-"""Everything happens often; a former producer is undone again when whatever was late has come."""
+"""Configuration in which everything happens often; former producers are rolled back again once late messages have
+arrived.
+"""
 
 
 class ConsumerCluster:
-    """Everything there is in one run."""
+    """The broker, etcd, table and members of one run."""
 
     def __init__(
         self,
@@ -76,15 +78,15 @@ class ConsumerCluster:
         witness: HistoryChecker,
         directory: Path,
     ) -> None:
-        """Set up journals and the shard, and nobody who serves it.
+        """Create the journals and the shard, without members.
 
         Args:
-            seed: Of everything drawn here.
-            scenario: Shapes and bounds.
-            group: Where members run.
-            trace: Where to tell what happens.
-            witness: Sees everything.
-            directory: For members' files.
+            seed: Seed of everything drawn here.
+            scenario: Shapes and bounds of the run.
+            group: Task group of the members.
+            trace: Receives the events.
+            witness: Checks the history of the run.
+            directory: Holds members' files.
         """
         self.seed = seed
         self.scenario = scenario
@@ -97,7 +99,7 @@ class ConsumerCluster:
         self.broker.observers.append(witness.on_appended)
         self.table = Table(lambda _, state: witness.on_durable(state))
         self.members: list[SimulatedConsumer] = []
-        """All that ever were, oldest first."""
+        """All members of the run, oldest first."""
         self.application_fails = False
         self.recorded = self.random.random() < scenario.recorded
         self.piecewise = self.random.random() < scenario.piecewise
@@ -126,7 +128,7 @@ class ConsumerCluster:
         """Draw a number of a range."""
         return self.random.randint(*bounds)
 
-    # -- what an operator does
+    # -- the operator's part
 
     def put_spec(self) -> None:
         """Write the shard's spec, with other durations each time."""
@@ -170,10 +172,10 @@ class ConsumerCluster:
         )
         return member
 
-    # -- what an allocator does
+    # -- the allocator's part
 
     async def allocate(self) -> None:
-        """See to it that somebody is assigned, for ever."""
+        """Keep the shard assigned to some member, for ever."""
         while True:
             self._bury()
             while len(self._present()) < self._members_wanted:
@@ -189,7 +191,7 @@ class ConsumerCluster:
         return None
 
     def promote(self, member: SimulatedConsumer) -> None:
-        """Make a member the primary, in place of another, in one step."""
+        """Make a member the primary in place of another, in one etcd transaction."""
         operations: list[Operation] = []
         value = b""
         for (member_id, slot), kv in self._slots().items():
@@ -199,21 +201,23 @@ class ConsumerCluster:
                 value = kv.value
         key = self._keys.assignment(SHARD, member.member_id, 0)
         if Delete(key) in operations:
-            self._write(*operations)  # The same key again: etcd writes a key once in a step.
+            self._write(
+                *operations
+            )  # The same key again, because etcd writes a key only once in a transaction.
             operations, value = [], b""
         self._write(*operations, Put(key, value, lease=member.lease))
 
     def revoke(self, member: SimulatedConsumer) -> None:
-        """End a member's lease; it has another one for what is assigned to it next."""
+        """End a member's lease; it gets another one for later assignments."""
         self.etcd.revoke(member.lease)
         member.lease = self.etcd.grant(LEASE_SECONDS)
 
     def candidates(self) -> list[SimulatedConsumer]:
-        """Return members that may be given something: also some that stand still, for a while."""
+        """Return members that may get assignments; for a while these include paused ones."""
         return [member for member in self._present() if not member.killed]
 
     def shut_down(self) -> None:
-        """End the run: every process goes on, reaches nothing, and is cancelled."""
+        """End the run: every process is resumed, cut off, and cancelled."""
         self.etcd.observers.clear()
         self.broker.observers.clear()
         self.etcd.close()
@@ -224,7 +228,7 @@ class ConsumerCluster:
         self._group.stop()
 
     def _bury(self) -> None:
-        """Let everybody know, after a while, of who was killed."""
+        """Make the death of a killed member known, after a while."""
         for member in self.members:
             if member.killed and member.process.stopped and not member.is_gone:
                 member.is_gone = True
@@ -260,7 +264,7 @@ class ConsumerCluster:
         return next(member for member in self.members if member.member_id == member_id)
 
     def _slots(self) -> dict[tuple[MemberId, int], KeyValue]:
-        """Return the shard's assignments by member and slot, as etcd has them."""
+        """Return the shard's assignments in etcd, by member and slot."""
         prefix = self._keys.assignments_of(SHARD)
         found: dict[tuple[MemberId, int], KeyValue] = {}
         for key, kv in self.etcd.store.kvs.items():
@@ -273,7 +277,7 @@ class ConsumerCluster:
     def _write(self, *operations: Operation) -> None:
         self.etcd.perform((), operations, author="allocator")
 
-    # -- what members run
+    # -- the members' part
 
     def _new_application(self, to_table: Link) -> NumberKeeper:
         return NumberKeeper(partial(self._open_store, to_table), self.witness, self)

@@ -1,4 +1,4 @@
-"""What happens to a simulated shard, one thing at a time, drawn from its seed."""
+"""Injects faults into a simulated shard, one at a time, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from broadsheet.consumer.simulation.scenario import Fault
 LOSS_MAX: Final = 0.35
 LATE_MAX: Final = 0.25
 HISTORY_KEPT_MAX: Final = 10
-"""Revisions that a compaction spares at most."""
+"""Most revisions that a compaction keeps."""
 RESTART_SECONDS_MAX: Final = 3.0
 IDLE_SECONDS: Final = 4.0
-"""A process that has not done the steps by then after which it is to be killed, is killed now."""
+"""Time after which an idle process is killed, even if it has not done the drawn number of steps."""
 _REFUSALS: Final = (
     Status.NO_JOURNAL_PRIMARY_BROKER,
     Status.INSUFFICIENT_JOURNAL_BROKERS,
@@ -29,7 +29,7 @@ _REFUSALS: Final = (
 
 
 class ShardFaults:
-    """Draws what happens next, does it, and undoes all that can be undone."""
+    """Draws and injects faults, and undoes those that pass."""
 
     def __init__(self, cluster: ConsumerCluster) -> None:
         self._cluster = cluster
@@ -54,7 +54,7 @@ class ShardFaults:
         }
 
     def next(self) -> None:
-        """Do the next thing. What is not possible just now leaves everything as it is."""
+        """Inject the next fault. One that is impossible at the moment changes nothing."""
         faults = self._cluster.scenario.faults
         fault = self._random.choices(list(faults), list(faults.values()))[0]
         what = self._actions[fault]()
@@ -62,7 +62,7 @@ class ShardFaults:
             self._cluster.trace.add(f"{fault.value}: {what}")
 
     def end(self) -> None:
-        """Undo what passes: from now on nothing happens but what members do."""
+        """End all passing faults; from now on only members act."""
         cluster = self._cluster
         cluster.application_fails = False
         cluster.broker.refuses = Status.OK
@@ -131,7 +131,7 @@ class ShardFaults:
         if self._cluster.primary() is member and not member.killed:
             self._cluster.revoke(member)
 
-    # -- ways
+    # -- links
 
     def _cut(self, links_of: Callable[[SimulatedConsumer], Sequence[Link]]) -> str | None:
         member = self._victim()
@@ -212,7 +212,7 @@ class ShardFaults:
         self._later(seconds, work)
         return f"for {seconds:.1f} s"
 
-    # -- who and when
+    # -- victims and times
 
     def _victim(self) -> SimulatedConsumer | None:
         """Return a running member, most often the primary."""
@@ -223,13 +223,13 @@ class ShardFaults:
         return self._random.choice(running) if running else None
 
     def _passes(self, undo: Callable[[], object]) -> float:
-        """Have something undone after a while; return how long that is."""
+        """Undo a fault after a while; return the time until then."""
         seconds = self._random.uniform(*self._cluster.scenario.passing_seconds)
         self._later(seconds, undo)
         return seconds
 
     def _later(self, seconds: float, action: Callable[[], object]) -> None:
-        # Of no process: it must not stop with one.
+        # In no process, because it must not stop with one.
         asyncio.get_running_loop().call_later(seconds, action, context=Context())
 
 

@@ -1,13 +1,13 @@
-"""Judges a run: from what stands in journals and tables, apart from every part that is under test.
+"""Checks the invariants of a run from its journals and tables, without using the parts under test.
 
-    S0  shards fail only for reasons that are foreseen
+    S0  shards fail only for foreseen reasons
     S1  each committed input is reflected exactly once: in the state that is durable, and in the published output
     S2  an output is visible if, and only if, the transaction that published it is durable
-    S3  what is durable only grows: nobody commits after a newer restore, and what a store was told to be durable is
-    S4  what a shard says of itself is said of its own assignment, and in the end is true
+    S3  durable state only grows: no store commits after a newer restore, and a commit reported as durable is durable
+    S4  a shard's status belongs to its own assignment, and is true in the end
 
-Inputs are numbered. The application notes each number in its state, with how many were there before; and publishes the
-number, or not. So numbers written and committed, numbers noted, and numbers visible can be compared at any moment.
+Inputs are numbered. The application records each number in its state, with the count of those before it, and publishes
+the number or not. So the numbers committed, recorded and visible can be compared at any moment.
 """
 
 from __future__ import annotations
@@ -35,30 +35,28 @@ INPUTS = ("in/a", "in/b")
 OUTPUTS = ("out/a", "out/b")
 LOG = "logs/shard-1"
 FOREIGN = 1_000_000
-"""Numbers from here on are other producers' messages in the outputs."""
+"""First number of other producers' messages in the outputs."""
 
-# What a reader of committed messages sees of one journal, as it grows.
+
 ENDLESS: Final = 1 << 30
-"""Messages and bytes that its memory takes: it never reads twice."""
+"""Bound of its memory, messages and bytes: endless, because it never reads twice."""
 
-# What whoever recovers a log finds in it, as it grows: played from its beginning, apart from what
-# is under test.
 
 _STATE = "/state.json"
 
 
 class RecoveredView:
-    """Follows one recovery log of a `RecordedStore`."""
+    """The state that a recovery from one log would find, as the log of a `RecordedStore` grows."""
 
     def __init__(self, log: str) -> None:
         self._playback = Playback(FSMHints(log=log))
         self._files: dict[int, bytearray] = {}
         self._decoded_fnode = 0
         self.state: Mapping[str, int] = {}
-        """As of the last commit that is whole."""
+        """State of the last complete commit."""
 
     def feed(self, appended: Appended) -> bool:
-        """Play an append; return whether the state is another one."""
+        """Play an append; return whether the state has changed."""
         for change in self._playback.feed(appended.begin, appended.content):
             if isinstance(change, CreateFile):
                 self._files[change.fnode] = bytearray()
@@ -77,14 +75,14 @@ class RecoveredView:
 
 
 class CommittedHistory:
-    """Follows one journal from its beginning. Messages are JSON with a number at `id`."""
+    """The messages that a committed reader sees of one journal, as it grows. They are JSON with a number at `id`."""
 
     def __init__(self, journal: str) -> None:
         self._unframer = framing_for(NDJSON, journal=journal).unframer(journal=journal, offset=0)
         self._sequencer = Sequencer({}, ring_messages=ENDLESS, ring_bytes=ENDLESS)
         self._type = JsonType()
         self.outcomes: Counter[SequenceOutcome] = Counter()
-        """Messages by what became of them."""
+        """Messages by their outcome."""
 
     def feed(self, appended: Appended) -> list[int]:
         """Return the numbers of messages that an append makes visible, in order."""
@@ -119,13 +117,13 @@ class CommittedHistory:
 
 
 def output_of(number: int) -> str | None:
-    """Return where a number is published."""
+    """Return the journal to which a number is published."""
     return (*OUTPUTS, None)[number % 3]
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryViolation:
-    """A promise that did not hold."""
+    """An invariant that did not hold."""
 
     invariant: str
     """Its name, such as `S1`."""
@@ -137,22 +135,22 @@ class HistoryViolation:
 
 @dataclass(slots=True)
 class HistoryChecker:
-    """Sees everything as it happens. Implements `broadsheet.consumer.simulation.stores.StoreObserver`."""
+    """Checks the invariants at each event. Implements `broadsheet.consumer.simulation.stores.StoreObserver`."""
 
     tell: Callable[[str], object] = lambda _: None
-    """Is told each event."""
+    """Called with each event."""
     violation: HistoryViolation | None = None
-    """The first one."""
+    """The first violation."""
     committed: set[int] = field(default_factory=set)
-    """Inputs that are committed."""
+    """Numbers of committed inputs."""
     durable: dict[str, int] = field(default_factory=dict)
-    """The state as whoever recovers now would find it."""
+    """The state that a recovery would find now."""
     visible: dict[str, list[int]] = field(default_factory=dict)
-    """What a reader of each output has seen, in order."""
+    """Numbers that a reader of each output has seen, in order."""
     commits: int = 0
-    """States that became durable."""
+    """Number of states that became durable."""
     restores: int = 0
-    """How often a store was opened."""
+    """Number of times that a store was opened."""
     _views: dict[str, CommittedHistory] = field(default_factory=dict)
     _log: RecoveredView = field(default_factory=lambda: RecoveredView(LOG))
 
@@ -160,10 +158,10 @@ class HistoryChecker:
         self._views = {journal: CommittedHistory(journal) for journal in (*INPUTS, *OUTPUTS)}
         self.visible = {journal: [] for journal in OUTPUTS}
 
-    # -- what happens
+    # -- events
 
     def on_appended(self, appended: Appended) -> None:
-        """Take in what a journal was extended by."""
+        """Check an append to a journal."""
         if appended.journal == LOG:
             if self._log.feed(appended):
                 self.on_durable(self._log.state)
@@ -177,7 +175,7 @@ class HistoryChecker:
             self._on_visible(appended.journal, numbers)
 
     def on_durable(self, state: Mapping[str, int]) -> None:
-        """Take in a state that is durable from now on."""
+        """Check a state that is durable from now on."""
         self.commits += 1
         added = [number for number in state if number not in self.durable]
         self.tell(f"durable: {_shown([int(number) for number in added])}")
@@ -192,33 +190,33 @@ class HistoryChecker:
         self.durable = dict(state)
 
     def on_restored(self, state: Mapping[str, int]) -> None:
-        """A store begins with this state; whoever does not own it any more may begin with an older one."""
+        """Check the state that a store restored; one that is no longer the owner may restore an older state."""
         self.restores += 1
         self.tell(f"restored {len(state)} of {len(self.durable)}")
         if not state.items() <= self.durable.items():
             self.violate("S3", f"a store was restored with {state}, durable is {self.durable}")
 
     def on_believed(self, state: Mapping[str, int]) -> None:
-        """A store was told that this state is durable."""
+        """Check a state that a store was told to be durable."""
         if not state.items() <= self.durable.items():
             self.violate("S3", f"a store was told that {state} is durable; {self.durable} is")
 
     def on_consumed(self, number: int, *, again: bool) -> None:
-        """The application was given an input; `again`, if its state has it already."""
+        """Check an input given to the application; `again` if its state has it already."""
         if again:
             self.violate("S1", f"input {number} was delivered to a state that reflects it")
         if number not in self.committed:
             self.violate("S1", f"input {number} was delivered, and is not committed")
 
     def violate(self, invariant: str, problem: str) -> None:
-        """Note that a promise was broken."""
+        """Record a violation."""
         self.tell(f"VIOLATION {invariant}: {problem}")
         self.violation = self.violation or HistoryViolation(invariant, problem)
 
     # -- at rest
 
     def missing(self) -> list[str]:
-        """Return what is not yet as it must be in the end, in words."""
+        """Return the expectations of a run's end that are not met yet, in words."""
         found: list[str] = []
         unreflected = {number for number in self.committed if str(number) not in self.durable}
         if unreflected:
@@ -231,10 +229,10 @@ class HistoryChecker:
         return found
 
     def pending(self, others: Collection[int]) -> list[str]:
-        """Return outputs that hold messages of a producer of the shard which nobody will ever end, in words.
+        """Return outputs with messages of the shard's producers that stay pending for ever, in words.
 
         Args:
-            others: Producers that are not the shard's.
+            others: Producers other than the shard's.
         """
         left = {journal: set(self._views[journal].pending()) - set(others) for journal in OUTPUTS}
         return [

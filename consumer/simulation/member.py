@@ -1,7 +1,7 @@
-"""A simulated member: a mirror of etcd and the real shards, in a process that may stand still or die between two steps.
+"""A simulated member: a mirror of etcd and real shards, in a process that can pause or die between two steps.
 
-What a member does beside serving shards is left to the allocator's own simulator: who is assigned is written by the
-cluster, and a lease ends when the cluster says so.
+A member's other duties are tested by the allocator's own simulator: here the cluster writes assignments and ends
+leases.
 """
 
 from __future__ import annotations
@@ -45,18 +45,16 @@ from broadsheet.consumer.simulation.channels import SimulatedChannels
 LOAD_RETRY_SECONDS = 0.3
 STANDBYS_MAX = 2
 
-# A shard's worker without a thread: each call runs in a turn of the loop of its own, a little
-# later.
 
 ResultT = TypeVar("ResultT")
 CALL_SECONDS_MAX = 0.01
 
 
 class InlineWorker:
-    """Implements `broadsheet.consumer.shard.worker.ShardWorker` on the event loop."""
+    """A shard's worker without a thread, which runs each call a little later in a separate turn of the event loop."""
 
     def __init__(self, name: str, random: Random) -> None:
-        """Begin with nothing to do.
+        """Create an idle worker.
 
         Args:
             name: The shard's id.
@@ -71,7 +69,7 @@ class InlineWorker:
         self._closed = False
 
     def submit(self, function: Callable[..., ResultT], *args: Any) -> Future[ResultT]:
-        """Have `function(*args)` run after the calls before it."""
+        """Run `function(*args)` after earlier calls."""
         if self._closed:
             raise ShardStoppedError(self._name, detail="its worker has ended")
         future: Future[ResultT] = Future()
@@ -86,15 +84,15 @@ class InlineWorker:
         return await asyncio.wrap_future(self.submit(function, *args))
 
     def stack(self) -> str:
-        """Calls take no time that could be looked into."""
+        """Return no stack, because calls take no time."""
         return ""
 
     def close(self) -> None:
-        """Take no more calls."""
+        """Accept no more calls."""
         self._closed = True
 
     async def join(self, *, timeout_seconds: float) -> bool:
-        """Wait until nothing is left to run."""
+        """Wait until no call is left."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._idle.wait()
@@ -111,7 +109,7 @@ class InlineWorker:
         if future.running() or future.set_running_or_notify_cancel():
             try:
                 future.set_result(call())
-            except Exception as error:  # belongs to whoever asked
+            except Exception as error:  # the result belongs to the caller
                 future.set_exception(error)
         self._calls.popleft()
         if self._calls:
@@ -122,7 +120,7 @@ class InlineWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedSurroundings:
-    """What all members of a run share."""
+    """The surroundings that all members of a run share."""
 
     etcd: FakeEtcd
     broker: MemoryBroker
@@ -130,12 +128,12 @@ class SimulatedSurroundings:
     clock: Clock
     config: ShardConfig
     directory: Path
-    """For the files of all members."""
+    """Directory of the files of all members."""
 
 
 @dataclass(eq=False, kw_only=True)
 class SimulatedConsumer:
-    """One process."""
+    """A simulated process that serves the shard."""
 
     member_id: MemberId
     process: Process
@@ -145,26 +143,26 @@ class SimulatedConsumer:
     to_table: Link
     random: Random
     application: Application[Any]
-    """Its store type is between the application and itself."""
+    """The application, whose store type only the application knows."""
     surroundings: SimulatedSurroundings
     killed: bool = False
-    """It stands still for ever, or will after its last steps."""
+    """True if it is stopped for ever, or will be after its last steps."""
     is_gone: bool = False
-    """Everybody knows."""
+    """True once its death is known."""
     _shards: set[LiveShard] = field(default_factory=set)
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Its ways to everything else."""
+        """Its links to everything else."""
         return self.to_etcd, self.to_journals, self.to_table
 
     @property
     def is_running(self) -> bool:
-        """Whether it does anything now."""
+        """True unless its process is stopped or it is known to be gone."""
         return not (self.process.stopped or self.is_gone)
 
     async def live(self) -> None:
-        """Mirror etcd, and serve what is assigned, for ever."""
+        """Mirror etcd, and serve the assigned shard, for ever."""
         key_space = KeySpace(
             self._etcd(),
             self.surroundings.keys,
@@ -230,15 +228,15 @@ def new_member(
     lease: LeaseId,
     new_application: Callable[[Link], Application[Any]],
 ) -> SimulatedConsumer:
-    """Put a member together; it does not run yet.
+    """Create a member, which does not run yet.
 
     Args:
         member_id: Its name.
-        surroundings: What it shares with the others.
-        random: Its own source of chance.
-        latency_seconds: Of its messages, while nothing is wrong.
+        surroundings: Shared with the other members.
+        random: Its random generator.
+        latency_seconds: Of its messages, without faults.
         lease: Of its assignments.
-        new_application: Makes its application, given the way to the table.
+        new_application: Creates its application, given the link to the table.
     """
     to_etcd, to_journals, to_table = (Link(random, latency_seconds) for _ in range(3))
     return SimulatedConsumer(

@@ -1,4 +1,4 @@
-"""One run: a shard drawn from a seed, a time of faults, a time of quiet, and a judgement throughout."""
+"""Runs one simulation: a shard drawn from a seed, a time with faults, a time without, and checks throughout."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ from broadsheet.consumer.simulation.writers import Writers, writers_of_outputs
 
 POLL_SECONDS = 1.0
 END_SECONDS_MAX = 600.0
-"""A process that was cancelled and has not ended by then never will."""
+"""Time after which a cancelled process that has not ended never will."""
 FOREIGN_SHARE = 0.2
-"""Of what other producers write, what goes into the shard's outputs."""
+"""Share of other producers' messages that go into the shard's outputs."""
 
-# Judges what shards say of themselves in etcd: S0 and S4.
 
 ALLOCATOR: Final = "allocator"
 _FORESEEN: Final = (FailureKind.TRANSIENT, FailureKind.FENCED)
 
 
 class Statuses:
-    """Sees each revision of etcd."""
+    """Checks the statuses of shards in etcd at each revision: S0 and S4."""
 
     def __init__(self, keys: Keys, witness: HistoryChecker) -> None:
         self._keys = keys
@@ -53,7 +52,7 @@ class Statuses:
         self._codes: dict[AssignmentKey, ReplicaStatus.Code.ValueType] = {}
 
     def on_commit(self, commit: StoreCommit) -> None:
-        """Take in a revision."""
+        """Check a revision."""
         for event in commit.events:
             key = event.kv.key if isinstance(event, KeyPut) else event.key
             assignment = self._assignment_or_none(key)
@@ -65,7 +64,7 @@ class Statuses:
             self._judge(commit.author, assignment, event.kv)
 
     def untrue(self) -> list[str]:
-        """Return what is said, and is not so once everything works, in words."""
+        """Return the statuses that are untrue although everything works, in words."""
         return [
             f"{key.member_id} says {ReplicaStatus.Code.Name(code)} at slot {key.slot}"
             for key, code in self._codes.items()
@@ -76,7 +75,7 @@ class Statuses:
         status = ReplicaStatus.FromString(kv.value)
         self._codes[assignment] = status.code
         if author == ALLOCATOR:
-            return  # It moves an assignment with what was said of it.
+            return  # It moves an assignment together with its status.
         if author != str(assignment.member_id):
             self._witness.violate("S4", f"{author} says {status} of {assignment}")
         if kv.create_revision == kv.mod_revision or not kv.lease:
@@ -84,7 +83,7 @@ class Statuses:
         self._look_at_failure(status)
 
     def _look_at_failure(self, status: ReplicaStatus) -> None:
-        """Judge why a shard says that it failed."""
+        """Check the reason of a shard's failure."""
         text = "; ".join(status.errors)
         foreseen = any(f"({kind.value})" in text for kind in _FORESEEN)
         if status.code == ReplicaStatus.FAILED and not foreseen and BROKEN_ON_PURPOSE not in text:
@@ -104,18 +103,18 @@ def simulate(
     *,
     sink: Callable[[str], object] | None = None,
 ) -> Report:
-    """Run one shard through one course of events.
+    """Simulate one shard through the course of events of a seed.
 
-    Not for a running event loop: it runs one of its own. While it runs, the process-wide random generator is seeded
-    and logs go to `sink`; both are restored.
+    Do not call it in a running event loop, because it runs another one. Meanwhile the process-wide random generator is
+    seeded and logs go to `sink`; both are restored.
 
     Args:
-        seed: Picks the shard and the course of events; the same seed gives the same run.
-        scenario: The family of runs to pick from; the default one if none is given.
-        sink: Is given every line of the trace, and what members log.
+        seed: Selects the shard and the course of events; the same seed gives the same run.
+        scenario: The family of runs; the default one if not given.
+        sink: Called with every line of the trace and of members' logs.
     """
     state = random.getstate()
-    # Jitter that nobody injects comes from the process-wide generator.
+    # Jitter that is not injected comes from the process-wide generator.
     random.seed(seed)
     try:
         with logs_to(sink), tempfile.TemporaryDirectory(prefix="simulated-") as directory:
@@ -129,8 +128,8 @@ def shards(scenario: Scenario | None = None, *, arguments: tuple[str, ...] = ())
     """Return the runs of this simulator.
 
     Args:
-        scenario: What they are drawn from; with more than one job it must be picklable.
-        arguments: What makes the command line draw from the same.
+        scenario: The family of runs; with more than one job it must be picklable.
+        arguments: Command-line arguments that select the same scenario.
     """
     return Family(partial(simulate, scenario=scenario), "broadsheet.consumer.simulation", arguments)
 
@@ -151,7 +150,7 @@ class _Run:
         self._directory = directory
 
     async def run(self) -> Report:
-        """Run to the end, or to the first violation."""
+        """Run to the end or to the first violation."""
         loop = running_loop()
         self._trace = Trace(loop.time, sink=self._sink)
         self._witness = HistoryChecker(tell=self._trace.add)
@@ -188,7 +187,7 @@ class _Run:
         await self._time_of_quiet()
 
     async def _write(self) -> None:
-        """Have other producers write."""
+        """Let other producers write."""
         chance = Random(f"{self._seed} writers")
         cluster = self._cluster
         self._inputs = Writers(cluster.broker, chance, cluster.clock)
@@ -206,9 +205,9 @@ class _Run:
             faults.next()
 
     async def _time_of_quiet(self) -> None:
-        """Wait until all inputs are reflected; then have a last primary undo what dead ones left."""
+        """Wait until all inputs are reflected; then let a last primary roll back what dead ones left."""
         await self._settle()
-        # Whoever still believes to be the primary has found out by then, and whatever was late has come.
+        # By then any stale primary has found out, and all late messages have arrived.
         await asyncio.sleep(CONFIG.rollback_again_seconds)
         self._cluster.promote(self._cluster.join())
         await asyncio.sleep(2 * POLL_SECONDS)
@@ -233,7 +232,7 @@ class _Run:
         self._statuses.on_commit(commit)
 
     def _on_unheard(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Judge an error that nobody handled."""
+        """Check an unhandled error."""
         self._witness.violate("S0", f"{context.get('message')}: {context.get('exception')!r}")
 
     def _report(self) -> Report:

@@ -1,6 +1,6 @@
-"""What is simulated: a shard, its members, what goes wrong, and how long.
+"""The scenario of a simulation: a shard, its members, the faults, and their times.
 
-Ranges are inclusive; where a run falls in them is drawn from its seed.
+Ranges are inclusive; a run's values are drawn from its seed.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ IntRange = tuple[int, int]
 
 
 class Fault(Enum):
-    """What may happen to a shard."""
+    """The faults of a shard."""
 
     CRASH = "crash"
     """A process is killed between two steps; the shard is assigned elsewhere once its lease is over."""
     PAUSE = "pause"
-    """A process stands still between two steps, and goes on when it may have been replaced for long."""
+    """A process pauses between two steps, and resumes when it may have been replaced long ago."""
     LEASE_LOST = "lease-lost"
     """The lease of a process ends, and with it its assignments."""
     HAND_OVER = "hand-over"
     """The shard is moved from a healthy primary to another member, standby or not."""
     REASSIGN = "reassign"
-    """The primary's assignment is made anew, for the same member."""
+    """The primary's assignment is deleted and created again, for the same member."""
     ETCD_CUT = "etcd-cut"
-    """A process does not reach etcd for a while."""
+    """A process cannot reach etcd for a while."""
     ETCD_LOSSY = "etcd-lossy"
-    """Its messages to and from etcd are lost, or come very late, for a while."""
+    """A process's messages to and from etcd are lost or very late, for a while."""
     BROKER_CUT = "broker-cut"
-    """A process does not reach the broker for a while."""
+    """A process cannot reach the broker for a while."""
     BROKER_LOSSY = "broker-lossy"
-    """Appends and answers are lost, or come very late, for a while: what was appended is appended again."""
+    """Appends and answers are lost or very late, for a while, so appends are repeated."""
     BROKER_RESTART = "broker-restart"
-    """Every connection to the broker breaks, and nobody reaches it for a while."""
+    """Every connection to the broker breaks, and it is unreachable for a while."""
     BROKER_REFUSES = "broker-refuses"
-    """The broker answers that nobody serves its journals, for a while."""
+    """The broker answers that its journals are not served, for a while."""
     REGISTERS_LOST = "registers-lost"
-    """The recovery log loses its registers, as no broker should."""
+    """The recovery log loses its registers, which no broker should allow."""
     TABLE_LOSSY = "table-lossy"
-    """Commits into the table are lost, or their answers, or come very late, for a while."""
+    """Commits into the table, or their answers, are lost or very late, for a while."""
     COMPACTION = "compaction"
-    """Etcd forgets its history."""
+    """Etcd compacts its history."""
     SPEC_CHANGED = "spec-changed"
-    """The shard's transactions shall be longer, or shorter."""
+    """The spec is changed to longer or shorter transactions."""
     APPLICATION_FAILS = "application-fails"
     """The application raises, for a moment."""
 
@@ -70,7 +70,7 @@ FAULTS: Mapping[Fault, float] = {
     Fault.SPEC_CHANGED: 0.5,
     Fault.APPLICATION_FAILS: 0.5,
 }
-"""How often each happens, against the others."""
+"""Relative frequency of each fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,58 +78,58 @@ class Scenario:
     """A family of runs."""
 
     members: IntRange = (2, 3)
-    """Processes that run at a time."""
+    """Number of processes that run at a time."""
     standbys: IntRange = (0, 1)
-    """Hot ones; only a shard with a recovery log has use for them."""
+    """Hot standbys; only a shard with a recovery log uses them."""
     recorded: float = 0.7
-    """Share of runs whose state is in a recovery log; in the others it is in a table."""
+    """Share of runs with state in a recovery log; the others keep it in a table."""
     piecewise: float = 0.4
     """Share of runs in which a commit into the recovery log takes several appends."""
     carried_bytes: Sequence[int] = (0, 200, 16 << 10)
-    """What acknowledgement intents carry: no messages, few, as many as there are; the seed picks one."""
+    """Bytes that acknowledgement intents carry: no messages, few, or all; the seed selects one."""
     faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
     steps: IntRange = (6, 14)
-    """Faults of a run."""
+    """Number of faults of a run."""
     pause_seconds: Range = (0.1, 4.0)
-    """Between two faults."""
+    """Time between two faults."""
     passing_seconds: Range = (0.2, 12.0)
-    """How long something is wrong that passes."""
+    """Duration of a passing fault."""
     process_steps: IntRange = (0, 300)
-    """Steps of its tasks after which a process is killed, or paused."""
+    """Steps of a process's tasks after which it is killed or paused."""
     write_seconds: Range = (0.02, 0.5)
-    """Between two appends of other producers."""
+    """Time between two appends of other producers."""
     lease_seconds: Range = (0.0, 8.0)
-    """For how long the assignments of a dead process still stand."""
+    """Time for which the assignments of a dead process remain."""
     latencies_seconds: Sequence[Range] = ((0.0001, 0.002), (0.001, 0.02))
-    """Of messages, while nothing is wrong; the seed picks one."""
+    """Latency of messages without faults; the seed selects one."""
     min_txn_milliseconds: IntRange = (0, 200)
     max_txn_milliseconds: IntRange = (50, 1500)
     ring_messages: IntRange = (2, 40)
     settle_seconds_max: float = 400.0
-    """All must be well so long after the last fault."""
+    """Time after the last fault by which all expectations must be met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What became of one run."""
+    """The result of one run."""
 
     seed: int
     trace_hash: str
-    """The same for the same seed, scenario and code."""
+    """Hash of the trace: the same for the same seed, scenario and code."""
     virtual_seconds: float
     inputs: int
-    """Inputs that were committed, and are reflected."""
+    """Number of inputs that were committed and are reflected."""
     commits: int
-    """Transactions that became durable."""
+    """Number of transactions that became durable."""
     restores: int
-    """How often a primary opened its store."""
+    """Number of times that a primary opened its store."""
     violation: HistoryViolation | None = None
     recent: tuple[str, ...] = ()
-    """The last lines of the trace, if there is a violation."""
+    """Last lines of the trace, if there is a violation."""
 
     @property
     def ok(self) -> bool:
-        """Whether every promise held."""
+        """True if every invariant held."""
         return self.violation is None
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Two stores that need no thread: a file in the shard's recovery log, and a row with a fence, in a table in memory.
+"""Two stores without threads: a file in the shard's recovery log, and a fenced row of a table in memory.
 
-Both keep a state of whole numbers by key, and pass the suite for any store. Both commit from callbacks, when all that
-they wait for is done: so they run on a virtual loop, where nothing may block.
+Both keep integers by key, and pass the conformance suite of stores. Both commit from callbacks once everything they
+wait for is done, so they run on a virtual loop, where nothing may block.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ T = TypeVar("T")
 _NEXT = "next.json"
 
 
-# A recorder whose operations reach the log one by one, so that a crash may come between any two of
-# a commit.
 class PiecewiseRecorder:
-    """Implements `broadsheet.consumer.recoverylog.recorder.FileRecorder`: sends each operation by itself."""
+    """A `broadsheet.consumer.recoverylog.recorder.FileRecorder` that sends each operation separately, so that a crash
+    may come between any two.
+    """
 
     def __init__(self, recorder: FileRecorder) -> None:
         self._recorder = recorder
@@ -52,7 +52,7 @@ class PiecewiseRecorder:
         self._recorder.barrier()
 
     def write(self, path: str, offset: int, content: bytes) -> None:
-        """Record a write in two halves."""
+        """Record a write as two halves."""
         half = len(content) // 2
         self._recorder.write(path, offset, content[:half])
         self._recorder.barrier()
@@ -60,34 +60,34 @@ class PiecewiseRecorder:
         self._recorder.barrier()
 
     def rename(self, path: str, to: str) -> None:
-        """Record another name."""
+        """Record a rename."""
         self._recorder.rename(path, to)
         self._recorder.barrier()
 
     def remove(self, path: str) -> None:
-        """Record that a file is gone."""
+        """Record a removal."""
         self._recorder.remove(path)
         self._recorder.barrier()
 
     def set_property(self, path: str, content: str) -> None:
-        """Record a small file."""
+        """Record a property."""
         self._recorder.set_property(path, content)
         self._recorder.barrier()
 
     def after(self, futures: Collection[Future[object]]) -> None:
-        """Let what comes wait."""
+        """Make later operations wait."""
         self._recorder.after(futures)
 
     def barrier(self) -> Future[None]:
-        """Return what resolves when everything recorded before is durable."""
+        """Return a future that resolves when everything recorded before is durable."""
         return self._recorder.barrier()
 
 
 class StoreObserver(Protocol):
-    """Is told what stores rely on."""
+    """An observer of the states that stores rely on."""
 
     def on_restored(self, state: Mapping[str, int]) -> None:
-        """A store begins with this state."""
+        """Note the state that a store restored."""
         ...
 
     def on_believed(self, state: Mapping[str, int]) -> None:
@@ -96,7 +96,7 @@ class StoreObserver(Protocol):
 
 
 class Unobserved:
-    """Nobody listens."""
+    """An observer that ignores everything."""
 
     def on_restored(self, state: Mapping[str, int]) -> None:
         """Nothing."""
@@ -108,7 +108,7 @@ class Unobserved:
 def after_all(
     futures: Collection[Future[object]], then: Callable[[BaseException | None], None]
 ) -> None:
-    """Call `then` once, with the first failure as soon as there is one, or with None when all have succeeded."""
+    """Call `then` once: with the first failure at once, or with None when all have succeeded."""
     left = len(futures)
     told = False
 
@@ -127,7 +127,7 @@ def after_all(
 
 
 class RecordedStore:
-    """Keeps its state in one file, which the recovery log has; a `JsonFileStore` that never blocks."""
+    """A store of one file in the recovery log: a `JsonFileStore` that never blocks."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class RecordedStore:
 
         Args:
             shard: Has a recovery log.
-            observer: Is told what this store relies on.
+            observer: Told the states that this store relies on.
             piecewise: Each commit takes several appends.
         """
         local_state = local_state_of(shard, None)
@@ -163,7 +163,7 @@ class RecordedStore:
         return dict(self._committed)
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
-        """Read what was played, or committed since."""
+        """Read the state that was played, or committed since."""
         del shard
         self._directory.mkdir(parents=True, exist_ok=True)
         remove_if_there(self._recorder, self._directory, _NEXT)
@@ -180,7 +180,7 @@ class RecordedStore:
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Replace the file; the log has that once all of `wait_for` has succeeded."""
+        """Replace the file; the log gets it once all of `wait_for` has succeeded."""
         del shard
         if self._closed:
             raise StoreClosedError(self._fqn)
@@ -196,7 +196,7 @@ class RecordedStore:
         return commit
 
     def destroy(self) -> None:
-        """Give up a commit under way; remove the files."""
+        """Abort a commit in progress; remove the files."""
         self._closed = True
         self._file.close()
         if self._commit is not None and not self._commit.done():
@@ -215,7 +215,7 @@ class RecordedStore:
 
 
 def _new_commit() -> TurnFuture[None]:
-    """Return a future that nobody can cancel: the application is given it, too."""
+    """Return a future that cannot be cancelled, because the application gets it too."""
     commit: TurnFuture[None] = TurnFuture()
     commit.set_running_or_notify_cancel()
     return commit
@@ -223,17 +223,17 @@ def _new_commit() -> TurnFuture[None]:
 
 @dataclass(slots=True)
 class Row:
-    """What a table holds of one shard."""
+    """A shard's row in a table."""
 
     fence: int = 0
     state: State = field(default_factory=dict)
     checkpoint: bytes = b""
     segments: dict[bytes, bytes] = field(default_factory=dict)
-    """Of the checkpoint, by id."""
+    """Segments of the checkpoint, by id."""
 
 
 class Table:
-    """Rows by shard, a fence each. What goes wrong on the way to it is put in front of it (`Way`)."""
+    """Rows by shard, each with a fence. Faults are injected in front of it (`Way`)."""
 
     def __init__(self, on_commit: Callable[[str, State], object] = lambda _, __: None) -> None:
         """Begin empty.
@@ -269,10 +269,10 @@ Answer = Callable[[BaseException | None], None]
 
 
 class Way(Protocol):
-    """How a store reaches its table."""
+    """A link from a store to its table."""
 
     def check(self) -> None:
-        """Fail if the table cannot be reached.
+        """Raise if the table cannot be reached.
 
         Raises:
             StoreError: it cannot.
@@ -280,23 +280,23 @@ class Way(Protocol):
         ...
 
     def send(self, action: Callable[[], None], answer: Answer) -> None:
-        """Have `action` done at the table, and `answer` called with what it raised."""
+        """Run `action` at the table, and call `answer` with its exception or None."""
         ...
 
 
 class DirectWay:
-    """Everything is done at once."""
+    """A link without delay or loss."""
 
     def check(self) -> None:
-        """It is always there."""
+        """Do nothing, because the table is always reachable."""
 
     def send(self, action: Callable[[], None], answer: Answer) -> None:
-        """Do it, and answer."""
+        """Run the action, and answer."""
         answer(raised_by(action))
 
 
 def raised_by(action: Callable[[], None]) -> BaseException | None:
-    """Do something, and return what it raises."""
+    """Run an action, and return its exception or None."""
     try:
         action()
     except Exception as error:
@@ -305,7 +305,7 @@ def raised_by(action: Callable[[], None]) -> BaseException | None:
 
 
 class FencedRowStore:
-    """Keeps its state in a row, as `SqlStore` does: each restore raises the fence, each commit demands it."""
+    """A store of one row, like `SqlStore`: each restore raises the fence, each commit requires it."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class FencedRowStore:
         return commit
 
     def destroy(self) -> None:
-        """Give up a commit that still waits; one on its way may arrive."""
+        """Abort a commit that still waits; one already sent may arrive."""
         self._closed = True
         if self._commit is not None and not self._commit.done():
             self._commit.set_exception(StoreClosedError(self._fqn))
@@ -391,25 +391,22 @@ class FencedRowStore:
         commit.set_result(None)
 
 
-# One process's way to the table of a `FencedRowStore`: late, lost, cut, as its way to everything
-# else.
-
 IMPATIENCE_SECONDS: Final = 2.0
 
 
 class FaultyTable:
-    """Implements `broadsheet.consumer.simulation.stores.Way` over a `Link`."""
+    """A process's link to the table of a `FencedRowStore`, which delays, loses and cuts as the `Link` does."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     def check(self) -> None:
-        """Fail if nothing gets through."""
+        """Raise if the link is cut."""
         if self._link.cut:
             raise _unavailable()
 
     def send(self, action: Callable[[], None], answer: Answer) -> None:
-        """Have `action` done when the request arrives; give up waiting for the answer after a while."""
+        """Run `action` when the request arrives; stop waiting for the answer after a while."""
         answered = False
 
         def settle(failure: BaseException | None) -> None:
@@ -419,7 +416,7 @@ class FaultyTable:
                 answer(failure)
 
         loop = asyncio.get_running_loop()
-        # In the process's own time, and so in its own context.
+        # Called back in the context of the process, so that its pauses delay the answer too.
         settled: asyncio.Future[BaseException | None] = loop.create_future()
         settled.add_done_callback(lambda done: settle(done.result()))
         loop.call_later(IMPATIENCE_SECONDS, settle, _unavailable())

@@ -1,5 +1,5 @@
-"""Other producers: they write the inputs, in transactions, some of which they roll back or never finish; and they
-write into the shard's outputs, too.
+"""Simulated other producers, which write the inputs, and into the shard's outputs, in transactions of which some are
+rolled back or never finished.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from broadsheet.consumer.simulation.broker import MemoryBroker
 from broadsheet.consumer.simulation.history_checker import FOREIGN, INPUTS, OUTPUTS
 
 OUTSIDE, ENDED, ROLLED_BACK, ABANDONED = 0.2, 0.3, 0.08, 0.04
-"""Shares of what a writer does that are a message by itself, the end of its transaction, its rollback, its death."""
+"""Shares of a writer's steps: a message outside transactions, a commit, a rollback, its death."""
 REPEATED = 0.15
-"""Share of appends that are repeated: their answers were lost."""
+"""Share of appends that are repeated, as if their answers were lost."""
 
 
 @dataclass(slots=True)
 class _Writer:
-    """One producer, in one journal at a time."""
+    """A producer, which writes to one journal at a time."""
 
     publisher: Publisher
     clock: MessageClock
     rollback: Rollback | None = None
-    """Undoes what it has not committed, if it never committed anything."""
+    """Rolls its messages back, if it never committed anything."""
     is_open: bool = False
 
 
 @dataclass
 class Writers:
-    """All producers but the shard's."""
+    """All producers except the shard's."""
 
     broker: MemoryBroker
     random: Random
@@ -46,12 +46,12 @@ class Writers:
     journals: Sequence[str] = INPUTS
     first_number: int = 0
     given_up: set[int] = field(default_factory=set)
-    """Producers that will never end what they have begun."""
+    """Producers that never finish their transactions."""
     _writers: list[_Writer] = field(default_factory=list)
     _numbers: int = 0
 
     def step(self) -> None:
-        """Let one of them do something."""
+        """Let one of them take a step."""
         if not self._writers or (len(self._writers) < 3 and self.random.random() < 0.1):
             self._writers.append(self._new_writer())
         writer = self.random.choice(self._writers)
@@ -67,7 +67,7 @@ class Writers:
             self._give_up(writer, told=drawn >= ABANDONED)
 
     def finish(self) -> None:
-        """End what can be ended."""
+        """Finish all transactions that can be finished."""
         for writer in self._writers:
             if writer.is_open:
                 self._commit(writer)
@@ -104,7 +104,7 @@ class Writers:
         writer.is_open = False
 
     def _give_up(self, writer: _Writer, *, told: bool) -> None:
-        """Never finish; tell readers so, if that is possible: of a producer that has never committed there."""
+        """Abandon the transaction; roll it back if the producer never committed there."""
         if told:
             for rollback in writer.publisher.take_rollbacks():
                 self._append(rollback.journal, rollback.content)
@@ -119,5 +119,5 @@ class Writers:
 
 
 def writers_of_outputs(broker: MemoryBroker, random: Random, clock: Clock) -> Writers:
-    """Return producers that write into the shard's outputs beside it."""
+    """Return the producers that write into the shard's outputs beside the shard."""
     return Writers(broker, random, clock, journals=OUTPUTS, first_number=FOREIGN)

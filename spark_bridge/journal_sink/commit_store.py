@@ -132,7 +132,7 @@ async def commit_once(etcd: EtcdClient, key: bytes, record: Publication) -> Publ
     """Write a record unless there is one; return the one in etcd, which is what was published.
 
     Raises:
-        EtcdUnavailableError: nobody knows; do it again.
+        EtcdUnavailableError: the outcome is unknown; call it again.
     """
     result = await etcd.txn((Compare.absent(key),), (Put(key, encoded(record)),), (Get(key),))
     return record if result.succeeded else decoded(result.gets[0][0].value, key)
@@ -146,7 +146,7 @@ async def commit_batch(etcd: EtcdClient, key: bytes, record: Publication) -> Pub
         driver acknowledged this one long ago.
 
     Raises:
-        EtcdUnavailableError: nobody knows; do it again.
+        EtcdUnavailableError: the outcome is unknown; call it again.
     """
     while True:
         found = await etcd.get_range(key)

@@ -1,6 +1,6 @@
-"""Stores: where shards keep their state, parts for a store of your own, and the suites that hold it to the contract.
+"""Stores of shards' state, parts for writing a new store, and the conformance suites that test one.
 
-`RocksDbStore` needs the extra `[rocksdb]`; to show a store's tables takes `[spark]` (pyarrow).
+`RocksDbStore` needs the extra `[rocksdb]`; showing a store's tables needs `[spark]` (pyarrow).
 """
 
 from typing import TYPE_CHECKING
@@ -51,7 +51,9 @@ __all__ = [
     "replace_file",
 ]
 
-if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in any name.
+if (
+    not TYPE_CHECKING
+):  # Hidden from type checkers, because `__getattr__` would make them accept any name.
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

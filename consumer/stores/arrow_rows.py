@@ -1,4 +1,4 @@
-"""Rows of Python values as Arrow batches."""
+"""Converts rows of Python values to Arrow batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def row_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema, *, fqn: str) -> pa.RecordBatch:
-    """Return rows, of values in the order of the columns, as one batch.
+    """Return rows, with values in the order of the columns, as one batch.
 
     Args:
         rows: At least one.
@@ -45,7 +45,7 @@ def _array(values: Sequence[Any], field: pa.Field, fqn: str) -> pa.Array:
 
     try:
         if pa.types.is_boolean(field.type):
-            # SQLite's are the integers 0 and 1.
+            # SQLite's booleans are the integers 0 and 1.
             values = [None if value is None else bool(value) for value in values]
         return pa.array(values, type=field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

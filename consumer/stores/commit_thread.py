@@ -1,8 +1,8 @@
-"""The thread on which a store commits, so that its shard's worker thread goes on with the next transaction.
+"""The thread on which a store commits, while its shard's worker thread runs the next transaction.
 
-One commit at a time. A commit waits for its appends first. One that is recorded writes its files at once, for only its
-recovery log makes it durable: that gets it after the appends, and is waited for last. `close` ends either wait, so that
-a broker which never answers cannot keep a store from being destroyed.
+It runs one commit at a time. A commit first waits for its appends. A recorded commit writes its files at once, because
+only its recovery log makes it durable: the log gets it after the appends, and is waited for last. `close` ends either
+wait, so that a broker that never answers cannot keep a store from being destroyed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 
 class CommitThread:
-    """Runs commits one after another on a thread of its own."""
+    """Runs commits one after another on a dedicated thread."""
 
     def __init__(self, name: str) -> None:
         """Create it; its thread starts with the first commit.
@@ -29,7 +29,7 @@ class CommitThread:
         """
         self._name = name
         self._current: _Commit | None = None
-        # One thread for all: to start one takes longer than a small commit.
+        # One thread for all commits, because starting one takes longer than a small commit.
         self._thread: threading.Thread | None = None
         self._commits: SimpleQueue[_Commit | None] = SimpleQueue()
         self._closed = False
@@ -45,20 +45,20 @@ class CommitThread:
         tidy: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] = lambda _: None,
     ) -> OpFuture:
-        """Run `commit` once every future of `wait_for` succeeded; else `abandon`, and fail with what failed first.
+        """Run `commit` once every future of `wait_for` succeeded; else call `abandon`, and fail with the first error.
 
         Args:
-            commit: Writes. What it returns, if anything, must succeed for the commit to be durable.
-            wait_for: What must be durable first.
-            abandon: Undoes what is not written.
-            recorder: Makes what `commit` writes durable, after `wait_for`; then `commit` does not wait for that, and
-                its files are good for nothing should that fail.
+            commit: Writes the commit. A future that it returns must succeed for the commit to be durable.
+            wait_for: Futures that must succeed first.
+            abandon: Undoes a commit that was not written.
+            recorder: Makes the files of `commit` durable after `wait_for`. `commit` then does not wait for them, and
+                its files are worthless if they fail.
             settle: Called once the commit is durable, before its future resolves.
-            tidy: Called after that, while nobody waits; the next commit begins behind it.
-            fail: Called with what the future is about to fail with, or with what `tidy` raised; must not raise.
+            tidy: Called after that, when no caller waits; the next commit begins after it.
+            fail: Called with the error with which the future is about to fail, or that `tidy` raised; must not raise.
 
         Requires:
-            The commit before it is resolved.
+            The previous commit has resolved.
         """
         if self._closed:
             raise StoreClosedError(self._name)
@@ -72,12 +72,12 @@ class CommitThread:
         return self._current.future
 
     def wait(self) -> None:
-        """Block until no commit is under way; raise what the last one raised."""
+        """Block until no commit is in progress; raise the error of the last one."""
         if self._current is not None:
             self._current.future.result()
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
-        """Abort a commit that waits for appends or for its log; let one that writes end. Idempotent.
+        """Abort a commit that waits for appends or for its log; let one that writes finish. Idempotent.
 
         Raises:
             TimeoutError: the commit is still writing.
@@ -111,7 +111,7 @@ class _Commit:
         fail: Callable[[BaseException], None],
     ) -> None:
         self.future: TurnFuture[None] = TurnFuture()
-        # Running from the start, so that nobody can cancel it: the application is given it, too.
+        # Marked as running from the start, so that the application, which gets it too, cannot cancel it.
         self.future.set_running_or_notify_cancel()
         self._name = name
         self._commit = commit
@@ -121,7 +121,7 @@ class _Commit:
         self._settle = settle
         self._tidy = tidy
         self._fail = fail
-        # Each awaited future puts itself here as it resolves; None is the order to abort.
+        # Each awaited future is put here when it resolves; None is the order to abort.
         self._resolved: SimpleQueue[Future[object] | None] = SimpleQueue()
 
     def abort(self) -> None:
@@ -138,14 +138,14 @@ class _Commit:
             if durable is not None:
                 self._await_log(durable)
             self._settle()
-        except BaseException as error:  # the future carries it to whoever waits
+        except BaseException as error:  # the future carries it to its waiters
             self._fail(error)
             self.future.set_exception(error)
             return
         self.future.set_result(None)
         try:
             self._tidy()
-        except BaseException as error:  # the next commit is refused, and says why
+        except BaseException as error:  # the next commit is refused with this error
             self._fail(error)
 
     def _await_or_abandon(self) -> None:
@@ -167,7 +167,7 @@ class _Commit:
             )
 
     def _await_all(self, futures: Collection[Future[object]]) -> bool:
-        """Wait until all succeeded; False if the commit is aborted first. Raise what the first failure raised."""
+        """Wait until all succeeded; return False if the commit is aborted first. Raise the first error."""
         for future in futures:
             future.add_done_callback(self._resolved.put)
         for _ in range(len(futures)):

@@ -19,7 +19,7 @@ LOCK_POLL_SECONDS = 0.02
 
 
 class DirectoryLock:
-    """Holds a directory."""
+    """The lock of one directory, held until `release`."""
 
     def __init__(self, fqn: str, directory: Path, *, wait_seconds: float) -> None:
         """Take the lock; make the directory if it is absent.

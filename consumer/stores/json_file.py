@@ -1,9 +1,9 @@
-"""A store that keeps one JSON value in a file of a local directory: for small states, first steps, and tests.
+"""A store of one JSON value in a local file, for small states, first steps, and tests.
 
     {directory}/{shard id, quoted}/state.json    state and checkpoint, as of the last commit
                                    next.json     the commit being written
                                    producers-…   producers long silent, which the checkpoint rests on
-                                   epoch         how often the shard was restored; its lock guards all of them
+                                   epoch         number of restores of the shard; its lock guards all of them
 
 A commit writes next.json whole, syncs it and renames it over state.json, so a crash leaves either commit. Every restore
 raises the epoch, and a commit looks at it under the lock: a primary whose epoch is not the newest cannot commit. That
@@ -49,24 +49,22 @@ if TYPE_CHECKING:
 
 StateT = TypeVar("StateT")
 
-# A JSON state as a table: an entry of an object, or an element of an array, a row; its value as
-# JSON.
 
 STATE_TABLE: Final = "state"
 
 
 def state_schema() -> pa.Schema:
-    """Return the columns: the entry's name, or the element's index; empty for any other state."""
+    """Return the columns of a state's table: the entry's name, or the element's index; empty for any other state."""
     import pyarrow as pa
 
     return pa.schema([("key", pa.string()), ("value", pa.string())])
 
 
 def rows_of(state: bytes, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a state, with those columns.
+    """Yield the rows of a state: an entry of an object, or an element of an array, with its value as JSON.
 
     Args:
-        state: As JSON. Values are passed on as they stand there.
+        state: As JSON. Values are passed on unchanged.
         columns: Of `state_schema`.
     """
     for key, value in _entries(state):
@@ -168,7 +166,7 @@ class JsonFileStore(Generic[StateT]):
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Encode the state now; write it on a thread of its own after `wait_for`."""
+        """Encode the state now; write it on a separate thread after `wait_for`."""
         del shard
         try:
             state = self._encoder.encode(self.state)
@@ -184,7 +182,7 @@ class JsonFileStore(Generic[StateT]):
         )
 
     def destroy(self) -> None:
-        """Abort a commit that still waits. The files stay, they are the store; unless a recovery log has them."""
+        """Abort a commit that still waits. The files are the store and stay, unless a recovery log has them."""
         try:
             self._commits.close()
         finally:

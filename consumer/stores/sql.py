@@ -1,4 +1,4 @@
-"""A store in an SQL database that others may reach too: PostgreSQL, or SQLite files.
+"""A store in a shared SQL database: PostgreSQL, or SQLite files.
 
     CREATE TABLE gazette_checkpoints (shard_fqn VARCHAR(255) PRIMARY KEY, fence INTEGER, checkpoint BYTEA)
     CREATE TABLE gazette_checkpoints_producers (shard_fqn VARCHAR(255), id BYTEA, content BYTEA)
@@ -63,10 +63,10 @@ _log = structlog.get_logger()
 
 
 class SqlStore:
-    """Keeps a shard's state in tables of the application's, with its checkpoint beside them.
+    """A store of a shard's state in the application's tables, with its checkpoint beside them.
 
     Several shards may share a database. Shards that share a *SQLite file* write one after another, so an application
-    that holds `connection` for the length of its transactions should give each shard a file of its own.
+    that holds `connection` for the length of its transactions should give each shard a separate file.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class SqlStore:
                 must have two connections for each shard that shares it: one to write, one to read; and one for each
                 scan.
             tables: What scans may read, by name: for each the rows of this shard, e.g. `sa.select(counts)`, or with a
-                `where` if shards share the table. None: nothing, for only the application knows which rows are whose.
+                `where` if shards share the table. None: nothing, because only the application knows which rows belong
+                to which shard.
             table_name: The checkpoint table.
             create_table: Create the table, and `{table_name}_producers`, if they are absent. Without the latter, or
                 where this user may not use it, checkpoints are whole: their length grows with the number of producers.
@@ -98,7 +99,7 @@ class SqlStore:
                 (PostgreSQL only).
 
         Raises:
-            ValidationError: the engine's database is none that this store knows.
+            ValidationError: this store does not support the engine's database.
         """
         self._fqn = shard.fqn
         self._dialect = dialect_of(
@@ -169,12 +170,12 @@ class SqlStore:
             raise self._error("cannot read", error) from error
 
     def open_copy(self) -> None:
-        """Do nothing: whoever reaches the database sees the last commit."""
+        """Do nothing, because every client of the database sees the last commit."""
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Raise the fence, and return the last committed checkpoint."""
         del shard
-        # Of a shard that starts over in place. It would wait for itself: the transaction holds the fence's row.
+        # An open transaction of a shard that restarts in place holds the fence's row, so raising it would deadlock.
         self._drop_open()
         try:
             if self._create_table:
@@ -187,7 +188,7 @@ class SqlStore:
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Commit the current transaction and `checkpoint` together, on a thread of its own, after `wait_for`."""
+        """Commit the current transaction and `checkpoint` together, on a separate thread, after `wait_for`."""
         del shard
         txn, self._open = self._open, None
         return self._commits.start(
@@ -305,7 +306,7 @@ class SqlStore:
         self._segments = checkpoint.named
 
     def _current_fence(self, connection: Connection) -> int | None:
-        """Return the fence in the database, and hold it there until our transaction ends."""
+        """Return the fence in the database, and lock it until our transaction ends."""
         query = sa.select(self._table.c.fence).where(self._table.c.shard_fqn == self._fqn)
         return connection.scalar(self._dialect.lock_rows(query))
 

@@ -1,7 +1,8 @@
-"""How transactions begin, and how a fence row is held, in each database that `SqlStore` knows.
+"""The databases that `SqlStore` supports: beginning of transactions, and locks of the fence's row.
 
-Both begin a transaction such that, while it is open, nobody else can raise its fence: SQLite by taking the file's only
-write lock, PostgreSQL by locking the row. An old primary therefore learns *before* it does any work that it is fenced.
+Both begin a transaction such that its fence cannot be raised by others while it is open: SQLite by taking the file's
+only write lock, PostgreSQL by locking the row. An old primary therefore learns *before* it does any work that it is
+fenced.
 
 The price is that an old primary which was stopped in mid-transaction blocks its successor. PostgreSQL's successor ends
 that connection after a moment; SQLite's must wait, because only the kernel releases the lock of a process.
@@ -22,7 +23,7 @@ from broadsheet.allocator.errors import ValidationError
 
 
 class SqlDialect(Protocol):
-    """What differs between databases."""
+    """The differences between databases."""
 
     def begin_write(self) -> Connection:
         """Return a connection in a new transaction that may write."""
@@ -54,10 +55,10 @@ class SqlDialect(Protocol):
 
 
 def dialect_of(engine: Engine, *, lock_wait_seconds: float, takeover_seconds: float) -> SqlDialect:
-    """Return how to work with the engine's database.
+    """Return the dialect of the engine's database.
 
     Raises:
-        ValidationError: the database is none that this store knows, or keeps nothing.
+        ValidationError: this store does not support the database, or it is not persistent.
     """
     if engine.dialect.name == "postgresql":
         return PostgresqlDialect(
@@ -86,11 +87,11 @@ class SqliteDialect:
         return self._begin("BEGIN IMMEDIATE")
 
     def begin_read(self) -> Connection:
-        """Begin a transaction that reads the last commit, whoever writes meanwhile."""
+        """Begin a transaction that reads the last commit, also while others write."""
         return self._begin("BEGIN")
 
     def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
-        """Nobody else can write already."""
+        """Do nothing, because the write lock excludes other writers already."""
         return query
 
     def is_open(self, connection: Connection) -> bool:
@@ -108,7 +109,7 @@ class SqliteDialect:
             connection.commit()
 
     def can_use(self, connection: Connection, table_name: str) -> bool:
-        """Whoever may write the file may write all of its tables."""
+        """Return True, because permission to write the file covers all of its tables."""
         return sa.inspect(connection).has_table(table_name)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What an application shows of a SQL database, as Arrow: types by SQLAlchemy's, rows as they stream in."""
+"""Converts the queries that an application shows to Arrow: SQLAlchemy's types, and rows as they stream in."""
 
 from __future__ import annotations
 

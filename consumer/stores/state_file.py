@@ -1,10 +1,10 @@
-"""The one file of a `JsonFileStore`, and what keeps an older primary from replacing it.
+"""The file of a `JsonFileStore`, fenced against older primaries.
 
 Beside it are segments of its checkpoint (`broadsheet.consumer.message.producer_segment`), each in a file that is named
 by its id, and that is written before a state which rests on it: producers-{id, hex}.
 
-`KeptStateFile` stands in a directory that stays: every restore raises an epoch, and a replacement looks at it under a
-lock. `RecordedStateFile` stands in a directory of its own life, and its recovery log refuses older recorders.
+`KeptStateFile` is in a directory that stays: every restore raises an epoch, and a replacement checks it under a lock.
+`RecordedStateFile` is in a directory of one life, and its recovery log refuses older recorders.
 
 Either way a replacement is written whole beside the file and renamed over it: a crash leaves the old or the new one.
 """
@@ -33,7 +33,7 @@ _SEGMENT = re.compile(r"producers-([0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """What of segments goes with a commit."""
+    """The segments of a commit."""
 
     new: Mapping[bytes, bytes] = field(default_factory=dict)
     """Contents by id."""
@@ -49,7 +49,7 @@ class StateFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of the file."""
         ...
 
     def restore(self) -> bytes | None:
@@ -69,12 +69,12 @@ class StateFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go; later calls fail. Idempotent."""
+        """Release the file; later calls fail. Idempotent."""
         ...
 
 
 class KeptStateFile:
-    """In a directory that stays."""
+    """A state file in a directory that stays; an epoch fences older holders."""
 
     def __init__(self, fqn: str, directory: Path, *, lock_wait_seconds: float) -> None:
         self._fqn = fqn
@@ -87,7 +87,7 @@ class KeptStateFile:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of the file."""
         return self._directory / _STATE
 
     def restore(self) -> bytes | None:
@@ -161,7 +161,7 @@ class KeptStateFile:
 
 
 class RecordedStateFile:
-    """In a directory of its own, recorded; the log is what lasts, so nothing is synced here."""
+    """A recorded state file in a separate directory; nothing is synced here, because only the log lasts."""
 
     def __init__(self, fqn: str, directory: Path, recorder: FileRecorder) -> None:
         self._fqn = fqn
@@ -173,17 +173,17 @@ class RecordedStateFile:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of the file."""
         return self._directory / _STATE
 
     def restore(self) -> bytes | None:
-        """Read what was played. Older holders are fenced already: by what handed the log over."""
+        """Read the played file. Older holders are fenced already, by the hand-over of the log."""
         make_private(self._directory)
         remove_if_there(self._recorder, self._directory, _NEXT)
         return self.path.read_bytes() if self.path.exists() else None
 
     def load_segments(self, ids: Collection[bytes]) -> Mapping[bytes, bytes]:
-        """Read them, and remove what a commit that was cut off left."""
+        """Read them, and remove those that a cut-off commit left."""
         for segment_id in sorted(_segment_ids_in(self._directory) - set(ids)):
             remove_if_there(self._recorder, self._directory, _segment_name(segment_id))
         contents = _segments_in(self._directory, ids)

@@ -1,4 +1,4 @@
-"""The smallest application: counts messages by key, exactly once."""
+"""The smallest application: it counts messages by key, exactly once."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ class Counter:
     def finalize_txn(
         self, shard: Shard, store: JsonFileStore[dict[str, int]], publisher: Publisher
     ) -> None:
-        """Nothing is cached, so nothing is flushed."""
+        """Do nothing, because nothing is cached."""

@@ -1,1 +1,1 @@
-"""Rows of a DataFrame, enriched by what live shards know at that moment."""
+"""Enriches rows of a DataFrame with the current state of live shards."""

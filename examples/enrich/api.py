@@ -1,7 +1,7 @@
-"""Answers what accounts usually spend, from the live state of the shard that the call is for.
+"""Answers queries for accounts' usual spending, from the live state of the shard.
 
-`serving_shard` does what routing needs: a call that comes to the wrong member is told where to go, and one that carries
-a token waits until it is read through. The messages need no fields for either.
+`serving_shard` does the routing: a call to the wrong member is redirected, and one that carries a token waits until the
+shard has read through it. The messages need no fields for either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The application: what each account has spent, kept by the shard that reads the account's journal.
+"""The application: spending by account, kept by the shard that reads the account's journal.
 
 enrich/payments/part-000…003 ─► shards enrich/profiles-000…003 ◄── ProfileService.LookUp ── tasks of a Spark job
 """
@@ -23,7 +23,7 @@ from broadsheet.examples.enrich.store import ProfileStore
 
 
 class Enrich:
-    """Keeps profiles of accounts, and answers questions about them."""
+    """Keeps profiles of accounts, and answers queries for them."""
 
     def new_store(self, shard: Shard) -> ProfileStore:
         """Return the shard's store."""
@@ -51,10 +51,10 @@ class Enrich:
         store.add(payment for flags, payment in messages if flags != Flags.ACK_TXN)
 
     def finalize_txn(self, shard: Shard, store: ProfileStore, publisher: Publisher) -> None:
-        """Nothing is cached, so nothing is flushed."""
+        """Do nothing, because nothing is cached."""
 
     def register_services(self, server: grpc.aio.Server, resolver: Resolver) -> None:
-        """Serve questions about accounts."""
+        """Serve queries for accounts."""
         api.register(server, resolver)
 
 

@@ -1,7 +1,7 @@
-"""Enriches DataFrames: runs in Spark tasks, and asks the shards that keep the accounts.
+"""Enriches DataFrames in Spark tasks, by calls to the shards that keep the accounts.
 
 By Arrow batches (`with_profiles`), or by the rows of a partition (`unusual_orders`); `usual.py` has a pandas UDF. For
-each batch the shards are asked at the same time, each once.
+each batch every shard is called once, all at the same time.
 """
 
 from __future__ import annotations

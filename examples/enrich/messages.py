@@ -1,4 +1,4 @@
-"""What travels in the journals, and which shard reads which."""
+"""Messages of the journals, and the mapping of journals to shards."""
 
 from __future__ import annotations
 

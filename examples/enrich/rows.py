@@ -1,4 +1,4 @@
-"""Rows for the demonstration: payments that were made, and orders to be judged by them. The same in every run."""
+"""Generates the demonstration's rows, the same in every run: payments, and orders to be compared with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 
 ACCOUNTS = 997
 _BEGIN = 1_700_000_000
-"""Of the payments, seconds since the Unix epoch."""
+"""First payment, seconds since the Unix epoch."""
 _COUNTRIES = "array('DE', 'FR', 'US', 'JP', 'BR')"
 
 

@@ -1,8 +1,8 @@
-"""The whole of it in one program: `python -m broadsheet.examples.enrich.run`.
+"""Runs the whole example: `python -m broadsheet.examples.enrich.run`.
 
 Three members on Spark keep profiles of accounts. A DataFrame of payments is published into their journals; another one
-of orders is enriched by the profiles: live ones, with all payments that were just published. In between the member that
-keeps most of them is killed. The enriched rows are compared with a join of the two DataFrames.
+of orders is enriched by the profiles: live ones, with all payments that were just published. In between, the member
+that keeps most profiles is killed. The enriched rows are compared with a join of the two DataFrames.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def publish_payments(cluster: ShardCluster, payments: DataFrame, name: str) -> d
 
 
 def kill_busiest_member(cluster: ShardCluster) -> str:
-    """Kill the process of the member that serves most shards; return who it was."""
+    """Kill the process of the member that serves most shards; return that member."""
     (busiest, _), *_ = Counter(cluster.wait_for_primary(SHARDS).values()).most_common()
     victim = next(one for one in cluster.members() if one.member_id == busiest)
     port = int(victim.endpoint.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""What an account usually spends, as a pandas UDF. A module of its own: pandas takes a while to import."""
+"""A pandas UDF of accounts' usual spending, in a separate module because pandas is slow to import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broadsheet.spark_bridge import TaskResolver
 
 
 def usual_cents_of(resolver: TaskResolver) -> Callable[[Column], Column]:
-    """Return a function of a column of accounts: what each usually spends, cents; null if it never paid."""
+    """Return a function from a column of accounts to their usual spending, cents; null for one that never paid."""
 
     def usual(accounts: pd.Series) -> pd.Series:
         profiles = look_up(resolver, accounts)

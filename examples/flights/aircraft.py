@@ -1,4 +1,4 @@
-"""What is known of one aircraft, and how one more flight changes it. Pure."""
+"""The running totals of one aircraft, updated flight by flight. Pure."""
 
 from __future__ import annotations
 

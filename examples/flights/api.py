@@ -1,4 +1,4 @@
-"""Answers questions about aircraft from the live state of the shard that has them.
+"""Answers queries for aircraft from the live state of their shard.
 
 Any member may be asked: it answers if it is the shard's primary, and forwards once if it is not.
 """

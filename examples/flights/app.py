@@ -89,7 +89,7 @@ class FlightsApplication:
         store.flush()
 
     def register_services(self, server: grpc.aio.Server, resolver: Resolver) -> None:
-        """Serve questions about aircraft."""
+        """Serve queries for aircraft."""
         api.register(server, resolver)
 
     def _consume(self, store: FlightStore, flight: Flight, publisher: Publisher) -> None:

@@ -1,4 +1,4 @@
-"""Asks the members of a cluster for aircraft, from the driver."""
+"""Queries the members of a cluster for aircraft, from the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def list_aircraft(
 ) -> ListAircraftResponse:
     """Return the aircraft of a shard by minutes late, from its live state.
 
-    Any member is asked; it resolves the shard's primary and forwards. While a shard has none, it is asked again.
+    Any member is asked, which resolves the shard's primary and forwards. The call is repeated while the shard has none.
 
     Args:
         cluster: Whose members to ask.

@@ -1,4 +1,4 @@
-"""What travels in the journals."""
+"""Messages of the journals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Flight(msgspec.Struct):
     scheduled_at: int = 0
     """Minutes since the Unix epoch, as is `departs_at`."""
     departs_at: int = 0
-    """When it left; when it should have, if it was cancelled."""
+    """Departure; the scheduled one if it was cancelled."""
     cancelled: bool = False
     air_minutes: int | None = None
     """Absent if it did not arrive where it should."""

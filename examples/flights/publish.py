@@ -1,7 +1,7 @@
 """Publishes the flights, in the order in which they departed, from Spark into the journals of departures.
 
-In slices of time, each a write of its own: readers see the first while Spark still writes the next, and a run that was
-interrupted publishes only the slices that are missing.
+Each slice of time is a separate write: readers see the first while Spark still writes the next, and a run that was
+interrupted publishes only the missing slices.
 """
 
 from __future__ import annotations

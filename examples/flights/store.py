@@ -49,7 +49,7 @@ class FlightStore(SqlStore):
         """Fence older holders, and load the aircraft as of the last commit."""
         checkpoint = super().restore_checkpoint(shard)
         _create_table(self._engine)
-        # Nobody else can commit any more, so what is read now stays true.
+        # Older primaries can no longer commit, so what is read now stays true.
         self.aircraft = self.read(self._load)
         return checkpoint
 

@@ -1,4 +1,4 @@
-"""Compares what the shards made of the flights with one query over the file: every aircraft, every alert, exactly."""
+"""Compares the shards' results with one query over the file: every aircraft, every alert, exactly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Totals(NamedTuple):
 
 
 class AlertKey(NamedTuple):
-    """All that an alert says."""
+    """The content of an alert."""
 
     aircraft: str
     carrier: str
@@ -43,7 +43,7 @@ class AlertKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was equal, and what was not."""
+    """The result of the comparison."""
 
     flights: int
     """Messages that the shards counted."""
@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is missing, nothing is there twice, and nothing differs."""
+        """True if nothing is missing, duplicated or different."""
         return not self.differences
 
 

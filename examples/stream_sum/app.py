@@ -1,7 +1,7 @@
 """The application: the sum of every stream, published once the stream has ended.
 
-Whatever befalls the members, the sums come out right, and each once: `python -m broadsheet.examples.stream_sum.run`
-publishes streams on purpose in the most confusing ways that are allowed, and checks that.
+The sums are right, and each is published once, whatever happens to the members: `python -m
+broadsheet.examples.stream_sum.run` publishes streams in the most confusing ways that are allowed, and checks the sums.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from broadsheet.examples.stream_sum.store import (
 STORE_VARIABLE = "STREAM_SUM_STORE"
 """`sqlite`, which is the default, `json`, or the URL of a database."""
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
-"""Where files are kept that no recovery log has; `shardctl dev` sets it."""
+"""Directory of files that are in no recovery log; `shardctl dev` sets it."""
 
 
 class StreamSums:
-    """Sums streams up."""
+    """Adds up streams."""
 
     def __init__(self, store: str = "sqlite", state_directory: Path = Path("stream-sum")) -> None:
         """Choose where open streams are kept.
@@ -81,7 +81,7 @@ class StreamSums:
             store.keep(chunk.stream, progress)
 
     def finalize_txn(self, shard: Shard, store: StreamStore, publisher: Publisher) -> None:
-        """Nothing is cached, so nothing is flushed."""
+        """Do nothing, because nothing is cached."""
 
 
 def _engine_of(url: str) -> Engine:

@@ -1,4 +1,4 @@
-"""Checks the sums that shards published: every stream exactly once, and right."""
+"""Checks the sums that shards published: every stream exactly once, with the right sum."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _SHOWN_MAX = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was right, and what was not."""
+    """The result of the check."""
 
     right: int
-    """Streams whose sum is there once, and is what it must be."""
+    """Streams with exactly one sum, the right one."""
     missing: int
     """Streams without a sum."""
     differences: tuple[str, ...]
-    """Whatever is not right, in words."""
+    """Other errors, in words."""
 
     @property
     def exact(self) -> bool:
-        """Whether every stream has its sum, once, and nothing else is there."""
+        """True if every stream has its sum once, and there is nothing else."""
         return not self.differences
 
     @property
     def only_missing(self) -> bool:
-        """Whether all is well so far, though more must come."""
+        """True if sums are missing but there is no other error."""
         return len(self.differences) == (self.missing > 0)
 
 
 def compare(expected: Mapping[str, StreamSum], found: Iterable[StreamSum]) -> Comparison:
-    """Compare what must be there with what is."""
+    """Compare the expected sums with those published."""
     wanted = {(one.stream, one.sum, one.chunks) for one in expected.values()}
     counts = Counter((one.stream, one.sum, one.chunks) for one in found)
     missing = expected.keys() - {stream for stream, _, _ in counts}
@@ -64,7 +64,7 @@ async def read_sums(
 
 
 async def all_sums(journals: JournalClient) -> list[StreamSum]:
-    """Return the committed sums of now."""
+    """Return the currently committed sums."""
     return [
         found
         for journal in SUM_JOURNALS

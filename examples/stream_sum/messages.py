@@ -1,4 +1,4 @@
-"""What travels in the journals."""
+"""Messages of the journals."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Chunk(msgspec.Struct):
     data: bytes = b""
     """Base64 in JSON."""
     eof: bool = False
-    """It is the stream's last."""
+    """True for the stream's last chunk."""
 
 
 class StreamSum(msgspec.Struct):
-    """What a whole stream adds up to."""
+    """The sum of a whole stream."""
 
     meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
     stream: str = ""

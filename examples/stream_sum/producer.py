@@ -1,12 +1,12 @@
-"""A producer that does everything a producer may do to confuse its readers. Pure: it makes appends, others do them.
+"""A producer that does everything allowed to confuse its readers. Pure: it creates appends, which others perform.
 
     committed      chunks, then an acknowledgement: they count
     rolled back    forged chunks, then an acknowledgement at the clock of the last commit: they do not
     abandoned      forged chunks, and no acknowledgement ever; the producer goes on under another id
     outside        chunks that each commit by themselves
 
-Into each of them, messages of this producer that were written before are written again as they were: as after an append
-whose answer was lost. A producer is either one of transactions or one of messages outside of them, see
+In each of them, earlier messages of this producer are written again unchanged, as after an append whose answer was
+lost. A producer is either one of transactions or one of messages outside of them, see
 `consumer/message/README.md`.
 """
 
@@ -94,7 +94,9 @@ class Producer:
             self._remember(append)
         for intent in self._publisher.build_ack_intents():
             _, self._acked_clock[intent.journal], _ = parse_uuid(json_uuid_of(intent.content))
-            times = 1 + self._chance(0.1)  # Twice is once: nothing is pending any more.
+            times = 1 + self._chance(
+                0.1
+            )  # Repeating it changes nothing, because nothing is pending any more.
             appends.append(PendingAppend(intent.journal, [intent.content] * times))
         return appends
 
@@ -104,7 +106,7 @@ class Producer:
         first_clocks: dict[str, int] = {}
         for append in appends:
             first_clocks.setdefault(append.journal, _clock_of(append.content[0]))
-        self._publisher.build_ack_intents()  # These would commit.
+        self._publisher.build_ack_intents()  # Messages outside transactions would commit.
         for journal, first_clock in first_clocks.items():
             clock = self._acked_clock.get(journal, first_clock - 1)
             appends.append(PendingAppend(journal, [self._acknowledgement(journal, clock)]))
@@ -155,7 +157,7 @@ class Producer:
         remembered.extend(content for content in append.content if content not in remembered)
 
     def _begin_life(self) -> None:
-        """Go on under another producer id, of which no reader knows anything."""
+        """Continue under another producer id, which no reader knows."""
         self._publisher = Publisher(self._clock, new_producer_id(self._random.randbytes))
         self._acked_clock: dict[str, int] = {}
         """Clock of the last commit, by journal."""

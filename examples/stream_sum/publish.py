@@ -1,4 +1,4 @@
-"""Runs producers: performs their rounds, one append after the other, through any trouble of the brokers."""
+"""Runs producers: performs their rounds, one append after the other, despite failures of the brokers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Producers:
 
     @property
     def expected(self) -> dict[str, StreamSum]:
-        """What every ended stream adds up to, by stream."""
+        """Expected sum of every ended stream, by stream."""
         return {
             stream: expected
             for producer in self.each

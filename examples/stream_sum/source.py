@@ -1,4 +1,4 @@
-"""Random streams, and what each must add up to. Pure: the same random numbers make the same streams."""
+"""Generates random streams and their expected sums. Pure: the same random numbers make the same streams."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from broadsheet.examples.stream_sum.messages import Chunk, StreamSum
 from broadsheet.examples.stream_sum.stream import Progress
 
 OPEN_STREAMS = 8
-"""Streams that are interleaved."""
+"""Number of interleaved streams."""
 CHUNKS_MAX = 24
 DATA_BYTES_MAX = 96
 
 
 class StreamSource:
-    """Streams that nobody else has, one chunk at a time."""
+    """A source of unique streams, one chunk at a time."""
 
     def __init__(self, random: Random, *, name: str) -> None:
-        """Begin with no stream.
+        """Create a source without streams.
 
         Args:
             random: Chooses everything.
@@ -30,7 +30,7 @@ class StreamSource:
         """Chunks to come of each open stream."""
         self._progress: dict[str, Progress] = {}
         self.expected: dict[str, StreamSum] = {}
-        """What every ended stream adds up to, by stream."""
+        """Expected sum of every ended stream, by stream."""
 
     @property
     def open_streams(self) -> int:

@@ -96,7 +96,7 @@ _CREATE_LOCK = 0x73756D
 
 
 class SqlStreamStore(SqlStore):
-    """Streams in a table that the shards share: no stream is in two of them."""
+    """Streams in a table that the shards share; each stream belongs to one shard."""
 
     def __init__(self, shard: Shard, engine: Engine) -> None:
         super().__init__(shard, engine)

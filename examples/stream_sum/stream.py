@@ -1,4 +1,4 @@
-"""How far a stream was read, and how one more chunk changes that. Pure."""
+"""The progress of reading a stream, updated chunk by chunk. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from broadsheet.examples.stream_sum.messages import Chunk, StreamSum
 
 
 class StreamOrderError(Exception):
-    """A chunk came twice, too early, or after its stream's end: the promise of exactly once is broken."""
+    """A chunk came twice, too early, or after its stream's end, which violates exactly-once."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What was read of one stream."""
+    """The part of one stream that was read."""
 
     next_index: int = 0
     sum: int = 0
@@ -33,5 +33,5 @@ class Progress(msgspec.Struct, frozen=True):
         return Progress(self.next_index + 1, zlib.crc32(chunk.data, self.sum))
 
     def result(self, stream: str) -> StreamSum:
-        """Return what the stream adds up to, if this is all of it."""
+        """Return the stream's sum, if this is all of it."""
         return StreamSum(stream=stream, sum=self.sum, chunks=self.next_index)

@@ -1,4 +1,4 @@
-"""Answers how often a word came, from the live state of the shard that counts it.
+"""Answers queries for counts of words, from the live state of the shard that counts them.
 
 Any member may be asked: it answers if it is the shard's primary, and forwards once if it is not.
 """

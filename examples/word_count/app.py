@@ -2,8 +2,8 @@
 
     lines/part-000…001 ─► shards split-000…001 ─► words/part-000…003, by word ─► shards count-000…003
 
-The first stage publishes; the second keeps state. Both are shards of one application: the journal that a shard reads
-says of which stage it is. A crash of either loses no word and counts none twice, for words become visible with the
+The first stage publishes; the second keeps state. Both are shards of one application: a shard's stage follows from the
+journal that it reads. A crash of either loses no word and counts none twice, because words become visible with the
 commit of the transaction that read their line, and are counted with the commit of the one that read them.
 """
 
@@ -28,7 +28,7 @@ from broadsheet.examples.word_count.words import words_of
 
 
 class WordCount:
-    """Splits or counts, as the shard's source has it."""
+    """Splits lines or counts words, depending on the shard's source."""
 
     def new_store(self, shard: Shard) -> SqliteStore:
         """Return counts, or a store with nothing but the checkpoint."""
@@ -53,7 +53,7 @@ class WordCount:
             publisher.publish_uncommitted(by_word, Word(word=word), WORDS)
 
     def finalize_txn(self, shard: Shard, store: SqliteStore, publisher: Publisher) -> None:
-        """Nothing is cached, so nothing is flushed."""
+        """Do nothing, because nothing is cached."""
 
     def register_services(self, server: grpc.aio.Server, resolver: Resolver) -> None:
         """Serve counts."""

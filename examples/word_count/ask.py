@@ -1,8 +1,8 @@
 """Asks how often words came: `python -m broadsheet.examples.word_count.ask WORD…`, or without words for the most
 frequent ones.
 
-The answer has all lines that are in the journals when it is asked. A word passes two shards, so two things are waited
-for: that the first stage has read all lines, and that the second has read all that the first then had published.
+The answer includes all lines that are in the journals when it is asked. A word passes two shards, so it waits twice:
+until the first stage has read all lines, and until the second has read everything that the first had published by then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What travels in the journals, and which journal holds what."""
+"""Messages of the journals, and the mapping of words to journals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Line(msgspec.Struct):
 
 
 class Word(msgspec.Struct):
-    """A word that a line has, once for each time it is there."""
+    """An occurrence of a word in a line."""
 
     meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
     word: str = ""
@@ -33,7 +33,7 @@ COUNT_SHARDS: Final = tuple(f"word-count/count-{index:03d}" for index in range(4
 _TARGETS: Final = [MappedJournal(journal, WORDS.content_type) for journal in WORD_JOURNALS]
 
 by_word: Final = modulo_mapping(lambda message: str(message.word).encode(), lambda: _TARGETS)
-"""Where a word goes: each word always to the same journal, so that one shard has its count."""
+"""Mapping of each word to one journal, so that one shard has its count."""
 
 
 def shard_of(word: str) -> str:

@@ -27,7 +27,7 @@ async def publish_text(journals: JournalClient, text: str) -> int:
         publisher.publish_uncommitted(targets[index % len(targets)], Line(text=line), LINES)
     for append in publisher.take_appends():
         await journals.append(append.journal, append.content)
-    # Only now: what is acknowledged must be there.
+    # Only now, because acknowledged messages must be present.
     for intent in publisher.build_ack_intents():
         await journals.append(intent.journal, intent.content)
     return len(lines)

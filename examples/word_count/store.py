@@ -1,4 +1,4 @@
-"""What shards keep: those of the first stage how far they have read, those of the second the counts."""
+"""The store of the second stage's counts; shards of the first stage keep only a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class CountStore(SqliteStore):
         super().__init__(shard, schema=_SCHEMA)
 
     def add(self, word: str) -> None:
-        """Count a word once more, within the current transaction."""
+        """Add one to a word's count, within the current transaction."""
         self.connection.execute(_ADD, (word,))
 
     def counts_of(self, words: list[str]) -> dict[str, int]:
-        """Return the counts of words as of the last commit; those that never came are not in it."""
+        """Return the counts of words as of the last commit, without words that never came."""
 
         def look_up(connection: sqlite3.Connection) -> dict[str, int]:
             marks = ",".join("?" * len(words))

@@ -1,4 +1,4 @@
-"""What a word is. Pure."""
+"""Splits texts into words. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The promises of a store, as tests that any store can be put to; see docs/stores.md."""
+"""Conformance suites: the contract of a store as tests for any store; see docs/stores.md."""

@@ -1,4 +1,4 @@
-"""A recovery log in memory: takes what a store records, and replays it, cut off anywhere, into a directory.
+"""A recovery log in memory, which replays a store's recorded changes, cut off anywhere, into a directory.
 
 It is stricter than a log need be: it refuses operations that make no sense (a write to no file, a second creation), so
 that a store which passes here asks nothing special of its recorder. Newer recorders fence older ones, as logs do.
@@ -34,22 +34,22 @@ class RecordedLog:
 
     changes: list[RecordedChange] = field(default_factory=list)
     barriers: list[int] = field(default_factory=list)
-    """How many changes stood before each barrier."""
+    """Number of changes before each barrier."""
     recorders: int = 0
     held: list[OpFuture] | None = None
     """Barriers that wait for `release`; None: each resolves at once."""
     files: MirroredFiles = field(default_factory=lambda: MirroredFiles())
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
-    """Held for a change, and for the hand-over to another recorder: a store's own thread may record at any time."""
+    """Held for a change, and for the hand-over to another recorder, because a store's thread may record at any time."""
 
     def recorder(self) -> MirroringRecorder:
-        """Return a recorder that fences all before it."""
+        """Return a recorder that fences all earlier ones."""
         with self._lock:
             self.recorders += 1
             return MirroringRecorder(self, self.recorders)
 
     def replay(self, directory: Path) -> Path:
-        """Write the files as of the last change; return the directory, which is made."""
+        """Write the files as of the last change; return the directory, which is created."""
         with self._lock:
             return self.files.write_to(directory)
 
@@ -60,7 +60,7 @@ class RecordedLog:
             return self.recorder()
 
     def hold(self) -> None:
-        """Have barriers wait: the broker is slow."""
+        """Make barriers wait, as with a slow broker."""
         self.held = []
 
     def release(self) -> None:
@@ -70,7 +70,7 @@ class RecordedLog:
             barrier.set_result(None)
 
     def cuts(self) -> Iterator[tuple[int, MirroredFiles]]:
-        """Yield every place where the log may end: (changes wholly there, files as replayed).
+        """Yield every possible end of the log: (number of complete changes, files as replayed).
 
         Also in the middle of each write: what is one change here may be several appends.
         """
@@ -85,14 +85,14 @@ class RecordedLog:
             yield count + 1, files
 
     def append(self, change: RecordedChange, recorder: int) -> None:
-        """Add a change of that recorder; it must make sense. Nothing happens if a newer recorder is there."""
+        """Add a recorder's change, which must be valid. Nothing happens if there is a newer recorder."""
         with self._lock:
             if recorder == self.recorders:
                 self.files.apply(change)
                 self.changes.append(change)
 
     def barrier(self, barrier: OpFuture) -> None:
-        """Resolve a barrier behind all changes so far."""
+        """Resolve a barrier after all changes so far."""
         self.barriers.append(len(self.changes))
         if self.held is None:
             barrier.set_result(None)
@@ -134,7 +134,7 @@ class MirroredFiles:
         """Perform one change.
 
         Raises:
-            ValueError: it makes no sense.
+            ValueError: it is invalid.
         """
         path, files = change.path, self._files
         if not path.startswith("/"):
@@ -162,7 +162,7 @@ class MirroredFiles:
             files[change.to] = content
 
     def write_to(self, directory: Path) -> Path:
-        """Write the files as a player does; return the directory, which is made."""
+        """Write the files as a player does; return the directory, which is created."""
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in self._files.items():
             target = directory / path[1:]
@@ -178,14 +178,14 @@ class MirroringRecorder:
         self._log = log
         self._number = number
         self._waits: list[Future[object]] = []
-        """What has to succeed before anything gets into the log."""
+        """Futures that must succeed before anything gets into the log."""
         self._held: list[RecordedChange | OpFuture] = []
         """Changes and barriers that wait for that, in order."""
         self._failure: BaseException | None = None
 
     @property
     def fenced(self) -> bool:
-        """Whether a newer recorder is there."""
+        """True once there is a newer recorder."""
         return self._log.recorders != self._number
 
     def create(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""The further promises of a store that records: a log that ends anywhere holds a commit, and the log is the fence."""
+"""The conformance suite of stores that record: a log that ends anywhere holds a commit, and the log fences."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class RecordedStoreConformance(StoreConformance):
     """The suite for a store that records. A subclass defines a pytest fixture `subject`, a `RecordedSubject`."""
 
     lives, commits = 2, 10
-    """Of the shard whose log is cut off everywhere, and commits of each life. A store under test is made so small that
-    it does all it ever does, and that not just when a life ends."""
+    """Lives of the shard whose log is cut off everywhere, and commits of each life. A store under test is made so small
+    that it does everything it ever does, and not just when a life ends.
+    """
 
     def test_log_that_ends_anywhere_opens_at_a_commit(self, subject: RecordedSubject) -> None:
         """A process dies at any step of any commit. Who takes over finds a checkpoint with just its state, never older
@@ -121,7 +122,7 @@ class RecordedStoreConformance(StoreConformance):
             assert holders.following()[1] == Checkpoint()
 
     def test_fenced_commit_fails_and_is_not_visible(self, subject: RecordedSubject) -> None:
-        """The local files of a zombie are ahead of the log; nobody may see that, and it must not go on."""
+        """The local files of a zombie are ahead of the log; queries must not see that, and it must not go on."""
         shard = FixedShard()
         with Holders(subject, shard) as holders:
             store, _ = holders.following()

@@ -1,4 +1,4 @@
-"""The promises of a store that shows what it holds as tables (`broadsheet.consumer.state_tables`).
+"""The conformance suite of stores that show their state as tables (`broadsheet.consumer.state_tables`).
 
 class TestMyStore(StoreConformance, ScanConformance):
     @pytest.fixture
@@ -26,16 +26,16 @@ from broadsheet.consumer.stores.conformance.subject import (
 )
 
 COMMITS = 10
-"""While a scan is under way."""
+"""Number of commits during a scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedRows:
-    """How a subject's keys and values stand in a table."""
+    """The mapping of a subject's keys and values to a table's rows."""
 
     table: str
     entry: Callable[[Mapping[str, Any]], tuple[str, int]]
-    """Returns key and value of a row, which is given by column. `Any`: what a column holds is the store's business."""
+    """Returns key and value of a row, which is given by column. `Any`: the store chooses the columns' types."""
 
 
 class ScanSubject(StoreSubject, Protocol):
@@ -43,7 +43,7 @@ class ScanSubject(StoreSubject, Protocol):
 
     @property
     def scans(self) -> ScannedRows:
-        """How what `put` puts is shown."""
+        """The rows in which `put` values are shown."""
         ...
 
 
@@ -78,7 +78,7 @@ class ScanConformance:
     def test_scan_is_of_one_commit_while_transactions_and_queries_go_on(
         self, subject: ScanSubject
     ) -> None:
-        """A reader that takes its time holds nobody up, and never sees half of what came later."""
+        """A slow reader blocks no commit and no query, and never sees part of a later commit."""
         shard = FixedShard()
         with Holders(subject, shard) as holders:
             store, _ = holders.following()
@@ -128,7 +128,7 @@ class ScanConformance:
             assert no_column.field_path == "columns[0]"
 
     def test_scan_that_is_given_up_leaves_nothing(self, subject: ScanSubject) -> None:
-        """Whoever reads may go away in mid-stream; the store can be destroyed at once, and cannot be read any more."""
+        """A reader may go away in mid-stream; the store can be destroyed at once, and cannot be read any more."""
         shard = FixedShard()
         with Holders(subject, shard) as holders:
             store, _ = holders.following()

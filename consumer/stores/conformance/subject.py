@@ -1,4 +1,4 @@
-"""What the suite drives: one kind of store, its holders, and a shard that stands still."""
+"""The subject of the conformance suites: a kind of store, its holders, and a shard without progress."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ WAIT_SECONDS = 20.0
 
 
 class StoreSubject(Protocol):
-    """One kind of store, driven alike. Stores are `Any`: what they hold is between this and the store."""
+    """A uniform interface to one kind of store. Stores are `Any`, because only the subject knows their type."""
 
     @property
     def excludes(self) -> bool:
-        """Whether a newer holder must wait until an older one is destroyed; else it fences the older one."""
+        """True if a newer holder must wait until an older one is destroyed; else it fences the older one."""
         ...
 
     @property
     def open_txn_blocks(self) -> bool:
-        """Whether a holder that has changed state in an open transaction makes a newer one wait."""
+        """True if a holder that has changed state in an open transaction makes a newer one wait."""
         ...
 
     def open(self, shard: Shard) -> Store:
@@ -51,7 +51,7 @@ class StoreSubject(Protocol):
         ...
 
     def leftovers(self, shard: Shard) -> list[str]:
-        """Return what destroyed holders left behind and should not have: files, connections."""
+        """Return the files and connections that destroyed holders wrongly left behind."""
         ...
 
 
@@ -179,7 +179,7 @@ class Holders:
 
 
 def reading(offset: int) -> Checkpoint:
-    """Return a checkpoint with everything that one can hold."""
+    """Return a checkpoint with every kind of content."""
     checkpoint = Checkpoint(ack_intents={"out/a": b"\x00\xffack\n"})
     source = checkpoint.sources["in/a;meta"]
     source.read_through = offset
@@ -194,7 +194,7 @@ def reading(offset: int) -> Checkpoint:
 
 
 def keeps_segments(store: Store) -> bool:
-    """Return whether checkpoints that rest on segments may be given to a store that has restored."""
+    """Return whether a store that has restored supports checkpoints that rest on segments."""
     return isinstance(store, SegmentKeeper) and store.keeps_segments
 
 
@@ -216,7 +216,7 @@ def resting(offset: int, *, carries: bool) -> Checkpoint:
 
 
 def whole(checkpoint: Checkpoint) -> Checkpoint:
-    """Return what a store must restore, of what `resting` returned."""
+    """Return the checkpoint that a store must restore for one that `resting` returned."""
     contents = {segment_id(each): each for each in _segments_at(offset_of(checkpoint))}
     return put_together(checkpoint, contents)
 
@@ -241,7 +241,7 @@ def wait(commit: OpFuture) -> None:
 
 
 def failure_of(operation: Callable[[], object]) -> Exception:
-    """Return what `operation` raises.
+    """Return the error that `operation` raises.
 
     Raises:
         AssertionError: it raises nothing.

@@ -1,4 +1,5 @@
-"""The promises of every store: state and checkpoint commit together, after what they wait for, under the newest holder.
+"""The conformance suite of every store: state and checkpoint commit together, after their futures, under the newest
+holder.
 
     class TestMyStore(StoreConformance):
         @pytest.fixture
@@ -173,7 +174,7 @@ class StoreConformance:
     def test_holder_that_ends_in_mid_transaction_changed_nothing(
         self, subject: StoreSubject
     ) -> None:
-        """What was not committed is gone with its holder."""
+        """Uncommitted changes are gone with their holder."""
         shard = FixedShard()
         with Holders(subject, shard) as holders:
             store, _ = holders.following()
@@ -259,7 +260,7 @@ class StoreConformance:
             assert subject.committed(following) == {"b": 2}
 
     def test_commit_cannot_be_cancelled(self, subject: StoreSubject) -> None:
-        """The application is given the commit's future; whoever loses patience with it must not undo it."""
+        """The application gets the commit's future; giving up on it must not undo the commit."""
         shard = FixedShard()
         with Holders(subject, shard) as holders:
             store, _ = holders.following()

@@ -1,4 +1,4 @@
-"""A RocksDB and its column families, opened and closed as one.
+"""A RocksDB and its column families, opened and closed together.
 
 A family's handle and an iterator each keep the database open, and its lock held, for as long as they are
 referred to. They are therefore referred to here only.
@@ -22,18 +22,17 @@ from rocksdict import (
 )
 
 CHECKPOINT_KEY = b"\x00\x12checkpoint\x00\x01"
-"""An ordered encoding of (null, "checkpoint"); Gazette's store keeps its checkpoint there too."""
+"""Key of the checkpoint: an ordered encoding of (null, "checkpoint"), as in Gazette's store."""
 SEGMENT_PREFIX = b"\x00\x12producers\x00"
-"""Before the ids of segments that the checkpoint rests on."""
+"""Prefix of the ids of segments that the checkpoint rests on."""
 Tune = Callable[[str, Options], None]
 
 # How a store's RocksDB is set up: whatever else is tuned, its files may only be added, appended to
 # and removed.
 MANIFEST_BYTES_MAX = 128 << 10
-"""The manifest begins anew after so much, so that the recovery log need not keep the changes of old times."""
+"""Length after which the manifest is started again, so that the recovery log need not keep old changes."""
 
-# Changes that are not in the database yet, laid over what is there: so that a transaction reads its
-# own writes.
+
 Changes = dict[bytes, bytes | None]
 """New values by key; None is a deletion."""
 
@@ -45,9 +44,9 @@ Changes = dict[bytes, bytes | None]
 
 DEFAULT_FAMILY: Final = "default"
 RESERVED_PREFIX: Final = b"\x00"
-"""Keys of the default family that begin so are the store's own."""
+"""Prefix of the store's own keys in the default family."""
 _RUN_KEYS: Final = 256
-"""Keys read at a time, under the lock."""
+"""Number of keys read at a time, under the lock."""
 
 
 class CommittedView:
@@ -100,20 +99,20 @@ class CommittedView:
 
 
 def first_key(family: str, begin: bytes) -> bytes:
-    """Return where a scan from `begin` begins, past the store's own keys."""
+    """Return the first key of a scan from `begin`, past the store's own keys."""
     if family == DEFAULT_FAMILY and begin[:1] <= RESERVED_PREFIX:
         return b"\x01"
     return begin
 
 
 class PendingWrites:
-    """The changes of one transaction, by column family."""
+    """The changes of one transaction by column family, laid over the database so that it reads its own writes."""
 
     def __init__(self) -> None:
         self.families: dict[str, Changes] = {}
 
     def of(self, family: str) -> Changes:
-        """Return the changes of a family, to be added to."""
+        """Return the changes of a family, for adding to them."""
         changes = self.families.get(family)
         if changes is None:
             changes = self.families[family] = {}
@@ -144,7 +143,7 @@ def overlaid(
                 yield changed[0], changed[1]
             changed = next(following, None)
         if changed is not None and changed[0] == key:
-            continue  # Its turn comes before the next stored key.
+            continue  # It precedes the next stored key.
         yield key, value
     while changed is not None:
         if changed[1] is not None:
@@ -168,10 +167,10 @@ def new_options(write_buffer_bytes: int) -> Options:
 
 
 def fix_options(options: Options) -> None:
-    """Set what the recording and the commit rest on."""
+    """Set the options that recording and commits rely on."""
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    # A commit that is cut off at the end of the write-ahead log did not happen; nothing behind it is believed.
+    # A commit that is cut off at the end of the write-ahead log did not happen; nothing after it is valid.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_recycle_log_file_num(0)
     options.set_allow_mmap_writes(False)
@@ -185,7 +184,7 @@ def fix_options(options: Options) -> None:
 
 
 class Database:
-    """An open database; for the store's threads, one at a time writing."""
+    """An open database, for the store's threads, of which one writes at a time."""
 
     def __init__(
         self,
@@ -210,7 +209,7 @@ class Database:
         self._write_options.sync = durable
 
     def __contains__(self, family: str) -> bool:
-        """Tell whether there is such a family."""
+        """Return whether there is such a family."""
         return family in self._families
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -250,7 +249,7 @@ class Database:
         Args:
             pending: The transaction.
             checkpoint: As it is kept.
-            segments: Changes of segments, by id; None: it is there no more.
+            segments: Changes of segments, by id; None removes one.
         """
         batch = WriteBatch(raw_mode=True)
         batch.put(CHECKPOINT_KEY, checkpoint)
@@ -269,10 +268,10 @@ class Database:
         self._main.write(batch, self._write_options)
 
     def committed_view(self) -> CommittedView:
-        """Return what is written now.
+        """Return a view of the present content.
 
         Requires:
-            Nobody writes meanwhile.
+            No other thread writes meanwhile.
         """
         return CommittedView({name: family.iter() for name, family in self._families.items()})
 

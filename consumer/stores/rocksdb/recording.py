@@ -1,13 +1,13 @@
-"""Ships what changed in a store's RocksDB files into its recovery log.
+"""Ships changes of a store's RocksDB files into its recovery log.
 
     tables (*.sst, *.blob) ─► write-ahead logs (*.log) ─► MANIFEST ─► CURRENT ─► removals
 
-Every file is written once from its beginning to its end, so what is new is what stands behind the length already
-recorded. The order makes a log that ends anywhere open at a commit: tables are unknown until the manifest names them, a
-commit cut off at the end of a write-ahead log is passed over, and nothing is removed that the manifest still names.
+Every file is written once from its beginning to its end, so new content is everything after the recorded length. The
+order makes a log that ends anywhere open at a commit: tables are unknown until the manifest names them, a commit cut
+off at the end of a write-ahead log is skipped, and no file is removed that the manifest still names.
 
-RocksDB's own threads add tables and remove files at any time. The files are therefore looked at between two looks at
-the manifest, and once more if it changed meanwhile: if it did not, all that it names was there, whole.
+RocksDB's own threads add tables and remove files at any time. The files are therefore listed between two reads of the
+manifest, and again if it changed meanwhile: if it did not, every file that it names was complete.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _TABLE: Final = re.compile(r"\d+\.(sst|blob)")
 _WAL: Final = re.compile(r"\d+\.log")
 _CURRENT, _IDENTITY = "CURRENT", "IDENTITY"
 _LOCAL: Final = re.compile(r"LOCK|LOG|LOG\.old\..*|rocksdict-config\.json")
-"""What an opening makes for itself."""
+"""Files that an opening creates for itself."""
 
 _LOOKS_MAX = 1000
-"""Looks at the files before giving up: each that fails means that a flush or a compaction just ended."""
+"""Attempts to list the files before giving up; each failure means that a flush or a compaction just ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What RocksDB goes by at a moment."""
+    """The manifest that RocksDB uses at a moment."""
 
     current: bytes
     """Content of CURRENT: the manifest's name and a newline."""
@@ -61,7 +61,7 @@ class _Grown:
 
 
 class RocksDbRecording:
-    """Knows what of the files the log has."""
+    """Records the files, and knows how much of each the log has."""
 
     def __init__(self, recorder: FileRecorder, directory: Path) -> None:
         """Take over the files as they were played from the log.
@@ -79,10 +79,10 @@ class RocksDbRecording:
         self._take_over()
 
     def record_changes(self) -> None:
-        """Record what is new since the last call.
+        """Record changes since the last call.
 
         Requires:
-            Nobody writes to the database meanwhile, but RocksDB's own threads.
+            Only RocksDB's own threads write to the database meanwhile.
         """
         with ExitStack() as stack:
             manifest, present, grown = self._look(stack)
@@ -115,12 +115,12 @@ class RocksDbRecording:
                 self._recorder.remove(recorded_path(name))
                 continue
             self._lengths[name] = path.stat().st_size
-            # So that a file which RocksDB makes anew under an old name can be told from the old one.
+            # So that a file that RocksDB creates again under an old name can be told from the old one.
             os.utime(path, ns=(0, 0))
         self._played = set(self._lengths)
 
     def _look(self, stack: ExitStack) -> tuple[_Manifest, dict[str, os.stat_result], list[_Grown]]:
-        """Return the manifest, and the files such that all that it names are among them, whole."""
+        """Return the manifest, and the files, which include every file that it names, complete."""
         for _ in range(_LOOKS_MAX):
             manifest = self._manifest()
             with ExitStack() as attempt:
@@ -132,7 +132,7 @@ class RocksDbRecording:
                         if status.st_size > self._length(name, status) or name not in self._lengths
                     ]
                 except FileNotFoundError:
-                    continue  # It was removed while we looked, so the manifest has changed.
+                    continue  # It was removed during the listing, so the manifest has changed.
                 if self._manifest() == manifest:
                     stack.push(attempt.pop_all())
                     return manifest, present, grown
@@ -170,13 +170,13 @@ class RocksDbRecording:
         return descriptor
 
     def _length(self, name: str, status: os.stat_result) -> int:
-        """Return how much of a file is recorded: none if it was made anew under the name of a played one."""
+        """Return how much of a file is recorded: none if it was created again under the name of a played one."""
         if name in self._played and status.st_mtime_ns != 0:
             return 0
         return self._lengths.get(name, 0)
 
     def _begin_replaced(self, present: dict[str, os.stat_result]) -> None:
-        """Forget the played files that were made anew; all others are as they were played, from now on ours."""
+        """Drop the played files that were created again; all others are as they were played, and ours from now on."""
         for name in self._played & present.keys():
             if present[name].st_mtime_ns != 0:
                 self._recorder.remove(recorded_path(name))
@@ -202,7 +202,7 @@ class RocksDbRecording:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Return where a file comes among those recorded together."""
+    """Return the rank of a file among those recorded together."""
     if _TABLE.fullmatch(name):
         return 0, name
     return (1 if _WAL.fullmatch(name) else 2), name

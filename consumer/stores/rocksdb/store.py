@@ -1,11 +1,11 @@
-"""A store in a RocksDB of the shard's own: large states of keys and values, in order of keys, in column families.
+"""A store in a RocksDB of one shard: large states of ordered keys and values, in column families.
 
 A transaction's changes are held in memory until it commits; its reads see them. A commit writes them, and the
 checkpoint under a reserved key of the default family, in one batch. With a recovery log a commit is durable, and shows
 to queries, when the log has it; without one when the write-ahead log is synced, and the directory's lock keeps others
 out.
 
-Source: gazette/core consumer/store-rocksdb (one batch, the checkpoint's key, a manifest that begins anew often).
+Source: gazette/core consumer/store-rocksdb (one batch, the checkpoint's key, a manifest that is started again often).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 WRITE_BUFFER_BYTES = 16 << 20
-"""Memory table of each family; opening after a crash replays so much of the write-ahead log, in tenths of a second."""
+"""Memory table of each family; opening after a crash replays up to this much of the write-ahead log, in tenths of a
+second.
+"""
 
 
 # Column families as Arrow shows them.
@@ -154,7 +156,7 @@ class RocksDbStore:
         self._changes(key, family)[key] = value
 
     def delete(self, key: bytes, *, family: str = DEFAULT_FAMILY) -> None:
-        """Have `key` have no value."""
+        """Remove the value of `key`."""
         self._changes(key, family)[key] = None
 
     def items(
@@ -206,7 +208,7 @@ class RocksDbStore:
         self._database = self._opened(durable=False)
         self._view = self._database.committed_view()
 
-    # -- what the shard calls
+    # -- the shard's interface
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Open the files if they are not open, and return the last committed checkpoint."""
@@ -223,7 +225,7 @@ class RocksDbStore:
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Commit the changes so far and `checkpoint` together, on a thread of its own, after `wait_for`."""
+        """Commit the changes so far and `checkpoint` together, on a separate thread, after `wait_for`."""
         del shard
         database = self._writable(DEFAULT_FAMILY)
         self._committing, self._pending = self._pending, PendingWrites()
@@ -263,7 +265,7 @@ class RocksDbStore:
             self._recording = RocksDbRecording(recorder, directory)
         self._database = self._opened(durable=recorder is None)
         if self._recording is not None:
-            self._recording.record_changes()  # In the log's order before any commit: nobody waits for it here.
+            self._recording.record_changes()  # The log orders it before any commit, so no wait is needed here.
         self._view = self._database.committed_view()
 
     def _opened(self, *, durable: bool) -> Database:
@@ -280,7 +282,9 @@ class RocksDbStore:
             raise StoreError(self._fqn, f"cannot open {directory}: {error}") from error
 
     def _layers_newest_first(self) -> list[PendingWrites]:
-        """Return what is not in the database. Taken before the database is read: what leaves meanwhile is in there."""
+        """Return the layers that are not in the database. Taken before the database is read, so that one that leaves
+        meanwhile is found in there.
+        """
         committing = self._committing
         return [self._pending] if committing is None else [self._pending, committing]
 

@@ -1,4 +1,4 @@
-"""Connections to a store's SQLite file: readers, and one that writes, whose transactions only the store can end.
+"""Connections to a store's SQLite file: readers, and a writer whose transactions only the store can end.
 
 We checkpoint the write-ahead log ourselves (`wal_autocheckpoint = 0`), at moments when we know what it copies.
 """
@@ -17,7 +17,7 @@ from broadsheet.consumer.errors import StoreClosedError, StoreError
 _FORBIDDEN_PRAGMAS = frozenset(
     {"journal_mode", "locking_mode", "synchronous", "wal_autocheckpoint"}
 )
-"""What recording and the fence rest on."""
+"""Pragmas that recording and the fence rely on."""
 BEGIN = "BEGIN IMMEDIATE -- of the store"
 COMMIT = "COMMIT -- of the store"
 ROLLBACK = "ROLLBACK -- of the store"
@@ -151,7 +151,7 @@ class CommittedReaders:
         """Have queries that begin from now on see everything committed so far.
 
         Requires:
-            Nobody commits meanwhile.
+            No transaction commits meanwhile.
         """
         with self._changed:
             before = self._current
@@ -221,7 +221,7 @@ class CommittedReaders:
             self._paused = True
             if interrupt:
                 self._interrupt()
-            # Who holds a snapshot holds it for long: to wait for that would hold up every commit.
+            # Not waited for, because a held snapshot lasts long, and waiting would block every commit.
             patience = wait_seconds if interrupt or not self._is_held() else 0.0
             quiet = self._changed.wait_for(self._is_quiet, patience)
             if quiet and self._current is not None:
@@ -261,7 +261,7 @@ class CommittedReaders:
             reader.connection.interrupt()
 
     def _retire(self, reader: _Reader) -> None:
-        """End an old reader's transaction once nobody uses it, so that it no longer holds the log back."""
+        """End an old reader's transaction once it has no users, so that it no longer holds the log back."""
         if reader.users == 0 and reader in self._old:
             end_snapshot(reader.connection)
             self._old.remove(reader)
@@ -286,7 +286,7 @@ class HeldReader:
         self._reader = reader
 
     def run(self, function: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
-        """Return `function(connection)`; nobody else uses the connection meanwhile.
+        """Return `function(connection)`, with exclusive use of the connection.
 
         A statement that is not finished between two calls counts as running: an interrupt reaches it.
         """

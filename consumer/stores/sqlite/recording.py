@@ -1,16 +1,16 @@
-"""Ships what changed in a store's SQLite files into its recovery log.
+"""Ships changes of a store's SQLite files into its recovery log.
 
     commit            the frames appended to state.db-wal since the last one
     checkpoint        the pages it copied into state.db, while the log still has every frame; then no state.db-wal
-    now and then      all of state.db as a new file, renamed over the old: else the log of its pages would grow for ever
+    now and then      all of state.db as a new file, renamed over the old, or the log of its pages would grow for ever
 
 A log that ends anywhere replays to a committed state. Frames of a commit that is cut off do not check out, and SQLite
 passes over them. A checkpoint that is cut off left every frame in place, and frames come before the pages of the file.
 
-A life goes on with the write-ahead log that it finds, behind the last frame that SQLite took for committed: to copy it
-into the file first, and to record that, would make whoever takes over wait. What was cut off behind that frame is
-written over; of what is left of it no frame checks out, because each checksum goes on from the frame before, and that
-is another one now, or would have been committed. Here it is cut off at once: its frames look like ours.
+A life continues the write-ahead log that it finds, after the last frame that SQLite took for committed: to copy the log
+into the file first, and to record that, would delay the take-over. Frames after that one were cut off and are
+overwritten. The remaining ones do not check out, because each checksum continues that of the frame before, which is
+another one now, or would have been committed. Here they are cut off at once, because they look like ours.
 
 The descriptors here are open for the store's life: closing one would drop SQLite's own locks on the file, which belong
 to the process (sqlite.org/howtocorrupt.html, 2.2).
@@ -64,7 +64,7 @@ _FRAME: Final = struct.Struct(">II8s")
 
 @dataclass(frozen=True, slots=True)
 class WalHeader:
-    """How to read the frames behind it."""
+    """The header of a write-ahead log, which tells how to read its frames."""
 
     page_bytes: int
     salts: bytes
@@ -143,7 +143,7 @@ REWRITE_BYTES_MIN = 4 << 20
 
 
 class SqliteRecording:
-    """Knows what of the files the log has."""
+    """Records the files, and knows how much of each the log has."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class SqliteRecording:
         Args:
             recorder: Of this life.
             directory: Of this life.
-            rewrite_bytes_min: Least bytes of pages after which the database is recorded anew.
+            rewrite_bytes_min: Least bytes of pages after which the whole database is recorded again.
 
         Requires:
             SQLite has not opened the database yet.
@@ -187,7 +187,7 @@ class SqliteRecording:
         """Go on behind the committed frames that SQLite found in the write-ahead log.
 
         Requires:
-            SQLite has read the database, nobody has written to it.
+            SQLite has read the database, and nothing has been written to it.
         """
         if not self._wal_in_log:
             return
@@ -214,7 +214,7 @@ class SqliteRecording:
 
     @property
     def inherits(self) -> bool:
-        """Whether frames of an earlier life are in the write-ahead log still."""
+        """True while frames of an earlier life are in the write-ahead log."""
         return self._inherited_bytes > 0
 
     def record_commit(self, end: int | None = None) -> bool:

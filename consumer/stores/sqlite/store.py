@@ -1,4 +1,4 @@
-"""A store in a SQLite file of the shard's own: SQL at the speed of a library call, recovered on any machine.
+"""A store in a SQLite file of one shard: SQL at the speed of a library call, recovered on any machine.
 
     {directory}/state.db, state.db-wal     the application's tables, and
     CREATE TABLE gazette_checkpoint (id INTEGER PRIMARY KEY CHECK (id = 0), checkpoint BLOB NOT NULL)
@@ -97,7 +97,7 @@ def statements_of(script: str) -> list[str]:
 
 
 class SqliteStore:
-    """Keeps a shard's state in SQLite tables of the application's."""
+    """A store of a shard's state in the application's SQLite tables."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class SqliteStore:
             local_state: Where they are if it has none.
             schema: Statements run at each restore, separated by semicolons, e.g. CREATE TABLE IF NOT EXISTS.
             wal_bytes_max: Length of the write-ahead log from which it is checkpointed.
-            rewrite_bytes_min: Least bytes of pages recorded after which the recovery log gets the file anew.
+            rewrite_bytes_min: Least bytes of pages recorded after which the recovery log gets the whole file again.
             cache_bytes: Bound of SQLite's page cache.
             lock_wait_seconds: Longest wait for another holder of a directory that stays.
 
@@ -222,11 +222,11 @@ class SqliteStore:
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Commit the current transaction and `checkpoint` together, on a thread of its own, after `wait_for`."""
+        """Commit the current transaction and `checkpoint` together, on a separate thread, after `wait_for`."""
         del shard
         self._writable()
         begun, self._begun = self._begun, False
-        self._free.wait()  # Without a statement of its own, nothing has waited yet.
+        self._free.wait()  # A transaction without statements has not waited yet.
         self._free.clear()
         return self._commits.start(
             partial(self._commit, begun, encoded(checkpoint)),
@@ -282,7 +282,7 @@ class SqliteStore:
         self._readers.advance()
 
     def _open_recorded(self, recording: SqliteRecording) -> None:
-        """Set up what the schema asks for. It is in the log's order before any commit, so nobody waits for it here."""
+        """Run the schema. The log orders it before any commit, so no wait is needed here."""
         self._set_up()
         if recording.knows_database:
             recording.record_commit()
@@ -384,10 +384,10 @@ class SqliteStore:
 
     @property
     def _folds_inheritance(self) -> bool:
-        """Whether it is time to end that the write-ahead log has frames of an earlier life.
+        """Return whether it is time to copy back an earlier life's frames in the write-ahead log.
 
-        Lives that each add little would keep the recovery log from ever being pruned. It is done behind the second
-        commit: for the first one somebody waits who had no primary for a while, and it would share its processor.
+        Lives that each add little would keep the recovery log from ever being pruned. It is done after the second
+        commit, because the first one ends a time without a primary and must not share its processor.
         """
         inherits = self._recording is not None and self._recording.inherits
         return inherits and self._life_commits > 1
@@ -399,7 +399,7 @@ class SqliteStore:
         return wal.stat().st_size if wal.exists() else 0
 
     def _checkpoint(self) -> None:
-        """Copy the write-ahead log into the file and begin it anew, unless queries still look at older snapshots."""
+        """Copy the write-ahead log into the file and restart it, unless queries still read older snapshots."""
         assert self._writer is not None
         pressing = self._wal_length_bytes() >= _WAL_HARD_RATIO * self._wal_bytes_max
         with self._readers.pause(wait_seconds=_QUIET_SECONDS, interrupt=pressing) as quiet:

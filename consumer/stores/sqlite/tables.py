@@ -1,4 +1,4 @@
-"""A SQLite store's tables and views, as Arrow shows them.
+"""Converts a SQLite store's tables and views to Arrow.
 
 A column's type is that of its declaration (sqlite.org/datatype3.html, 3.1), with BOOLEAN, DATE and TIME told apart:
 
@@ -55,7 +55,7 @@ def rows_in(
     """Yield the rows of a table.
 
     Args:
-        run: Runs a function on the connection, while nobody else uses it.
+        run: Runs a function with exclusive use of the connection.
         table: The table.
         schema: Its columns to read.
         fqn: The shard, for errors.

@@ -178,7 +178,7 @@ class JournalBytesGoneError(SparkBridgeError):
     def __init__(self, journal: str, begin: int, end: int) -> None:
         super().__init__(
             f"journal {journal}: bytes [{begin}, {end}) are gone before they were read: its retention is shorter than "
-            "the query was away, or it was made anew. To go on without them, set the option failOnDataLoss to false"
+            "the query's pause, or it was recreated. To go on without them, set the option failOnDataLoss to false"
         )
         self.journal = journal
         self.begin = begin

@@ -163,7 +163,7 @@ class _Commit:
             raise StoreError(
                 self._name,
                 "destroyed while a commit was on its way into the recovery log; "
-                "whoever restores next sees if it got there",
+                "the next restore shows whether it arrived",
             )
 
     def _await_all(self, futures: Collection[Future[object]]) -> bool:

@@ -181,7 +181,7 @@ class ExecutorWatch:
             try:
                 self.look()
             except EtcdError as error:
-                log.warning("cluster.executor_watch_waits", cause=str(error))
+                log.warning("cluster.executor_watch_retries", cause=str(error))
             except ClusterStoppedError as error:
                 log.info("cluster.executor_watch_ended", cause=str(error))
                 return

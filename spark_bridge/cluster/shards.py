@@ -90,7 +90,7 @@ class ShardReplicas:
         """Return what is known of a shard, on one line."""
         if shard_id not in self.statuses:
             return f"{shard_id} (no such shard)"
-        return f"{shard_id} ({', '.join(self.statuses[shard_id]) or 'assigned to nobody'})"
+        return f"{shard_id} ({', '.join(self.statuses[shard_id]) or 'unassigned'})"
 
 
 def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) -> ShardReplicas:

@@ -406,7 +406,7 @@ class JsonLines:
         check_columns(schema, form="JSON", nested=True)
         if "_meta" in schema.names:
             raise PublishError(
-                "column _meta: the UUID of a JSON message stands there; drop the column or rename it"
+                "column _meta: it holds the UUID of a JSON message; drop the column or rename it"
             )
         self._ignore_null_fields = ignore_null_fields
 

@@ -158,9 +158,7 @@ async def _pieces(
 
 
 def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
-    """Return the guard that notices a replacement of the journal since the partition was planned; the driver has just
-    looked.
-    """
+    """Return the guard that notices a replacement of the journal since the driver planned the partition."""
     from broadsheet.consumer.journal.guard import OffsetGuard
     from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 

@@ -169,7 +169,7 @@ def _listed(options: StateOptions) -> list[ListResponse.Shard]:
     listing = asyncio.run(list_shards(options.access, options.selector))
     for listed in listing.shards:
         if listed.spec.disable:
-            detail = "it is disabled, so nobody holds it: choose others by option selector"
+            detail = "it is disabled, so no member holds it: select others by the option selector"
             raise StateReadError(listed.spec.id, detail)
     return list(listing.shards)
 

@@ -209,7 +209,7 @@ class _ShardReader:
             if asyncio.get_running_loop().time() >= deadline:
                 raise StateReadError(
                     order.shard_id,
-                    f"nobody answered for it within {order.patience_seconds:g} s"
+                    f"no member answered for it within {order.patience_seconds:g} s"
                     + "".join(f"; {endpoint}: {cause}" for endpoint, cause in met.items()),
                 )
             await backoff.sleep()

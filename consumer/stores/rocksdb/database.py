@@ -27,20 +27,12 @@ SEGMENT_PREFIX = b"\x00\x12producers\x00"
 """Prefix of the ids of segments that the checkpoint rests on."""
 Tune = Callable[[str, Options], None]
 
-# How a store's RocksDB is set up: whatever else is tuned, its files may only be added, appended to
-# and removed.
 MANIFEST_BYTES_MAX = 128 << 10
 """Length after which the manifest is started again, so that the recovery log need not keep old changes."""
 
 
 Changes = dict[bytes, bytes | None]
 """New values by key; None is a deletion."""
-
-# The state as of one commit, for queries, whatever is written meanwhile.
-#
-# An iterator of RocksDB sees the database as it was when the iterator was made. We make one for
-# each family after each commit, and answer everything from those: `rocksdict` (0.3.29) has
-# snapshots, but their iterators see newer writes.
 
 DEFAULT_FAMILY: Final = "default"
 RESERVED_PREFIX: Final = b"\x00"
@@ -50,7 +42,12 @@ _RUN_KEYS: Final = 256
 
 
 class CommittedView:
-    """The column families as of a commit. Good only within the call that it is given to."""
+    """The column families as of a commit, unaffected by later writes. Valid only within the call that it is given to.
+
+    An iterator of RocksDB sees the database as of its creation. One is created for each family after each commit, and
+    all queries are answered from these, because the snapshots of `rocksdict` (0.3.29) have iterators that see newer
+    writes.
+    """
 
     def __init__(self, iterators: Mapping[str, RdictIter]) -> None:
         self._iterators = iterators
@@ -167,7 +164,7 @@ def new_options(write_buffer_bytes: int) -> Options:
 
 
 def fix_options(options: Options) -> None:
-    """Set the options that recording and commits rely on."""
+    """Set the options that recording and commits rely on: files may only be added, appended to and removed."""
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     # A commit that is cut off at the end of the write-ahead log did not happen; nothing after it is valid.

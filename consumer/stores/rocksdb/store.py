@@ -54,9 +54,6 @@ second.
 """
 
 
-# Column families as Arrow shows them.
-
-
 def family_schema() -> pa.Schema:
     """Return the columns of every column family."""
     import pyarrow as pa

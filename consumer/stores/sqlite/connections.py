@@ -118,18 +118,15 @@ def end_snapshot(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-# Readers that see the last *durable* commit, while the writer goes on with the next and while that
-# is being recorded.
-#
-# One reader stands at the newest durable commit. Moving on opens another one, or takes an idle one;
-# those that queries still use stay where they are until the queries end. A checkpoint needs them
-# all gone for a moment (`pause`).
-
 ResultT = TypeVar("ResultT")
 
 
 class CommittedReaders:
-    """Runs queries on snapshots of one database."""
+    """Runs queries on the last *durable* commit, while the writer goes on with the next one and that is recorded.
+
+    One reader is at the newest durable commit. Moving on opens another one, or takes an idle one; readers that queries
+    still use stay where they are until the queries end. A checkpoint needs all of them gone for a moment (`pause`).
+    """
 
     def __init__(self, fqn: str, path: Path) -> None:
         """Create them; queries can be run after the first `advance`.

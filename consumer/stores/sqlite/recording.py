@@ -37,17 +37,16 @@ from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 DATABASE, NEXT, WAL = "state.db", "state.db.next", "state.db-wal"
 
-# What stands in a SQLite write-ahead log: which frames are committed, and which pages they hold.
-# Pure.
+# ---- Format of SQLite's write-ahead log ------------------------------------------------------------
 #
 #     header (32 bytes): magic, version, page size, sequence, salt 1, salt 2, checksum (8)
 #     frame:             page number, database size in pages if the frame ends a transaction (else 0), salts (8),
 #                        checksum (8), then the page
 #
-# Frames whose salts are not the header's are left from before the log began anew.
+# Frames with other salts than the header's remain from before the log was restarted.
 #
-# The index (`-shm`) is in memory that processes share; its header says, at byte 16 and in the
-# machine's own byte order, how many frames are valid and committed.
+# The index (`-shm`) is in memory that processes share; its header has the number of valid and
+# committed frames, at byte 16 and in the machine's byte order.
 #
 # Source: sqlite.org/fileformat2.html, section 4 (the format); sqlite.org/walformat.html, section
 # 2.1 (the index' header).

@@ -79,9 +79,6 @@ _QUIET_SECONDS = 0.05
 """Longest wait of a checkpoint for queries under way; the next commit tries again."""
 
 
-# SQL scripts: an application's schema, statement by statement.
-
-
 def statements_of(script: str) -> list[str]:
     """Return the statements of a script, in order."""
     statements: list[str] = []

@@ -100,5 +100,5 @@ async def test_reader_goes_on_to_the_primary_from_wherever_it_was_sent(
 
         with pytest.raises(StateReadError, match="expected one of key, count; got 'sum'"):
             await _read(_order(one.address, one.address, columns=("sum",)))
-    with pytest.raises(StateReadError, match=r"nobody answered for it within 0\.3 s; .*refused"):
+    with pytest.raises(StateReadError, match=r"no member answered for it within 0\.3 s; .*refused"):
         await _read(_order(GONE, GONE, patience_seconds=0.3))

@@ -326,6 +326,7 @@ class PlaybackProgress:
             self._window_began, self._window_bytes = time.began, 0
         self._window_bytes += played_bytes
         seconds = time.ended - self._window_began
+        # The first rate does not wait for a whole window, so that a report has one soon.
         if seconds >= WINDOW_SECONDS or (seconds > 0 and not self.bytes_per_second):
             rate = self._window_bytes / seconds
             smoothed = self.bytes_per_second or rate

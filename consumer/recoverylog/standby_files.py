@@ -196,6 +196,7 @@ class PlayedFiles:
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 self._keep(change.fnode, os.open(self._staged(change.fnode), flags, 0o600))
             else:
+                # The descriptor is closed first, because it must not outlive the file in the cache.
                 self._close(change.fnode)
                 self._staged(change.fnode).unlink()
 
@@ -261,6 +262,7 @@ class PlayedFiles:
 
     def _keep(self, fnode: int, descriptor: int) -> None:
         self._open[fnode] = descriptor
+        # The least recently used one is closed, and opened again at its next write.
         if len(self._open) > DESCRIPTORS_MAX:
             os.close(self._open.popitem(last=False)[1])
 
@@ -275,6 +277,7 @@ class PlayedFiles:
         while contents:
             written = os.pwritev(descriptor, contents[:BUFFERS_MAX], offset)
             offset += written
+            # A write may be partial: whole contents are dropped, and the rest of the next one is written again.
             done = 0
             while done < len(contents) and written >= len(contents[done]):
                 written -= len(contents[done])
@@ -360,9 +363,8 @@ class CopyOrders:
             return await order.made
         finally:
             self._orders.remove(order)
-            order.settle(
-                False
-            )  # If the caller is cancelled: a copy in progress ends at its next chunk.
+            # If the caller is cancelled, a copy in progress ends at its next chunk.
+            order.settle(False)
 
     async def make(self, thread: PlayThread, fsm: FileStateMachine, *, played_to: int) -> None:
         """Make the copies that are due; nothing is played meanwhile, so each copy is of one position in the log.
@@ -380,9 +382,8 @@ class CopyOrders:
             )
             try:
                 order.settle(await thread.run(copy))
-            except (
-                Exception
-            ) as error:  # A failed copy is reported to its caller, and playing continues.
+            # A failed copy is reported to its caller, and playing continues.
+            except Exception as error:
                 order.fail(error)
 
     def refuse(self) -> None:

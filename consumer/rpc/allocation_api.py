@@ -235,6 +235,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             return await loop.run_in_executor(
                 self._inquiries, lambda: work(lambda: not gone.is_set())
             )
+        # A thread cannot be cancelled, so the work polls whether its caller is gone.
         finally:
             gone.set()
 
@@ -246,6 +247,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         kept = self._plans.find(plan_id, basis=self._allocation.basis())
         if kept is None or not is_newest:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
+        # A plan for hypothetical members can be applied only once they have joined.
         if not kept.can_be_applied:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_MEMBERS_MISSING)
         key_space = self._key_space
@@ -314,12 +316,14 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
                 ),
             )
         except grpc.aio.AioRpcError as error:
+            # The leader could not be reached, which is not the caller's fault; other statuses are the leader's answer.
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise EndpointError(endpoint, error.details() or "") from error
             raise
 
     async def _other_leader(self, context: Context) -> MemberId | None:
         """Return the leader, if it is another member; wait a moment if none is known yet."""
+        # The other member took us for the leader. A second hop could go in a circle, so the caller must try again.
         if _was_forwarded(context):
             return None
         with suppress(TimeoutError):
@@ -337,6 +341,7 @@ async def _adopted(leader: LeaderState, plan: Plan) -> bool:
         async with asyncio.timeout(ADOPTION_SECONDS_MAX):
             await leader.order_settled()
     except TimeoutError:
+        # The loop has not adopted it in time, so the order must not be followed later.
         leader.settle_order()
     return leader.plan is not None and leader.plan.desired == plan.desired
 

@@ -143,6 +143,7 @@ def _joined(
         validate_token(group.zone, f"add[{index}].zone", bytes_range=ZONE_BYTES)
         if group.count == 0:
             raise ValidationError(f"add[{index}].count", "expected at least 1, got 0")
+        # Without a limit, the new members are assumed to be like those of their zone.
         limit = group.limit or _usual_limit(group.zone, members, index)
         for _ in range(group.count):
             number += 1

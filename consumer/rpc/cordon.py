@@ -88,6 +88,7 @@ class Cordon:
         for _ in range(ATTEMPTS):
             await self._catch_up()
             writes = list(_writes(asked, self._key_space.members, cordoned=request.cordoned))
+            # All members are in the requested state already.
             if not writes:
                 return CordonMembersResponse()
             keys = tuple(put.key for _, _, put in writes)

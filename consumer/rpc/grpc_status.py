@@ -120,6 +120,7 @@ def status_details_of(error: BaseException, *, incident_id: str) -> str:
     code = status_code_of(error)
     if isinstance(error, grpc.aio.AioRpcError):
         text = error.details() or code.name
+    # The text of an unexpected error may reveal secrets, so the caller gets only the id of the log entry.
     elif code is grpc.StatusCode.INTERNAL:
         text = f"internal error; the server's log has it under {incident_id}"
     elif isinstance(error, TimeoutError):

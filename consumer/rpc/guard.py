@@ -152,6 +152,7 @@ def _parsing(inner: Handler, parse: Callable[[bytes], Any] | None) -> Handler:
 async def _abort(context: Any, method: str, error: Exception) -> None:
     code = status_code_of(error)
     incident_id = uuid4().hex[:12]
+    # An INTERNAL status of the process behind us is logged there.
     if code is grpc.StatusCode.INTERNAL and not isinstance(error, grpc.aio.AioRpcError):
         log.error("rpc.failed", method=method, incident_id=incident_id, exc_info=error)
     else:

@@ -86,6 +86,7 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
         while not self._stopping.is_set():
             number += 1
             yield BeatResponse(number=number)
+            # The timeout is the interval between two beats; the event ends it early.
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_seconds):
                     await self._stopping.wait()
@@ -96,6 +97,7 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
         """Tell whether a member accepts a connection from us now."""
         del context
         member = self._key_space.members.get(MemberId(request.zone, request.suffix))
+        # Another create revision is another life of the member, about which we cannot testify.
         is_known = member is not None and member.kv.create_revision == request.create_revision
         if member is None or not is_known or self._probes >= PROBES_MAX:
             return WitnessResponse(testimony=TESTIMONY_NONE)

@@ -63,6 +63,7 @@ class PlanCache:
         self._plans[kept.id] = kept
         self._plans.move_to_end(kept.id)
         for plan_id, each in self._plans.items():
+            # Its basis does not return, so only the fact that there was such a plan is kept.
             if each is not None and each.basis != basis:
                 self._plans[plan_id] = None
         while len(self._plans) > 1 and (

@@ -129,6 +129,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         async with await self._resolver.resolve(
             request.shard,
             claims=claims_of(context),
+            # A proxied request is not forwarded a second time.
             may_proxy=not proxied,
             proxy_header=request.header if proxied else None,
             read_through=request.read_through,
@@ -170,6 +171,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         header = self._header(revision=result.header.revision)
         if not result.succeeded:
             return ApplyResponse(status=Status.ETCD_TRANSACTION_FAILED, header=header)
+        # A transaction that may write nothing has a revision that the watch may never show.
         if certainly_writes(request.changes):
             await self._read_back(result.header.revision)
         else:
@@ -238,6 +240,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         try:
             response = await call
         except grpc.aio.AioRpcError as error:
+            # The primary could not be reached; other statuses are its answer.
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise EndpointError(
                     _address_in(resolution.header), error.details() or ""
@@ -251,6 +254,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self, changes: Sequence[ApplyRequest.Change], allowed: LabelSelector
     ) -> dict[str, StoredSpec]:
         """Read current specs from etcd itself, because a lagging mirror could authorize a caller wrongly."""
+        # Claims that cover every shard need no specs to judge by.
         if not changes or not is_scoped(allowed):
             return {}
         ids = [change.upsert.id or change.delete for change in changes]

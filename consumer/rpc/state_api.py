@@ -103,6 +103,7 @@ async def scan_parts(
             if part is _DONE:
                 return
             assert isinstance(part, Checkpoint | bytes), "as `_parts` yields"
+            # Started before the yield, so that the next part is produced while this one is sent.
             step = loop.run_in_executor(thread, next, parts, _DONE)
             yield part
     except (StoreClosedError, StoreUnavailableError) as error:
@@ -114,6 +115,7 @@ async def scan_parts(
     finally:
         # A step may still run on the thread. Its result is read and dropped, because its caller is gone.
         step.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # The scan is closed on its own thread, after the step that may still run there.
         closing = loop.run_in_executor(thread, parts.close)
         thread.shutdown(wait=False)
         await asyncio.shield(closing)

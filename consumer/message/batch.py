@@ -299,7 +299,7 @@ def batch_around_damage(journal: str, frames: Frames, message_type: MessageType)
 
 
 def unreadable_apart(batch: MessageBatch) -> Iterator[tuple[MessageBatch, bool]]:
-    """Yield a batch in parts, in order, each with whether it is an `UNREADABLE` entry, which is a part by itself."""
+    """Yield a batch in parts, in order; each `UNREADABLE` entry is a part by itself, paired with True."""
     start = 0
     while UNREADABLE in (flags := batch.flags[start:]):
         index = start + flags.index(UNREADABLE)

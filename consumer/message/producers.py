@@ -314,7 +314,10 @@ class JournalProducers:
         return len(leaving)
 
     def source(self, offset: int) -> Checkpoint.Source:
-        """Return this journal's part of a complete checkpoint, by ascending id so that equal states are equal bytes."""
+        """Return this journal's part of a complete checkpoint.
+
+        Producers are in order of their ids, so that equal states are equal bytes.
+        """
         return _source_of(offset, self.by_id)
 
     def incremental_source(

@@ -146,7 +146,7 @@ class Publisher:
         self._uncarried.add(mapped.journal)
 
     def take_appends(self) -> list[PendingAppend]:
-        """Return the messages that are not to be carried, published since the last call, by journal in order of use."""
+        """Remove and return the buffered messages that are not carried, by journal, in order of first use."""
         carried = self._carried()
         appends = [
             PendingAppend(journal, content)

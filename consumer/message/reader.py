@@ -225,7 +225,7 @@ class _Spans:
         self._end = 0
 
     def take(self, span: ReadSpan) -> tuple[MessageBatch, FramingError | None]:
-        """Return the messages that end in a span, and the error in the bytes after them, if any."""
+        """Return the messages that end in a span, and the error after them, if any."""
         if self._unframer is None or span.jumped:
             self._unframer = self._begin(span)
         frames = self._unframer.feed(span.content)
@@ -282,6 +282,6 @@ def _framing_of(spec: JournalSpec, message_type: MessageType) -> Framing:
         raise ContentTypeError(
             spec.name,
             content_type,
-            f"its messages were to be decoded as {message_type.content_type!r}",
+            f"the message type decodes {message_type.content_type!r}",
         )
     return framing

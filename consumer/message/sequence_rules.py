@@ -273,7 +273,7 @@ def classify(
 
 
 def duplicates_through(flags: int) -> Callable[[ProducerClocks], int]:
-    """Return a function for the clock up to which the table skips a producer's messages with these flags."""
+    """Return a function for a producer's last clock whose message with these flags is a duplicate."""
     return _FLOORS.get(flags, _FLOORS[Flags.OUTSIDE_TXN])
 
 

@@ -66,7 +66,7 @@ def json_uuid_of(payload: bytes) -> bytes:
     try:
         return _from_texts([meta.uuid])
     except ValueError as error:
-        raise ValueError(f"_meta.uuid {meta.uuid!r} is no UUID: {error}") from error
+        raise ValueError(f"_meta.uuid {meta.uuid!r} is not a UUID: {error}") from error
 
 
 def json_uuids_of(payloads: Sequence[bytes]) -> bytes:
@@ -242,7 +242,7 @@ class CsvType:
         except ValueError:
             uuid = b""
         if len(text) != _CSV_UUID_CHARACTERS or len(uuid) != len(NIL_UUID):
-            raise ValueError(f"the first field {text!r} is no UUID")
+            raise ValueError(f"the first field {text!r} is not a UUID")
         return uuid
 
     def set_uuid(self, message: Any, uuid: bytes) -> None:

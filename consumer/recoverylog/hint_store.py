@@ -74,7 +74,7 @@ async def store_recorded_hints(
 async def rotate_backup_hints(
     etcd: Etcd, spec: ShardSpec, assignment: Assignment, recovered: FSMHints
 ) -> None:
-    """Insert the hints of a successful recovery as the first backup, and shift the others up to the first empty one.
+    """Insert the hints of a successful recovery as the first backup; the others shift up to the first empty one.
 
     Raises:
         AssignmentLostError: the assignment is gone, or another process rotated at the same time; nothing was written.

@@ -168,7 +168,7 @@ class LogFeeds:
         self.next: LogFeed | None = None
 
     def take(self, played_to: int) -> ReadSpan | None:
-        """Return the next bytes of the current feed, if any, or of the next feed if the current one is played.
+        """Return the next bytes of the current feed, or of the next one once the current one is played.
 
         Args:
             played_to: Offset in the current log up to which the taken bytes are played.

@@ -73,7 +73,7 @@ class Desync:
 
 
 class OperationDecoder:
-    """The incremental decoder of one log's content, fed in order from any offset on, in chunks cut anywhere."""
+    """The incremental decoder of one log, fed in order from any offset on, in chunks cut anywhere."""
 
     def __init__(self, log: str, offset: int) -> None:
         """Start at `offset`, bytes, where a frame should begin.

@@ -146,7 +146,7 @@ class Playback:
         self._hole = None
 
     def hand_over_to(self, author: int) -> bytes:
-        """Return the framed operation that makes `author` the next recorder, if it is the next one in the log."""
+        """Return the framed operation that makes `author` the next recorder; it must come next in the log."""
         self._author = author
         op = RecordedOp(author=author, seq_no=self.fsm.next_seq, checksum=self.fsm.next_checksum)
         return framed(op.SerializeToString())

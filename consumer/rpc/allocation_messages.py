@@ -108,7 +108,9 @@ def hypothesis_of(
     drained = [parse_member(text, f"drain[{n}]") for n, text in enumerate(request.drain)]
     for number, member_id in enumerate(drained):
         if member_id not in members:
-            raise ValidationError(f"drain[{number}]", f"expected a member, {member_id} is none")
+            raise ValidationError(
+                f"drain[{number}]", f"expected a member of the cluster, got {member_id}"
+            )
     return Hypothesis(
         drained=frozenset(drained),
         joined=tuple(_joined(request.add, members, keys)),

@@ -132,7 +132,7 @@ def _writes(
         member = members.get(member_id)
         if member is None:
             raise ValidationError(
-                f"members[{number}]", f"expected a member of the cluster, {member_id} is none"
+                f"members[{number}]", f"expected a member of the cluster, got {member_id}"
             )
         if member.value.is_cordoned() is cordoned:
             continue

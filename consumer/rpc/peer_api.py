@@ -72,7 +72,7 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
                 f"expected {EVERY_MILLISECONDS_MIN} to {EVERY_MILLISECONDS_MAX}, got {every}",
             )
         if self._listeners >= BEATS_MAX:
-            raise BoundExceededError(f"{BEATS_MAX} listen already, and no more are served")
+            raise BoundExceededError(f"expected at most {BEATS_MAX} streams of beats at a time")
         self._listeners += 1
         try:
             async with aclosing(self._beats(every / 1000)) as beats:

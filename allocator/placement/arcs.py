@@ -1,9 +1,9 @@
 """A flow network as arrays, solved by OR-tools in exact lexicographic order.
 
 OR-tools multiplies costs by the number of nodes and works in 64 bits, which one sum of all objectives may exceed. So
-objectives are taken in *stages*, heaviest first. After a stage, arcs that its potentials price at more than nothing are
-never used by a flow as good, and those at less than nothing are always full: both are fixed, and the next stage
-chooses among what is left, which are exactly the flows that are as good so far.
+objectives are solved in *stages*, heaviest first. After a stage, an equally good flow never uses arcs with a positive
+reduced cost, and always fills those with a negative one: both are fixed, and the next stage chooses among the remaining
+flows, which are exactly the equally good ones.
 
 Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.4 (complementary slackness), §5.4 (label correction).
 """
@@ -25,7 +25,7 @@ COST_BITS = 60
 
 
 class FlowUnsolvedError(Exception):
-    """OR-tools gave no answer to a network that has one."""
+    """OR-tools gave no solution to a network that has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Arcs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """A cheapest flow, and its potentials under all objectives at their weights."""
+    """A cheapest flow, and its potentials under all weighted objectives."""
 
     flow: Ints
     potential: Ints
@@ -99,7 +99,7 @@ class _Staged:
         return Solved(flow, potentials(arcs, flow, total, start))
 
     def _stages(self) -> list[tuple[int, int]]:
-        """Return ranges of objectives that go together."""
+        """Return ranges of objectives that are solved together."""
         stages: list[tuple[int, int]] = []
         first = 0
         while first < len(self._scales):
@@ -137,14 +137,14 @@ class _Staged:
 def potentials(
     arcs: Arcs, flow: Ints, cost: Ints, start: Ints, active: Bools | None = None
 ) -> Ints:
-    """Return distances that no residual arc undercuts.
+    """Return node distances that no residual arc can lower.
 
     Args:
         arcs: The network.
         flow: A cheapest flow.
-        cost: Of a unit, by arc.
-        start: Where to relax from; any values, good ones end sooner.
-        active: Arcs that count; all, if none are given.
+        cost: The cost of a unit, by arc.
+        start: The distances to relax from; any values are valid, good ones take less time.
+        active: The arcs to use; all if not given.
     """
     on = np.ones(len(flow), dtype=np.bool_) if active is None else active
     forward, back = on & (flow < arcs.capacity), on & (flow > 0)
@@ -156,7 +156,7 @@ def potentials(
     begins = np.flatnonzero(np.diff(head, prepend=-1))
     heads = head[begins]
     at = start.copy()
-    # A shortest path passes each node once; no flow that is cheapest needs more turns.
+    # A shortest path passes each node once, so a cheapest flow needs no more rounds.
     for _ in range(arcs.nodes + 1):
         lower = np.minimum.reduceat(at[tail] + price, begins) if len(tail) else at[heads]
         if not (lower < at[heads]).any():

@@ -1,12 +1,13 @@
-"""Proves a placement minimal, knowing nothing of how it was found.
+"""Proof that a placement is minimal, independent of how it was found.
 
-*Optimal*: potentials exist under which no residual arc has a negative reduced cost. *Bound*: what those potentials and
-the network, without any flow, say that every placement costs at least. The two meet when the placement is minimal.
+*Optimal*: potentials exist under which no residual arc has a negative reduced cost. *Bound*: a lower bound on the cost
+of every placement, from those potentials and the network alone. The cost equals the bound if the placement is minimal.
 
-A hub's network is a relaxation, for a hub forgets whose units it passes on; so the bound holds for placements proper.
-But a minimal placement may be undercut in it by one that has an item twice on a member. Therefore the proof is tried
-with ever more items that have arcs to members in place of hubs: those that a solver named, those that get a replica,
-all of them. With all it is exact. Where that is too large, a minimal placement may stay unproven.
+The hub network is a relaxation, because a hub does not track which item its units belong to; so the bound holds for
+valid placements. But a flow that has an item twice on a member may be cheaper there than a minimal placement. Therefore
+the proof is tried with more and more items that have arcs to members in place of hubs: those that a solver named, those
+that get a replica, all of them. With all items it is exact. If that is too large, a minimal placement may stay
+unproven.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from broadsheet.allocator.policy import Balance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What is proven of a placement."""
+    """The proven properties of a placement."""
 
     optimal: bool
     """It is proven that no placement is better in the whole lexicographic order."""
@@ -56,7 +57,7 @@ NETWORKS_MAX = 3
 
 
 def rounds_max(problem: Problem) -> int:
-    """Return how many rounds of relaxation a certificate takes at most: twice Bellman's and Ford's, squared."""
+    """Return the most relaxation rounds of a certificate: twice Bellman's and Ford's, squared."""
     members = usable(problem.members)
     outer = len(members) + len({member.member_id.zone for member in members}) + 2
     return (NETWORKS_MAX + 1) * (outer + 1) * (outer + 2)
@@ -65,13 +66,13 @@ def rounds_max(problem: Problem) -> int:
 def certify(
     problem: Problem, desired: Desired, *, explicit: frozenset[ItemId] = frozenset()
 ) -> Certificate:
-    """Return what can be proven of a placement.
+    """Return the properties of a placement that can be proven.
 
     Args:
-        problem: The question.
-        desired: The answer.
-        explicit: Items to give arcs to members from the start, which a solver names when hubs alone would put them on
-            one twice. Without them they are found.
+        problem: The placement problem.
+        desired: The placement to prove.
+        explicit: Items that get arcs to members from the start; a solver names those that hubs alone would place twice
+            on one member. If not given, they are searched for.
     """
     columns = columns_of(problem)
     weights = Weights.for_cluster(
@@ -106,7 +107,7 @@ def certify(
 def _larger_sets(
     columns: PlacementColumns, desired: Desired, named: frozenset[ItemId]
 ) -> Iterator[frozenset[ItemId]]:
-    """Yield sets of items to give arcs to members, each larger than the one before, where those named are too few."""
+    """Yield growing sets of items to give arcs to members, for when the named ones are too few."""
     items = [columns.problem.items[n] for n in columns.items.tolist()]
     new = named.union(
         item.item_id for item in items if not set(desired[item.item_id]) <= set(item.current)
@@ -122,7 +123,7 @@ def _larger_sets(
 def placed_of(
     columns: PlacementColumns, desired: Desired, explicit: frozenset[ItemId] = frozenset()
 ) -> Placed:
-    """Return a placement as flow."""
+    """Return a placement as a flow."""
     items, number = columns.problem.items, {m.member_id: n for n, m in enumerate(columns.members)}
     ids = [items[n].item_id for n in columns.items.tolist()]
     rows = [row for row, item_id in enumerate(ids) if item_id in explicit]
@@ -163,12 +164,12 @@ MEMBERS_DENSE_MAX = 3_000
 
 
 def potentials_of(residual: Residual) -> Potentials | None:
-    """Return potentials that prove the flow minimal, or None if a negative cycle shows that it is not."""
+    """Return potentials that prove the flow minimal; None if a negative cycle shows that it is not."""
     columns = residual.columns
     at = Potentials.zero(columns)
     dense = columns.none <= MEMBERS_DENSE_MAX and not len(residual.placed.explicit)
     costs = residual.item_costs() if dense else None
-    # A shortest path passes each outer node once; between two relaxations it gets at least one node further.
+    # A shortest path passes each outer node once, and each relaxation extends it by at least one node.
     for _ in range(columns.none + columns.zones + 3):
         if not residual.relax_outer(at):
             return None
@@ -180,7 +181,7 @@ def potentials_of(residual: Residual) -> Potentials | None:
 
 
 def _relax(costs: Ints, at: Potentials) -> bool:
-    """Lower distances by costs between outer nodes, once; False if none is lower."""
+    """Lower distances by costs between outer nodes, once; False if none became lower."""
     before = np.concatenate([at.member, at.hub, [at.source]])
     after = np.minimum(before, (before[:, None] + costs).min(axis=0))
     hubs = len(at.member)
@@ -189,7 +190,7 @@ def _relax(costs: Ints, at: Potentials) -> bool:
 
 
 def cost(residual: Residual) -> int:
-    """Return what the flow costs."""
+    """Return the cost of the flow."""
     columns, placed, weights = residual.columns, residual.placed, residual.weights
     new = int(placed.new.sum() + placed.direct.sum())
     total = new * residual.new_cost + total_of(np.where(placed.keep, residual.keep_cost, 0))
@@ -208,7 +209,7 @@ def cost(residual: Residual) -> int:
 
 
 def dual_value(residual: Residual, at: Potentials) -> int:
-    """Return the least that any flow costs, by potentials: units wanted × distance less what full arcs save."""
+    """Return the least cost of any flow, by potentials: units wanted × distance less the savings of full arcs."""
     columns, weights = residual.columns, residual.weights
     inner = residual.inner(at)
     wanted = int(columns.replication.sum())
@@ -255,7 +256,7 @@ def _items_value(residual: Residual, at: Potentials, inner: Inner) -> int:
 
 
 def total_of(values: Ints) -> int:
-    """Return an exact sum: that of many 64-bit numbers may need more bits."""
+    """Return an exact sum, because a sum of many 64-bit numbers may need more bits."""
     return (int((values >> 31).sum()) << 31) + int((values & (2**31 - 1)).sum())
 
 
@@ -264,19 +265,13 @@ def _moves(columns: PlacementColumns, placed: Placed) -> int:
     return int(placed.new.sum() + placed.direct.sum()) + 2 * failed
 
 
-# An independent check of a placement, made before it is used.
-#
-# It knows nothing of flows: it looks at the answer and tries to do better by the simplest means. A
-# placement that breaks a bound, or that one plain step would improve in a higher objective, is
-# refused.
-
 VIOLATIONS_REPORTED_MAX = 10
 """Enough to see what is wrong; a broken solver may break every item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong with a placement, and where."""
+    """A defect of a placement, with its item and member."""
 
     item_id: ItemId | None
     member_id: MemberId | None
@@ -290,7 +285,12 @@ class Violation:
 
 
 def verify(problem: Problem, desired: Desired) -> tuple[Violation, ...]:
-    """Return what is wrong with `desired`, at most `VIOLATIONS_REPORTED_MAX` findings; empty if nothing is."""
+    """Return the defects of `desired`, at most `VIOLATIONS_REPORTED_MAX`; empty if there are none.
+
+    This is an independent check before a placement is used. It does not use flows: it examines the placement and tries
+    to improve it by the simplest steps. A placement that breaks a bound, or that a single step would improve in a
+    higher objective, is refused.
+    """
     check = _Check(problem, desired)
     found: list[Violation] = []
     for violation in check.violations():
@@ -301,14 +301,14 @@ def verify(problem: Problem, desired: Desired) -> tuple[Violation, ...]:
 
 
 class _Check:
-    """Looks at a million items in about a second: members are ranks, and an item without any doubt costs no call."""
+    """Checks a million items in about a second: members are ranks, and an unsuspicious item costs no call."""
 
     def __init__(self, problem: Problem, desired: Desired) -> None:
         self._problem = problem
         self._desired = desired
         self._members = problem.members
         self._ranks = {member.member_id: rank for rank, member in enumerate(problem.members)}
-        # Few values, many mentions: a member is looked up by value once for each object that stands for it.
+        # Members recur often, so each object that represents a member is looked up by value only once.
         mentions = Counter(map(id, chain.from_iterable(desired.values())))
         values = {id(m): m for m in chain.from_iterable(desired.values())}
         self._rank_of = {key: self._ranks.get(m, -1) for key, m in values.items()}
@@ -387,13 +387,13 @@ class _Check:
             yield from self._drain_violations(item, member_id, others)
 
     def _zones(self, placed: Iterable[MemberId]) -> int:
-        """Return how many zones members stand in, those that are given up left out."""
+        """Return how many zones the members span, without those that are given up."""
         return zones_spanned(m for m in placed if m.zone in self._kept_zones)
 
     def _drain_violations(
         self, item: ProblemItem, member_id: MemberId, others: Iterable[MemberId]
     ) -> Iterator[Violation]:
-        """Find a member that could take a replica from one that is drained, without a loss of zones."""
+        """Find a member that could take a replica from a drained one, without a loss of zones."""
         placed = self._desired[item.item_id]
         rest = [m for m in placed if m != member_id]
         zones = min(ZONES_WANTED, self._zones(placed))
@@ -403,9 +403,9 @@ class _Check:
                 return
 
     def _balance_violations(self) -> Iterator[Violation]:
-        """Find items that could go from a member with too many to one of the same zone with too few."""
+        """Find items to move from an overfull member to an underfull one of the same zone."""
         if self._problem.objective.moves_before_balance or is_weighted(self._problem):
-            # Even counts are not what was asked for.
+            # Even counts are not the objective.
             return
         pairs: dict[MemberId, set[MemberId]] = {}
         for giver, taker in chain(self._outside_windows(), self._unlike_their_equals()):
@@ -419,7 +419,7 @@ class _Check:
                     yield Violation(item_id, giver, f"has too many, {min(free)} too few")
 
     def _outside_windows(self) -> Iterator[tuple[MemberId, MemberId]]:
-        """Yield who should give to whom, by the windows of their loads."""
+        """Yield donor and recipient members, by the windows of their loads."""
         windows = load_windows(self._members, Totals.of(self._problem), self._problem.objective)
         takers: dict[str, list[tuple[MemberId, int]]] = {}
         for member in usable(self._members):
@@ -436,9 +436,9 @@ class _Check:
                         yield giver, taker
 
     def _unlike_their_equals(self) -> Iterator[tuple[MemberId, MemberId]]:
-        """Yield who should give to whom of members alike: whatever their fair share is, it is the same.
+        """Yield donor and recipient members among equal members, because equal members have equal fair shares.
 
-        This does not depend on the windows, which the solver, too, goes by.
+        This check does not depend on the windows, because the solver uses them too.
         """
         objective = self._problem.objective
         staying = [member for member in usable(self._members) if not member.closed]
@@ -446,7 +446,7 @@ class _Check:
         if objective.balance is not Balance.TWO_SIDED or objective.tolerance_ratio > 0:
             return
         if items <= len(staying):
-            # So few are not evened out: see `shares`.
+            # So few replicas are not evened out: see `shares`.
             return
         alike: dict[tuple[str, int, int], list[MemberId]] = defaultdict(list)
         for member in staying:

@@ -1,7 +1,7 @@
-"""Which solver to use: the one for large clusters where its extra is installed, else the one that needs nothing.
+"""Choice of the solver: the array solver for many items if its extra is installed, else the pure one.
 
-For few items the latter is as quick, and nobody has to import the former: 0.3 s of CPU, most of it with the interpreter
-held, and tens of megabytes, in each process that may have to lead.
+For few items the pure solver is as quick, and saves the import of the array solver: 0.3 s of CPU, most of it with the
+interpreter held, and tens of megabytes, in each process that may have to lead.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FEW_ITEMS: Final = 64
 
 
 def best_solver() -> Solver:
-    """Return the quickest solver that can be used here. All find the same optimum."""
+    """Return the quickest available solver. All find the same optimum."""
     return SizedSolver() if _has_extra() else FlowSolver()
 
 
 def import_best_solver() -> None:
-    """Import what the quickest solver's first solve of many items would; not on the event loop.
+    """Import the modules that the quickest solver's first large solve needs; not on the event loop.
 
-    For members that may lead later: a leader that takes over from a dead one has no time for it.
+    Members that may lead call it early, because a leader that takes over from a dead one has no time for imports.
     """
     if _has_extra():
         import broadsheet.allocator.placement.ortools_solver  # noqa: F401
@@ -45,7 +45,7 @@ class SizedSolver:
 
 
 class ArraySolver:
-    """Solves with numpy and OR-tools, imported at the first solve if not before: imports are slow."""
+    """Solves with numpy and OR-tools, which are imported at the first solve because the import is slow."""
 
     def solve(self, problem: Problem) -> Desired:
         """Return the cheapest placement."""

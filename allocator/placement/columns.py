@@ -1,6 +1,6 @@
-"""A problem as columns: members are numbers, items are rows of arrays. Needs numpy, hence the `[flow]` extra.
+"""A problem as columns: members are numbers, items are rows of arrays. Needs numpy, so it is in the `[flow]` extra.
 
-Rows are the items that want something, in the problem's order; `members` is also the number that stands for none.
+Rows are the items that want replicas, in the problem's order; the number `members` represents no member.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class PlacementColumns:
 
     @property
     def none(self) -> int:
-        """The number that stands for no member."""
+        """The number that represents no member."""
         return len(self.members)
 
     @property
     def drain_cost_max(self) -> int:
-        """The greatest cost of a replica on a member that is drained."""
+        """The greatest cost of a replica on a drained member."""
         return int(self.drain_cost.max(initial=0))
 
     @property
     def held(self) -> Bools:
-        """(n, c): where `current` names a member."""
+        """(n, c): true where `current` has a member."""
         return self.current < self.none
 
     def closed_held(self) -> Ints:
@@ -78,7 +78,7 @@ class PlacementColumns:
         return self.count_by_zone(closed[self.current])
 
     def count_by_zone(self, which: Bools) -> Ints:
-        """Return how many of the current members `which` (n, c) names stand in each zone, (n, z)."""
+        """Return how many of the current members selected by `which` (n, c) are in each zone, (n, z)."""
         counts = np.zeros((len(self.items), self.zones + 1), dtype=np.int64)
         rows = np.arange(len(self.items))
         for column in range(self.current.shape[1]):
@@ -130,7 +130,7 @@ def columns_of(problem: Problem) -> PlacementColumns:
 def _outlets(
     members: Sequence[ProblemMember], windows: Mapping[MemberId, Window], items: int
 ) -> tuple[tuple[ArcPiece, ...], ...]:
-    """Return each member's pieces; like members share theirs."""
+    """Return each member's arc pieces; equal members share them."""
     kinds = [(windows[m.member_id], min(m.limit, items), m.drain_cost) for m in members]
     pieces = {kind: tuple(outlet(*kind)) for kind in set(kinds)}
     return tuple(pieces[kind] for kind in kinds)
@@ -151,7 +151,7 @@ def _totals(
 
 
 def _numbers(ids: Iterable[MemberId | None], number: dict[MemberId, int]) -> npt.NDArray[np.int32]:
-    """Return each member's number; members are looked up by value once for each object that stands for them."""
+    """Return each member's number; each object that represents a member is looked up by value only once."""
     ids = list(ids)
     none = len(number)
     by_object = {

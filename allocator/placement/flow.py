@@ -1,23 +1,23 @@
 """Placement as a minimum-cost flow, in plain Python.
 
-Items that want the same and stand on the same members form one *class*: to the network they are one node of `n` times
-the capacity. What a class keeps has an arc to its member; what is new goes through its zone's *hub*, which all classes
-share: so there are some arcs for each class and zone, not for each class and member.
+Items that want the same and are on the same members form one *class*: in the network they are one node of `n` times the
+capacity. Kept replicas of a class have an arc to their member; new ones go through their zone's *hub*, which all
+classes share, so there are a few arcs for each class and zone, not for each class and member.
 
                        first two zones: free                    n, first of the
              ┌──────────► spread ──┬─ item in its zone
     n each   │   others: `zone`              ▼
-    source ──► class                    (class, zone) ── n, kept: free ─────────► member ── see `outlets` ──► sink
+    source ──► class                    (class, zone) ── n, kept: free ─────────► member ── `member_arcs` ──► sink
     k-th: k × `cover`  │                      ▲  └─ new: `move` ──► hub of zone ──►  ▲
              └──────────────────────────────┘                      members that stay
                `zone` + `spread`: another of the item in this zone
 
-A hub forgets whose units it passes on. Should an item get a member twice, `dealing` swaps within the zone; where nobody
-can swap, the class gets arcs to the members themselves, and the network is solved again. A closed member has no arc
-from a hub: nothing new can reach it. A zone that is given up has no arc from `spread`.
+A hub does not track which item its units belong to. If an item gets a member twice, `unit_assignment` swaps within the
+zone; if there is no partner for a swap, the class gets arcs to the members themselves, and the network is solved again.
+A closed member has no arc from a hub, so nothing new can reach it. A zone that is given up has no arc from `spread`.
 
-Source: the network of gazette/core allocator (item → item-zone → member → sink) with costs in place of its order of
-discharge; hubs, classes and costs are ours.
+Source: the network of gazette/core allocator (item → item-zone → member → sink) with costs in place of its discharge
+order; hubs, classes and costs are ours.
 """
 
 from __future__ import annotations
@@ -46,22 +46,18 @@ Likeness: TypeAlias = "tuple[int, tuple[MemberId, ...], MemberId | None, tuple[M
 """What items of a class have in common: attainable replication, current members, primary, avoided."""
 
 
-# Minimum-cost maximum flow on a small network, in plain Python, with the proof of its optimality.
-#
-# Primal-dual: node potentials from Dijkstra's algorithm make the cheapest augmenting paths the ones
-# of reduced cost zero; all of them are saturated at once (Dinic's level graph), then the potentials
-# rise. Costs may be integers of any size, so lexicographic objectives are sums of weights that
-# never overflow.
-#
-# Invariant after `solve`: every residual arc has a reduced cost of at least zero. With the flow
-# being maximum, that *is* the certificate of minimality, and `reduced_cost` lets anyone check it.
-#
-# Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.8 (primal-dual) and §9.3 (optimality
-# conditions).
-
-
 class Network:
-    """Nodes and arcs; arc `a`'s reverse is `a ^ 1`."""
+    """A minimum-cost maximum flow on a small network, in plain Python, with the proof of its optimality.
+
+    Arc `a`'s reverse is `a ^ 1`. Primal-dual: node potentials from Dijkstra's algorithm give the cheapest augmenting
+    paths a reduced cost of zero; all of them are saturated at once (Dinic's level graph), then the potentials rise.
+    Costs may be integers of any size, so lexicographic objectives are sums of weights that never overflow.
+
+    Invariant after `solve`: every residual arc has a reduced cost of at least zero. Because the flow is maximum, that
+    *is* the certificate of minimality, which `reduced_cost` lets a caller check.
+
+    Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.8 (primal-dual) and §9.3 (optimality conditions).
+    """
 
     def __init__(self) -> None:
         self.heads: list[int] = []
@@ -99,12 +95,12 @@ class Network:
         return self.residuals[arc ^ 1]
 
     def push(self, arc: int, amount: int) -> None:
-        """Move units over an arc."""
+        """Move units along an arc."""
         self.residuals[arc] -= amount
         self.residuals[arc ^ 1] += amount
 
     def reduced_cost(self, arc: int) -> int:
-        """Return what a unit over the arc costs beyond what the potentials already pay."""
+        """Return the cost of a unit over the arc beyond the difference in potentials."""
         tail, head = self.heads[arc ^ 1], self.heads[arc]
         return self.costs[arc] + self.potentials[tail] - self.potentials[head]
 
@@ -115,7 +111,7 @@ class Network:
                 self._block(source, sink, levels)
 
     def _raise_potentials(self, source: int, sink: int) -> bool:
-        """Make the cheapest augmenting paths free; False if no path is left."""
+        """Make the cheapest augmenting paths free; False if there is no path left."""
         far: int | None = None
         distances: list[int | None] = [None] * len(self.arcs_out)
         done = bytearray(len(self.arcs_out))
@@ -146,7 +142,7 @@ class Network:
         return True
 
     def _levels(self, source: int, sink: int) -> list[int]:
-        """Return arcs from the source to each node over free arcs (-1: none); empty if the sink has no such path."""
+        """Return each node's distance from the source over free arcs (-1: none); empty if no path reaches the sink."""
         levels = [-1] * len(self.arcs_out)
         levels[source] = 0
         queue = deque([source])
@@ -165,7 +161,7 @@ class Network:
         return levels if levels[sink] >= 0 else []
 
     def _block(self, source: int, sink: int, levels: list[int]) -> None:
-        """Saturate every free path that climbs one level with each arc."""
+        """Saturate every free path on which each arc climbs one level."""
         next_arc = [0] * len(self.arcs_out)
         path: list[int] = []
         node = source
@@ -182,7 +178,7 @@ class Network:
                 path.append(arc_or_none)
                 node = self.heads[arc_or_none]
             elif path:
-                # A dead end: step back, and never come here again.
+                # A dead end: step back, and never enter this node again.
                 levels[node] = -1
                 node = self.heads[path.pop() ^ 1]
             else:
@@ -216,7 +212,7 @@ class _Way:
 
 @dataclass(slots=True)
 class _ItemClass:
-    """Items alike in everything that costs depend on."""
+    """Items that are equal in everything that costs depend on."""
 
     likeness: Likeness
     indices: list[int] = field(default_factory=list)
@@ -234,15 +230,15 @@ class _ItemClass:
 
 
 class FlowSolver:
-    """Solves placement exactly, in plain Python: no dependency, right for thousands of items."""
+    """Solves placement exactly, in plain Python: without a dependency, suitable for thousands of items."""
 
     def solve(self, problem: Problem) -> Desired:
-        """Return the cheapest placement (see the module); the same problem always gives the same answer."""
+        """Return the cheapest placement (see the module); deterministic."""
         return PlacementFlow.solved(problem).desired
 
 
 class PlacementFlow:
-    """One problem's network: build, solve, read back. Tests check the network's certificate."""
+    """The network of one problem: build, solve, read back. Tests check the network's certificate."""
 
     SOURCE = 0
     SINK = 1
@@ -251,7 +247,7 @@ class PlacementFlow:
         """Build the network.
 
         Args:
-            problem: What to place.
+            problem: The placement problem.
             explicit: Classes with arcs to members in place of hubs.
         """
         self.network = Network()
@@ -276,7 +272,7 @@ class PlacementFlow:
             objective=problem.objective,
             drain_cost_max=max((member.drain_cost for member in self._members), default=0),
         )
-        # A member holds an item once: without this bound, hubs would fill a large one with few items.
+        # A member holds an item once: without this bound, hubs would put a few items several times on a large member.
         items = sum(item.replication > 0 for item in problem.items)
         self._limits = [min(member.limit, items) for member in self._members]
         self._nodes = self._add_members()
@@ -288,7 +284,7 @@ class PlacementFlow:
 
     @classmethod
     def solved(cls, problem: Problem) -> PlacementFlow:
-        """Return the solved network of a problem, with explicit arcs where hubs led to no placement."""
+        """Return the solved network of a problem, with explicit arcs where hubs gave no valid placement."""
         explicit: frozenset[Likeness] = frozenset()
         while True:
             flow = cls(problem, explicit)
@@ -296,11 +292,11 @@ class PlacementFlow:
             stuck = flow.read_back()
             if not stuck:
                 return flow
-            # Each turn adds a class, so this ends: with explicit arcs alone nothing can be stuck.
+            # Each round adds a class, so this ends: with explicit arcs alone no item can be stuck.
             explicit |= stuck
 
     def read_back(self) -> frozenset[Likeness]:
-        """Set `desired` from the flow; return the classes that hubs gave a member twice."""
+        """Set `desired` from the flow; return the classes that hubs put twice on a member."""
         placed: dict[int, list[int]] = {
             index: [] for each in self._classes for index in each.indices
         }

@@ -1,4 +1,4 @@
-"""The hub network of `flow` for classes, as arrays, and its flow as a placement."""
+"""The hub network of `flow` as arrays, and the conversion of its flow to a placement."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ SOURCE = 0
 SINK = 1
 FIRST_MEMBER = 2
 
-# Classes of items that are alike to the network, given their roles, as arrays.
-
 PORT_KINDS = 4
 """Kinds of kept replicas by cost: primary or not, failed or not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classes:
-    """Shapes: k classes, a active items, p loose replicas of a class at most, z zones."""
+    """Classes of items that are equal to the network, given their roles, as arrays."""
 
     items: Ints
     """(a,): rows of active items, class by class."""
@@ -50,11 +48,11 @@ class Classes:
 
     @property
     def size(self) -> Ints:
-        """(k,): items of each class."""
+        """(k,): the number of items in each class."""
         return np.diff(self.begins)
 
     def alike(self, rows: Ints) -> Ints:
-        """Return the rows of all classes that active items belong to."""
+        """Return the rows of all classes that contain the given active items."""
         class_of = np.repeat(np.arange(len(self.begins) - 1), self.size)
         chosen: Ints = np.unique(class_of[np.isin(self.items, rows)])
         return self.items[np.isin(class_of, chosen)]
@@ -66,7 +64,7 @@ def classes_of(columns: PlacementColumns, roles: Roles, explicit: Ints) -> Class
     Args:
         columns: The problem.
         roles: Which replicas are loose.
-        explicit: Rows of items with arcs of their own, rising.
+        explicit: Rows of items with explicit arcs, in rising order.
     """
     rows = np.flatnonzero(roles.active)
     fixed = columns.held & ~roles.loose
@@ -102,7 +100,7 @@ def classes_of(columns: PlacementColumns, roles: Roles, explicit: Ints) -> Class
 
 
 def _grouped(likeness: Ints) -> tuple[Ints, Ints]:
-    """Return an order of rows that puts equal ones together, and where each group begins, and the end."""
+    """Return an order of rows that groups equal ones, and where each group begins, and the end."""
     order = np.lexsort(likeness.T[::-1])
     ordered = likeness[order]
     new = np.ones(len(order), dtype=np.bool_)
@@ -151,7 +149,8 @@ class HubNetwork:
             mine = (classes.entered.sum(axis=1) <= replica) & (replica < classes.replication)
             self._add(source, self._item[mine], classes.size[mine], cover=replica)
         total = np.array([(self._wanted * classes.size).sum()])
-        # As much as in `residual`, whichever items take part: else prices would not hold for those that do not.
+        # The same capacity as in `residual`, whichever items take part: otherwise prices would be invalid for the
+        # others.
         unplaced = int(self._columns.replication.max(initial=0)) + 1
         self._add(source, np.array([SINK]), total, cover=unplaced)
 
@@ -233,7 +232,7 @@ class HubNetwork:
         )
 
     def _arcs(self) -> tuple[Arcs, Ints]:
-        """Return the network without arcs that can carry nothing, and which arcs were left."""
+        """Return the network without arcs of no capacity, and which arcs remain."""
         capacity = np.concatenate([part[2] for part in self._parts])
         kept = np.flatnonzero(capacity > 0)
         units = np.zeros((len(capacity), len(self._objective)), dtype=np.int16)
@@ -266,7 +265,7 @@ class HubNetwork:
         )
 
     def placed(self, flow: Ints, explicit: Ints) -> Placed:
-        """Return the flow as a placement: deal the units of each class round its items (see `dealing`)."""
+        """Return the flow as a placement: deal the units of each class to its items (see `unit_assignment`)."""
         columns, classes = self._columns, self._classes
         whole = np.zeros(sum(len(part[0]) for part in self._parts), dtype=np.int64)
         whole[self._kept] = flow

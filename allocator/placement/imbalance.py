@@ -1,15 +1,15 @@
-"""How far a placement of unequal items is from the most level one that could exist.
+"""Distance between a weighted placement's imbalance and its proven lower bound.
 
-Finding the best is hard (it packs unequal things into bins), bounding it is not: whatever the placement, the most
-utilised member cannot be below any of these.
+To find the optimum is hard (bin packing), but to bound it is not: in every placement, the utilisation of the most
+utilised member is at least each of these.
 
 * *Level*: the load spreads over all capacities, except that no member holds more than the heaviest items that its limit
   admits, nor a closed member more than it holds now.
-* *Heavy item*: an item's replicas stand on that many members, so one stands on none larger than the last of them.
-* *Pigeonholes*: of `t × members + 1` heavy replicas, some member has `t + 1`.
-* *Zones*: items that span two zones have a replica outside of any one.
+* *Heavy item*: an item's n replicas are on n members, so one of them is on a member no larger than the n-th largest.
+* *Pigeonholes*: with `t × members + 1` heavy replicas, some member has `t + 1`.
+* *Zones*: items that span two zones have a replica outside any one zone.
 
-All are about placements with as many replicas an item, and as many zones, as the one in question.
+All hold for placements with the same replicas and zones per item as the given one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from broadsheet.allocator.placement.shares import capacity_of
 
 
 def utilisation_max(problem: Problem, desired: Desired) -> Fraction:
-    """Return the highest load a unit of capacity; 0 if nothing is placed."""
+    """Return the highest load per unit of capacity; 0 if nothing is placed."""
     loads: Counter[MemberId] = Counter()
     for item in problem.items:
         for member_id in desired[item.item_id]:
@@ -41,13 +41,13 @@ def utilisation_max(problem: Problem, desired: Desired) -> Fraction:
 
 
 def imbalance_gap(problem: Problem, desired: Desired) -> float:
-    """Return by how much the highest utilisation exceeds its lower bound, as a share of that; 0 is proven best."""
+    """Return how far the highest utilisation is above its lower bound, as a share of the bound; 0 is proven optimal."""
     bound = utilisation_bound(problem, desired)
     return float(utilisation_max(problem, desired) / bound - 1) if bound else 0.0
 
 
 def utilisation_bound(problem: Problem, desired: Desired) -> Fraction:
-    """Return what no placement with the same replicas and zones can stay below."""
+    """Return a lower bound on the highest utilisation of any placement with the same replicas and zones."""
     members = usable(problem.members)
     replicas = _replicas(problem, desired)
     if not members or not replicas:
@@ -77,7 +77,7 @@ def level(problem: Problem, desired: Desired) -> Fraction:
 
 
 def _most(problem: Problem, members: Sequence[ProblemMember]) -> Mapping[MemberId, int]:
-    """Return the greatest load that each member may be given."""
+    """Return the greatest load that each member may get."""
     heaviest_first = sorted((item.load for item in problem.items), reverse=True)
     prefix = [0]
     for load in heaviest_first:
@@ -120,7 +120,7 @@ def _pigeonholes(
     seen = 0
     for load, count in sorted(by_load.items(), reverse=True):
         seen += count
-        # The fullest rows of pigeonholes that this load, or a heavier one, overflows.
+        # Some member has at least seen / members (rounded up) replicas of this load or a heavier one.
         yield Fraction(((seen - 1) // len(members) + 1) * load, largest)
 
 

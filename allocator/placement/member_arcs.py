@@ -1,11 +1,11 @@
-"""What one more replica on a member costs, by how many it holds: the arcs from a member to the sink.
+"""Marginal cost of a replica on a member, by its load: the arcs from a member to the sink.
 
     load      0 ......... floor ......... ceiling .......... limit
     overload      0               1                  2               outside the window it costs most
     level     0 1 2 3 4 5 ... by eighths of the fair share ... 64    the lightest objective: who gets the odd one
     drain     the same for each, if the member is drained            a replica there is one too many
 
-Both rise with the load, so a cheapest flow fills the pieces in order and no arc needs a lower bound.
+The costs rise with the load, so a cheapest flow fills the pieces in order and no arc needs a lower bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEVELS_PER_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class ArcPiece:
-    """A range of loads at one cost a unit."""
+    """A range of loads with one cost per unit."""
 
     upto: int
     """The load at which the next piece begins."""
@@ -32,7 +32,7 @@ class ArcPiece:
     drain: int = 0
 
     def cost(self, weights: Weights) -> int:
-        """Return what a unit costs in one sum."""
+        """Return the cost of a unit as one weighted sum."""
         return (
             self.drain * weights.drain
             + self.overload * weights.overload
@@ -41,12 +41,12 @@ class ArcPiece:
 
 
 def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[ArcPiece]:
-    """Return a member's pieces, from load 0 to its limit.
+    """Return a member's arc pieces, from load 0 to its limit.
 
     Args:
-        window: Where its load should lie.
-        limit: Most replicas that it may hold, one of each item.
-        drain_cost: What each costs if it is drained.
+        window: The range of its fair load.
+        limit: The most replicas that it may hold, one of each item.
+        drain_cost: The cost of each replica if the member is drained.
     """
     floor, ceiling = min(window.floor, limit), min(window.ceiling, limit)
     levels = _level_steps(window.share, limit)
@@ -62,7 +62,7 @@ def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[ArcPiece
 
 
 def _level_steps(share: Fraction, limit: int) -> list[int]:
-    """Return the loads at which the level cost rises by one."""
+    """Return the loads at which the level cost increases by one."""
     share = max(share, Fraction(1))
     unit = share.denominator * LEVELS_PER_SHARE
     loads = (-(-share.numerator * number // unit) for number in range(1, LEVEL_MAX + 1))

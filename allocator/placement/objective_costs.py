@@ -1,9 +1,9 @@
-"""Costs that make one sum of an ordered list of objectives, and stay small.
+"""Weights that combine an ordered list of objectives into one sum, and stay small.
 
-A flow is cheapest when no cycle of its residual network is cheaper than nothing. It is so in lexicographic order when
-each weight exceeds the most that all lighter objectives together can gain on one *simple* cycle. Such a cycle passes
-each member, each zone's hub, source and sink at most once, and an item between two of them changes each objective by
-little: so a weight grows with the members, not with the items, and the heaviest fits 64 bits for thousands of members.
+A flow is cheapest if its residual network has no cycle of negative cost. That holds in lexicographic order if each
+weight exceeds the most that all lighter objectives together can gain on one *simple* cycle. Such a cycle passes each
+member, each zone's hub, source and sink at most once, and an item between two of them changes each objective by little:
+so a weight grows with the number of members, not of items, and the heaviest fits 64 bits for thousands of members.
 
 Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3 (optimality by residual cycles); the bound is ours.
 """
@@ -22,7 +22,7 @@ OVERLOAD_MAX = 2
 """Cost of a unit above a member's ceiling; one between floor and ceiling costs 1, one below the floor nothing."""
 
 LEVEL_MAX = 64
-"""Cost of a unit on the fullest member: see `outlets`."""
+"""Cost of a unit on the fullest member: see `member_arcs`."""
 
 
 WEIGHT_MAX = 2**55
@@ -34,7 +34,7 @@ LEFT_OUT_OF_LARGE_CLUSTERS = ("level", "spread", "keep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What one unit costs, lightest objective first, for a cluster that balances before it saves moves."""
+    """Cost of one unit of each objective, lightest first, for a cluster that balances before it saves moves."""
 
     level: int
     """By how full its member is: who is the first to have one more than others."""
@@ -65,13 +65,13 @@ class Weights:
 
     @classmethod
     def of(cls, scales: Sequence[Scale]) -> Weights:
-        """Return the weights of an order."""
+        """Return the weights for an order of objectives."""
         return cls(**{scale.objective: scale.weight for scale in scales})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """An objective's place in the order."""
+    """An objective and its weight."""
 
     objective: str
     """The name of its weight."""
@@ -86,16 +86,16 @@ def scales_for(
     """Return the objectives with their weights, heaviest first.
 
     Args:
-        members: How many members are usable.
-        zones: How many zones they stand in.
-        objective: What the operator wants.
+        members: The number of usable members.
+        zones: The number of their zones.
+        objective: The operator's order of objectives.
         drain_cost_max: The greatest `ProblemMember.drain_cost`.
     """
     passed = members + zones + 2
     cycles_max = {
         "cover": 0,
         "zone": passed,
-        # The members' outlets cost it, and a cycle passes two of them at most.
+        # Members' arcs to the sink have this cost, and a cycle passes at most two of them.
         "drain": drain_cost_max,
         "overload": OVERLOAD_MAX,
         "move": MOVES_OF_A_FAILED_REPLICA * passed,

@@ -4,13 +4,13 @@ The same network, objective and optimum as `flow`, for a million items (`choose`
 
     columns ──► roles: what is loose ──► classes ──► arcs ──► OR-tools ──► flow and potentials
                   ▲                                                            │
-                  └──── open items whose ways are priced below nothing ◄──── price every way of every item
+                  └──── open items with paths of negative cost ◄──────── price every path of every item
                                                                                │ none
                         explicit arcs for items stuck on a member twice ◄── hubs' units become members
 
-Only the replicas that may have to move are in the network. Then all items are priced with its potentials: if no way of
-any item is cheaper than nothing, the flow is cheapest over the *full* network, which is the certificate; if some are,
-their items are opened and it is solved again. So the small network is a matter of speed alone.
+Only the replicas that may have to move are in the network. Then all items are priced with its potentials: if no path of
+any item has a negative reduced cost, the flow is cheapest over the *full* network, which is the certificate; if some
+have, their items are opened and the network is solved again. So the small network only saves time.
 
 Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3; Desrosiers and Lübbecke, A Primer in Column Generation
 (2005), for pricing.
@@ -36,20 +36,18 @@ from broadsheet.allocator.placement.unit_assignment import pair_hub_units
 STUCK_ALONE_MAX = 64
 """Of more items that are stuck, all that are alike get arcs to members: more turns would cost more than the arcs."""
 
-# Which items have a way that is cheaper than nothing, under given potentials.
-
 OPENED_PER_NODE = 64
 """Items opened for each outer node at first, those with the cheapest ways; four times as many each time."""
 
 
 def underpriced(residual: Residual, at: Potentials, turn: int) -> Ints:
-    """Return rows of items to open; none if the flow is the cheapest.
+    """Return rows of items with a path of negative cost, to be opened; none if the flow is the cheapest.
 
     Args:
         residual: The residual network of the flow.
-        at: Potentials of the network that was solved; lowered here where members hold nothing loose, for what those
-            hold could go too.
-        turn: Times that the network was solved, from 1.
+        at: Potentials of the solved network; lowered here for members without loose replicas, because their replicas
+            could move too.
+        turn: The number of times that the network was solved, from 1.
 
     Raises:
         FlowUnsolvedError: the flow is not the cheapest even without opening anything.
@@ -85,7 +83,7 @@ def _cheapest(gain: Ints, most: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A placement, and what to know to certify it."""
+    """A placement, and the data to certify it."""
 
     desired: Desired
     explicit: frozenset[ItemId]
@@ -95,7 +93,7 @@ class Solution:
 
 
 def solution_of(problem: Problem) -> Solution:
-    """Return the cheapest placement and how it came about.
+    """Return the cheapest placement with the data to certify it.
 
     Raises:
         FlowUnsolvedError: OR-tools gave no optimum, which is a defect.
@@ -130,7 +128,7 @@ def solution_of(problem: Problem) -> Solution:
         if not len(stuck):
             break
         if len(stuck) > STUCK_ALONE_MAX:
-            # Others alike would be stuck next.
+            # Items of the same class would be stuck next.
             stuck = classes.alike(stuck)
         explicit = np.union1d(explicit, stuck)
         roles.open(columns, explicit)
@@ -147,7 +145,7 @@ def _nothing(problem: Problem) -> Desired:
 
 
 def _pair_hubs(columns: PlacementColumns, placed: Placed) -> tuple[list[int], list[int], Ints]:
-    """Return rows and members of the new replicas that came through hubs, and the rows that are stuck."""
+    """Return rows and members of the new replicas that came through hubs, and the stuck rows."""
     units: list[int] = []
     members: list[int] = []
     stuck: set[int] = set()

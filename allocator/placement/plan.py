@@ -1,7 +1,6 @@
-"""The placement in force, and when it is made anew.
+"""The placement in force, and the decision when to make a new one.
 
-A plan is kept while it is carried out: the same demand gets the same answer, without a solve and without second
-thoughts.
+A plan stays in force while it is carried out: the same demand gets the same placement, without another solve.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from broadsheet.allocator.state.alloc_state import AllocState, Demand
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A placement that was verified, and the demand that it answers."""
+    """A verified placement, and the demand that it answers."""
 
     demand: Demand
     desired: Desired
@@ -34,13 +33,13 @@ class Plan:
     """What the placement was made for; None: not known, and then no reason for another."""
 
     def answers(self, demand: Demand, objective: Objective) -> bool:
-        """Return whether there is no reason for another plan."""
+        """Return whether the plan is still valid, so that no new one is needed."""
         return self.demand == demand and self.objective in (None, objective)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRefused:
-    """The solver gave an answer that breaks a rule, or none, which is a defect. Nothing is done with it."""
+    """A plan that is not used, because the solver's placement breaks a rule or there is none, which is a defect."""
 
     violations: tuple[Violation, ...] = ()
     error: Exception | None = None
@@ -59,7 +58,7 @@ def plan_for(
         state: A whole snapshot.
         previous: The plan in force.
         solver: Places replicas.
-        policy: An operator's choices; the defaults if there are none.
+        policy: An operator's choices; the defaults if not given.
     """
     policy = policy or AllocationPolicy()
     demand = state.demand()
@@ -69,7 +68,7 @@ def plan_for(
     try:
         desired = solver.solve(problem)
     except Exception as error:
-        # Whatever it is: a leader that dies of it hands it on to the next, until no member is left.
+        # Catch every error: a leader that died of it would pass it on to the next, until no member is left.
         return PlanRefused(error=error)
     if violations := verify(problem, desired):
         return PlanRefused(violations)

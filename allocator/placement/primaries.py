@@ -1,16 +1,16 @@
-"""Which replica of each item should be its primary.
+"""Choice of the replica of each item that should be its primary.
 
-Decided after the replicas: a primary costs more than a standby, and members whose share of replicas is fair may still
-have all primaries or none. Primaries are elected where few are, in proportion to the members' capacities, counted as
-one each.
+Primaries are chosen after the replicas, because a primary costs more than a standby, and members with a fair share of
+replicas may still have all primaries or none. Primaries are elected where there are few, in proportion to the members'
+capacities, counted as one each.
 
     live, and stays desired   fixed, unless hand-overs are wanted: then it may move to any other replica of its item
-    lost                      one of the replicas that remain, for they alone can take over at once
-    to leave, or none yet     any desired replica, for the new ones are ready by then
+    lost                      one of the remaining replicas, because only they can take over at once
+    to leave, or none yet     any desired replica, because the new ones are ready by then
 
-Invariants: a planned primary is one of its item's desired replicas; nothing is planned on a member that leaves, or on a
-replica that stays failed, where there is another. The choice is the most level there is, then the one with the fewest
-hand-overs (`level_choice`).
+Invariants: a planned primary is one of its item's desired replicas; nothing is planned on a leaving member, or on a
+replica that stays failed, if there is another. The choice is the most level one, then the one with the fewest
+hand-overs (`semi_matching`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Primaries = Mapping[ItemId, MemberId]
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A live primary that would be better placed on another replica of its item."""
+    """A live primary that should move to another replica of its item."""
 
     item_id: ItemId
     from_member: MemberId
@@ -43,10 +43,10 @@ class HandOver:
 
 
 def plan_primaries(problem: Problem, desired: Desired, *, policy: PrimaryPolicy) -> Primaries:
-    """Return which replica of each item should be primary.
+    """Return the member that should be primary of each item.
 
     Args:
-        problem: What `desired` answers.
+        problem: The problem that `desired` answers.
         desired: The members that should hold each item.
         policy: Whether live primaries may move.
     """
@@ -63,10 +63,11 @@ def wanted_hand_overs(
 ) -> tuple[HandOver, ...]:
     """Return the hand-overs that would level primaries now, most useful first; empty if they are level enough.
 
-    It starts from the primaries that are live now, whatever was planned: elections follow what is caught up.
+    It starts from the current live primaries rather than the planned ones, because elections choose replicas that have
+    caught up.
 
     Args:
-        problem: As things are now.
+        problem: The current problem.
         desired: The members that should hold each item.
         policy: Whether live primaries may move.
     """
@@ -87,17 +88,17 @@ def wanted_hand_overs(
 
 
 def primary_spread(members: Sequence[ProblemMember], primaries: Mapping[MemberId, int]) -> int:
-    """Return how many more primaries one member has than another, each counted from its share by capacity.
+    """Return the largest difference in primaries between two members, each counted from its share by capacity.
 
-    With equal capacities: the most less the fewest. Members that leave or take nothing do not count, nor does what
-    they have.
+    With equal capacities it is the most minus the fewest. Members that leave or take nothing do not count, nor do their
+    primaries.
     """
     staying = [member for member in members if _stays(member)]
     if not staying:
         return 0
     total = sum(primaries.get(member.member_id, 0) for member in staying)
     capacity = sum(map(capacity_of, staying))
-    # In parts of the whole capacity, so that all numbers are whole.
+    # Counted in units of 1/total capacity, so that all numbers are integers.
     excess = [
         primaries.get(member.member_id, 0) * capacity - total * capacity_of(member)
         for member in staying
@@ -110,7 +111,7 @@ def _stays(member: ProblemMember) -> bool:
 
 
 class _Election:
-    """Items that need a primary, merged by what they may choose from."""
+    """Items that need a primary, grouped by their candidates."""
 
     def __init__(self, problem: Problem, desired: Desired) -> None:
         self._items = problem.items
@@ -119,7 +120,7 @@ class _Election:
         self._staying = frozenset(m.member_id for m in problem.members if _stays(m))
 
     def held(self, *, hand_over: bool) -> dict[ItemId, MemberId]:
-        """Return the primaries that are best, with or without moving live ones."""
+        """Return the best primaries, with or without moving live ones."""
         fixed: dict[ItemId, MemberId] = {}
         free: dict[tuple[tuple[MemberId, ...], MemberId | None], list[ItemId]] = {}
         for item in self._items:
@@ -183,7 +184,7 @@ class _Election:
 def _preferred(
     choices: tuple[MemberId, ...], is_better: Callable[[MemberId], bool]
 ) -> tuple[MemberId, ...]:
-    """Return the better ones, or all if none is."""
+    """Return the preferred candidates, or all if there are none."""
     return tuple(member_id for member_id in choices if is_better(member_id)) or choices
 
 
@@ -192,7 +193,7 @@ def _most_useful_first(
     live: Mapping[MemberId, int],
     wanted: Sequence[HandOver],
 ) -> tuple[HandOver, ...]:
-    """Return hand-overs in the order in which each, on top of those before it, levels the most."""
+    """Return hand-overs in the order in which each, after those before it, levels the most."""
     scale = lcm(*map(capacity_of, members))
     per_unit = {member.member_id: scale // capacity_of(member) for member in members}
     loads = Counter(live)

@@ -1,11 +1,11 @@
-"""The question the solver answers, its answer, and the seam between them.
+"""The placement problem, its solution, and the interface between them.
 
-Nothing new comes to a closed member, one that is exiting or cordoned, whatever it costs. Beyond that, what matters has
-an order: coverage first (every item its first replica, then every item its second, …), then two zones an item, then
-emptying members that drain, then fair shares, then the fewest moves (`Objective` may swap these two), then kept
-primaries, then further zones.
+A closed member (exiting or cordoned) gets nothing new, at any cost. Beyond that, the objectives have an order: coverage
+first (every item its first replica, then every item its second, …), then two zones an item, then emptying members that
+drain, then fair shares, then the fewest moves (`Objective` may swap these two), then kept primaries, then further
+zones.
 
-A zone whose members all drain is given up: to stand in it is worth nothing.
+A zone whose members all drain is given up: a replica in it does not count as being in a zone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProblemMember:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing new comes to it."""
+        """True if the member gets nothing new."""
         return self.exiting or self.cordoned
 
 
@@ -76,7 +76,7 @@ class Problem:
 
 
 class Solver(Protocol):
-    """Decides the desired placement. Called off the event loop, on frozen values."""
+    """Port that decides the desired placement. Called off the event loop, on frozen values."""
 
     def solve(self, problem: Problem) -> Desired:
         """Return the members of every item; an item that gets none has an empty tuple."""
@@ -89,10 +89,10 @@ def usable(members: Iterable[ProblemMember]) -> list[ProblemMember]:
 
 
 def kept_zones(members: Iterable[ProblemMember]) -> frozenset[str]:
-    """Return the zones that are not given up: where some usable member is not drained."""
+    """Return the zones that are not given up: those with a usable member that is not drained."""
     return frozenset(m.member_id.zone for m in usable(members) if not m.drain_cost)
 
 
 def zones_spanned(members: Iterable[MemberId]) -> int:
-    """Return how many zones the members stand in."""
+    """Return how many zones the members span."""
     return len({member.zone for member in members})

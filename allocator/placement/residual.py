@@ -1,8 +1,8 @@
 """The proof of minimality: potentials under which no residual arc has a negative reduced cost.
 
 The network is that of `flow`, with one node for each item in place of classes, over columns. Its *outer* nodes are
-source, sink, members and hubs; an item's own nodes lie between them, few and alike, so their distances are computed for
-all items at once from those of the outer nodes. What comes out is a shortest-path problem on the outer nodes.
+source, sink, members and hubs; an item's own nodes lie between them, few and similar, so their distances are computed
+for all items at once from those of the outer nodes. The result is a shortest-path problem on the outer nodes.
 
 Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3 (reduced-cost optimality), §5.4 (label correction).
 """
@@ -28,7 +28,7 @@ EXPLICIT_AT_ONCE = 1 << 12
 
 @dataclass(slots=True, eq=False)
 class Placed:
-    """A placement as flow: what each item keeps and what it gets anew."""
+    """A placement as a flow: the kept and the new replicas of each item."""
 
     keep: Bools
     """(n, c): current members that are kept."""
@@ -61,7 +61,7 @@ class Potentials:
 
     @classmethod
     def zero(cls, columns: PlacementColumns) -> Potentials:
-        """Return a start that any network may be relaxed from."""
+        """Return the start of a relaxation, valid for any network."""
         return cls(
             member=np.zeros(columns.none, dtype=np.int64),
             hub=np.zeros(columns.zones, dtype=np.int64),
@@ -123,7 +123,7 @@ class Residual:
         )
 
     def _marginal_costs(self) -> tuple[Ints, Ints]:
-        """Return what one replica more and the last one cost on each member, (m,) each."""
+        """Return the costs of one more replica and of the last one on each member, (m,) each."""
         rise = np.full(self.columns.none, FAR, dtype=np.int64)
         fall = np.full(self.columns.none, FAR, dtype=np.int64)
         for member, pieces in enumerate(self.columns.outlets):
@@ -159,7 +159,7 @@ class Residual:
         return self._inner_from(zone, at.source)
 
     def _inner_from(self, zone: Ints, source_at: int) -> Inner:
-        """Return distances of the items' nodes, given those at which their zones are entered from members and hubs."""
+        """Return distances of the items' nodes, given those of their zones' entries from members and hubs."""
         further = self.zone_cost + self.spread_cost
         up_spread = np.where(self.first, zone, FAR).min(axis=1, initial=FAR)
         item = np.where(self.count > self.first, zone, FAR).min(axis=1, initial=FAR) - further
@@ -185,14 +185,14 @@ class Residual:
         return Inner(item=item, spread=spread, zone=zone)
 
     def into_hubs(self, inner: Inner) -> Ints:
-        """Return the distance of each item's way into each hub, (n, z)."""
+        """Return the distance of each item's path into each hub, (n, z)."""
         ways = inner.zone + self.new_cost
         ways[:, ~self.hubs] = FAR
         ways[~self._hubbed] = FAR
         return ways
 
     def into_members(self, inner: Inner, column: int) -> Ints:
-        """Return the distance of each item's way back to its current member in a column, (n,)."""
+        """Return the distance of each item's path back to its current member in a column, (n,)."""
         held = self.columns.current[:, column]
         zone = np.append(inner.zone, np.full((len(held), 1), FAR), axis=1)
         way = zone[np.arange(len(held)), self.columns.zone_of[held]] + self.keep_cost[:, column]
@@ -200,12 +200,14 @@ class Residual:
         return np.where(free, way, FAR)
 
     def into_source(self, inner: Inner) -> Ints:
-        """Return the distance of each item's way back to the source, (n,)."""
+        """Return the distance of each item's path back to the source, (n,)."""
         way = inner.item - self.weights.cover * (self.replicas - 1)
         return np.where(self.replicas > 0, way, FAR)
 
     def explicit_ways(self, inner: Inner) -> Iterator[tuple[slice, Ints, Bools]]:
-        """Yield, part by part of the explicit items: which, the distances of their ways to members, and which exist."""
+        """Yield parts of the explicit items: their rows, the distances of their paths to members, and which paths
+        exist.
+        """
         columns, placed = self.columns, self.placed
         for some in self._explicit_parts():
             rows = placed.explicit[some]
@@ -218,11 +220,11 @@ class Residual:
             yield slice(begin, begin + EXPLICIT_AT_ONCE)
 
     def relax_outer(self, at: Potentials) -> bool:
-        """Lower distances along arcs between outer nodes until none is lower; False if a negative cycle forbids it."""
+        """Lower distances along arcs between outer nodes until none is lower; False if there is a negative cycle."""
         zone = self.columns.zone_of[:-1]
         staying = self.columns.staying[:-1]
         passing = self.placed.hub_load > 0
-        # A shortest path passes each outer node once, and each round gets at least one node further.
+        # A shortest path passes each outer node once, and each round extends it by at least one node.
         for _ in range(self.columns.none + self.columns.zones + 2):
             self.rounds += 1
             before = (at.source, at.sink, int(at.member.sum()), int(at.hub.sum()))
@@ -239,12 +241,12 @@ class Residual:
             if before == (at.source, at.sink, int(at.member.sum()), int(at.hub.sum())):
                 return True
             if min(at.source, at.sink, int(at.member.min(initial=0))) < -FAR:
-                # No path costs so little; going on would leave the range of integers.
+                # No path costs so little; further rounds would overflow the integers.
                 return False
         return False
 
     def relax_items(self, at: Potentials) -> bool:
-        """Lower outer distances along ways through items, once; False if none is lower."""
+        """Lower outer distances along paths through items, once; False if none became lower."""
         inner = self.inner(at)
         hub = np.minimum(at.hub, self.into_hubs(inner).min(axis=0, initial=FAR))
         member = np.append(at.member, FAR)
@@ -260,7 +262,7 @@ class Residual:
         return lower
 
     def item_costs(self) -> Ints:
-        """Return what a unit costs from one outer node to another through the cheapest item, (m + z + 1,) squared.
+        """Return the cost of a unit between outer nodes through the cheapest item, (m + z + 1,) squared.
 
         Members come first, then hubs, then the source. Items with arcs to members are left out.
         """

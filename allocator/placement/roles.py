@@ -1,10 +1,10 @@
-"""Which replicas a solve may touch: a small network that is nearly always enough.
+"""Choice of the replicas that a solve may move: a small network that is nearly always enough.
 
-A replica is *fixed* or *loose*. Items whose fixed replicas stand in like zones and whose loose one stands on the same
-member are one class to the network, whatever else they hold: a million items become some thousand classes. Loose are
-failed replicas, those on members that are drained, and as many on each member with too many as it has to give, and some
-more; items that miss a replica or a zone take part too. If prices show that a fixed replica should move, its item is
-*opened*: all its replicas are loose. So fixing costs time at worst, never quality.
+A replica is *fixed* or *loose*. Items whose fixed replicas are in the same zones and whose loose one is on the same
+member are one class to the network, regardless of their other replicas: a million items become some thousand classes.
+These are loose: failed replicas, replicas on drained members, and on each overfull member as many as it must give away,
+plus some more; items that lack a replica or a zone take part too. If prices show that a fixed replica should move, its
+item is *opened*: all its replicas become loose. So fixing costs time at worst, never quality.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPARE = 16
 
 @dataclass(slots=True, eq=False)
 class Roles:
-    """What the network sees of each item."""
+    """The network's view of each item."""
 
     loose: Bools
     """(n, c)"""
@@ -36,7 +36,7 @@ class Roles:
 
 
 def first_roles(columns: PlacementColumns) -> Roles:
-    """Return a start that solves the usual problem at once."""
+    """Return initial roles that usually solve the problem at the first attempt."""
     held = columns.held
     count = held.sum(axis=1)
     by_zone = columns.count_by_zone(held)
@@ -58,7 +58,7 @@ def first_roles(columns: PlacementColumns) -> Roles:
 
 
 def _to_give(columns: PlacementColumns, loads: Ints) -> Ints:
-    """Return how many replicas each member may have to give, (m,)."""
+    """Return how many replicas each member may have to give away, (m,)."""
     floors = np.array([window.floor for window in columns.windows], dtype=np.int64)
     ceilings = np.array([window.ceiling for window in columns.windows], dtype=np.int64)
     if columns.problem.objective.moves_before_balance:
@@ -72,7 +72,7 @@ def _to_give(columns: PlacementColumns, loads: Ints) -> Ints:
 
 
 def _loosen(columns: PlacementColumns, roles: Roles, one_zone: Bools) -> None:
-    """Make one replica loose of each item in one zone, and enough on members that have to give."""
+    """Loosen one replica of each item in one zone, and enough on members that must give some away."""
     held = columns.held
     loads = np.bincount(columns.current[held], minlength=columns.none)[: columns.none]
     gives = _to_give(columns, loads)
@@ -91,7 +91,7 @@ def _loosen(columns: PlacementColumns, roles: Roles, one_zone: Bools) -> None:
     used = np.bincount(columns.current[roles.loose], minlength=columns.none + 1)
     free = np.flatnonzero(~done)
     _take(columns, roles, free, best[free], quota, used, done)
-    # Members whose replicas are mostly primaries get loose primaries.
+    # If a member has mostly primaries, its loose replicas include primaries.
     for column in range(columns.current.shape[1]):
         if (used < quota).any():
             free = np.flatnonzero(~done & held[:, column])
@@ -107,7 +107,7 @@ def _take(
     used: Ints,
     done: Bools,
 ) -> None:
-    """Make the replicas in columns `at` of `rows` loose, as far as their members' quotas go."""
+    """Loosen the replicas in columns `at` of `rows`, up to their members' quotas."""
     member = columns.current[rows, at]
     wanted = quota[member] > used[member]
     rows, at, member = rows[wanted], at[wanted], member[wanted]

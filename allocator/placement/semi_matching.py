@@ -1,17 +1,18 @@
-"""Give each of many units one of its members so that loads are level, and no level choice changes fewer units.
+"""Assign each of many units to one of its members, with level loads and the fewest changes.
 
     units alike ──► one of their members ──► load²/weight
 
-Members are the nodes of a small graph: an arc `a → b` stands for the units on `a` that may as well go to `b`, and costs
-what moving one of them changes. Loads can be made more level exactly if a path leads from a member to one with less;
-once no path is left, units that need not have changed are put back round cycles that leave the loads' cost as it is.
+Members are the nodes of a small graph: an arc `a → b` represents the units on `a` that may also be on `b`, and its cost
+is the number of changes by moving one of them. Loads can be made more level if and only if a path leads from a member
+to one with less; once there is no such path, units that changed unnecessarily are moved back along cycles that keep the
+loads' cost.
 
-Invariants: the sum of load²/weight is the least possible, and no choice with that sum leaves fewer units away from
-their home. `is_optimal` says so from the residual graph alone.
+Invariants: the sum of load²/weight is the least possible, and no assignment with that sum has fewer units away from
+their home. `is_optimal` verifies both from the residual graph alone.
 
 Source: Harvey, Ladner, Lovász, Tamir, Semi-matchings for bipartite graphs and load balancing (2006): cost-reducing
-paths are all there is to it; Klein (1967): negative cycles for the fewest changes. Merged units, weights and the order
-in which members are done with are ours.
+paths suffice; Klein (1967): negative cycles for the fewest changes. Merged units, weights and the order in which
+members are finished are ours.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CHEAPEST_FIRST = (_HOME, _ELSEWHERE, _AWAY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitClass:
-    """Units alike."""
+    """Units with equal choices."""
 
     choices: tuple[int, ...]
     """Members that may have a unit, at least one, each once."""
@@ -40,7 +41,7 @@ class UnitClass:
 
 @dataclass(slots=True)
 class _Arc:
-    """Units on one member that may go to another: for each cost, the classes that have some."""
+    """Units on one member that may move to another: for each cost, the classes that have some."""
 
     classes: dict[int, dict[int, None]] = field(
         default_factory=lambda: {_HOME: {}, _ELSEWHERE: {}, _AWAY: {}}
@@ -62,16 +63,16 @@ class _Arc:
 
 
 class SemiMatching:
-    """A choice for each unit, first made greedily, then made best."""
+    """An assignment of units to members, first greedy, then optimal."""
 
     def __init__(
         self, weights: Sequence[int], base_loads: Sequence[int], classes: Sequence[UnitClass]
     ) -> None:
-        """Put every unit home, or where least is.
+        """Put every unit on its home, or on its least loaded member.
 
         Args:
             weights: By member, from 1: loads are levelled in proportion.
-            base_loads: By member, units that stay whatever is chosen here.
+            base_loads: By member, units that are not assigned here.
             classes: The units.
         """
         self.loads = list(base_loads)
@@ -82,12 +83,12 @@ class SemiMatching:
         self._classes = classes
         self._placed: list[dict[int, int]] = [{} for _ in classes]
         self._arcs: list[dict[int, _Arc]] = [{} for _ in weights]
-        # Those with the fewest choices first: what cannot be helped is then known to the others.
+        # Classes with the fewest choices come first, so that the others can take them into account.
         for index in sorted(range(len(classes)), key=lambda i: len(classes[i].choices)):
             self._put_first(index)
 
     def solve(self) -> None:
-        """Make the loads level, then the changes few."""
+        """Level the loads, then minimise the changes."""
         self._level()
         if any(each.home is not None for each in self._classes):
             while cycles := self._negative_cycles():
@@ -95,7 +96,7 @@ class SemiMatching:
                     self._cancel(cycle)
 
     def units(self, index: int) -> list[tuple[int, int]]:
-        """Return where a class's units are: members in order, and how many each has."""
+        """Return the members of a class's units, in order, and how many each has."""
         return sorted(self._placed[index].items())
 
     def is_optimal(self) -> bool:
@@ -130,7 +131,7 @@ class SemiMatching:
             if other == member:
                 continue
             arc = self._arcs[member].setdefault(other, _Arc())
-            # Without a home, a unit is away wherever it is.
+            # A unit without a home counts as away on every member.
             cost = (member == each.home) - (other == each.home)
             if has_units:
                 arc.add(index, cost)
@@ -138,7 +139,7 @@ class SemiMatching:
                 arc.remove(index, cost)
 
     def _shift(self, tail: int, head: int, amount: int) -> None:
-        """Move units over an arc, those that cost least first."""
+        """Move units along an arc, the cheapest ones first."""
         arc = self._arcs[tail][head]
         for cost in _CHEAPEST_FIRST:
             for index in list(arc.classes[cost]):
@@ -160,10 +161,10 @@ class SemiMatching:
         return sum(self._placed[index][tail] for index in arc.classes[arc.cheapest])
 
     def _level(self) -> None:
-        """Shift along paths to less loaded members until there are none.
+        """Shift units along paths to less loaded members until there are no such paths.
 
-        The most loaded member goes first. If no path leads from it to a gain, none leads from any member it reaches
-        either, for they have less to give; and since they reach nothing else, they are done with for good.
+        The most loaded member goes first. If no path from it leads to a gain, no path from any member that it reaches
+        does, because those have less to give; and since they reach nothing else, they are finished for good.
         """
         waiting = set(range(len(self._weights)))
         while waiting:
@@ -179,7 +180,7 @@ class SemiMatching:
                 self._shift(tail, head, amount)
 
     def _search(self, high: int) -> tuple[dict[int, int], int | None]:
-        """Return, for each member that was reached, where from; and the first found that should have more."""
+        """Return the predecessor of each reached member, and the first one found that should have more."""
         reached = {high: high}
         queue = deque([high])
         while queue:
@@ -197,16 +198,16 @@ class SemiMatching:
         """Return how many units to shift for the least load²/weight; 0 if even one would not lower it."""
         total_weight = self._weights[high] + self._weights[low]
         slope = self.loads[high] * self._weights[low] - self.loads[low] * self._weights[high]
-        # The real minimum lies at slope / total_weight; the nearest integer is the integral one.
+        # The real minimum is at slope / total_weight; the integral minimum is the nearest integer.
         best = (2 * slope + total_weight) // (2 * total_weight)
         improves = best * (2 * slope - best * total_weight) > 0
         return best if best > 0 and improves else 0
 
     def _negative_cycles(self) -> list[list[tuple[int, int]]]:
-        """Return cycles of arcs, no two through one node, round which units move for less (Bellman and Ford).
+        """Return disjoint cycles of arcs along which units move at a lower cost (Bellman and Ford).
 
-        The node after the last member stands for the loads' cost: a path through it makes one member's load less and
-        another's more.
+        The node after the last member represents the loads' cost: a path through it lowers one member's load and raises
+        another's.
         """
         hub = len(self._weights)
         arcs = list(self._costs(hub))
@@ -225,7 +226,7 @@ class SemiMatching:
                 return cycles
 
     def _costs(self, hub: int) -> Iterator[tuple[int, int, int]]:
-        # One step of the loads' cost outweighs all changes that one cycle can make.
+        # One unit of the loads' cost outweighs all changes of one cycle.
         scale = hub + 2
         for tail, arcs in enumerate(self._arcs):
             for head, arc in arcs.items():
@@ -247,7 +248,7 @@ class SemiMatching:
 
 
 def _path(reached: dict[int, int], end: int) -> Iterator[tuple[int, int]]:
-    """Yield the arcs that lead to `end`, the last one first: none takes the units that another one brings."""
+    """Yield the arcs that lead to `end`, the last one first, so that none takes the units that another one brings."""
     while reached[end] != end:
         yield reached[end], end
         end = reached[end]

@@ -1,22 +1,23 @@
 """Fair shares: how many replicas each member should hold, between a floor and a ceiling.
 
-Loads follow capacities up to limits, like water in vessels of unequal width and height. Two zones an item come before
-balance, though, and may not let the water find one level: with one member in zone a and nine in zone b, half of all
-replicas of items of two belong to zone a. Such zones are filled to what zones allow, at a level of their own.
+Loads follow capacities up to limits, like water in vessels of unequal width and height. But two zones per item have
+priority over balance, and may prevent one common level: with one member in zone a and nine in zone b, half of all
+replicas of two-replica items belong to zone a. Such zones are filled as far as zones allow, at a separate level.
 
-Floors hold only while items outnumber the members that take any. Where they do not, some member is primary of nothing
-whatever is done, and evening out a handful of standbys is not worth a move: ceilings alone hold, as in the model, and
-for them the water has one level, by limits alone: what zones push above it is overload.
+Floors apply only while there are more items than members that take any. Otherwise some member is primary of nothing in
+every placement, and balancing a handful of standbys is not worth a move: only ceilings apply, as in Gazette, and they
+follow one level, by limits alone: replicas that zones push above it are overload.
 
-Otherwise it counts that a member holds an item once. None rises above the number of items, whatever its limit, nor do
-several above what all items together can have on so many members: those are split off like zones that are too full.
+With floors, the bound matters that a member holds an item once. No member rises above the number of items, whatever its
+limit, and several members together do not rise above what all items can have on so many members: those are split off
+like zones that are too full.
 
-Members that are drained have no share: what cannot leave them is left out of the others' shares as far as it is known
-without a placement.
+Drained members have no share: replicas that cannot leave them are left out of the others' shares, as far as they are
+known without a placement.
 
 Source: Fujishige, Submodular Functions and Optimization (2005), §9 (the decomposition of a lexicographically optimal
-base); Gale, A Theorem on Flows in Networks (1957): what several members can hold of items that each may have once. That
-it is replicas by zone and by member which it decomposes is ours.
+base); Gale, A Theorem on Flows in Networks (1957): how many replicas several members can hold if each holds an item
+once. The application to replicas by zone and by member is ours.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ZONES_ENUMERATED_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Where a member's load should lie, in replicas."""
+    """The range of a member's fair load, in replicas."""
 
     floor: int
     ceiling: int
@@ -48,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """All that fair shares depend on, of a problem's items."""
+    """The properties of a problem's items that fair shares depend on."""
 
     replications: Mapping[int, int]
     """Items by attainable replication, from 1."""
@@ -98,7 +99,7 @@ _NO_SHARE = Window(floor=0, ceiling=0, share=Fraction())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Vessel:
-    """A member as water sees it."""
+    """A member in the water model."""
 
     member_id: MemberId
     width: int
@@ -164,7 +165,7 @@ class _Shares:
         self._windows: dict[MemberId, Window] = {}
 
     def windows(self, *, drained: int) -> Mapping[MemberId, Window]:
-        """Return the windows; so many replicas stand on drained members, and stay there if zones need them."""
+        """Return the windows; this many replicas are on drained members, and stay there if zones need them."""
         total = sum(count * replication for replication, count in self._counts.items())
         in_zones = self._most(spanning=True) if drained else total
         total = min(total, self._most(spanning=False), max(in_zones, total - drained))
@@ -175,7 +176,7 @@ class _Shares:
         return self._windows
 
     def _most(self, *, spanning: bool) -> int:
-        """Return what all vessels hold at most: some of them full, the others up to what items allow."""
+        """Return the most that all vessels hold: some of them full, the others up to the items' bound."""
 
         def allowed(counts: Counts) -> int:
             return self._allowed(counts, spanning=spanning)
@@ -186,12 +187,12 @@ class _Shares:
         return min(total, allowed(_counts(self._vessels)), *rest)
 
     def _fill(self, vessels: tuple[_Vessel, ...], total: int, full: Counts) -> None:
-        """Fill vessels with a total, splitting off those that items do not let rise to the common level.
+        """Distribute a total over vessels, and split off those that items keep below the common level.
 
         Args:
             vessels: To fill.
             total: Replicas to distribute.
-            full: Vessels filled before, to what items allow.
+            full: Vessels that are already filled up to the items' bound.
         """
         level = _level(vessels, total)
         before = self._allowed(full)
@@ -222,7 +223,7 @@ class _Shares:
             )
 
     def _allowed(self, counts: Counts, *, spanning: bool = True) -> int:
-        """Return what vessels can hold, one replica of each item, and two zones an item of two or more if told so."""
+        """Return the most that vessels can hold, one replica of each item, and with two zones per item if required."""
         several = spanning and len(self._zones) >= ZONES_WANTED
         allowed = 0
         for replication, count in self._counts.items():
@@ -244,7 +245,7 @@ def _added(some: Counts, more: Counts) -> Counts:
 
 
 def _sets(content: Mapping[_Vessel, Fraction]) -> Iterator[_Set]:
-    """Yield sets of vessels, not all, that may be too full: of whole zones, and the fullest ones wherever they are."""
+    """Yield proper subsets of vessels that may be too full: of whole zones, and the fullest ones of all zones."""
     by_zone: dict[str, list[_Vessel]] = {}
     for vessel in content:
         by_zone.setdefault(vessel.member_id.zone, []).append(vessel)
@@ -265,7 +266,7 @@ def _sum(fractions: Iterable[Fraction]) -> Fraction:
 def _fullest(content: Mapping[_Vessel, Fraction]) -> Iterator[_Set]:
     """Yield the fullest vessel, the two fullest, and so on, equally full ones together.
 
-    That is enough, because what items allow grows ever more slowly with the vessels.
+    These subsets suffice, because the items' bound grows ever more slowly with the number of vessels.
     """
     order = sorted(content, key=lambda vessel: (-content[vessel], vessel.member_id))
     total = Fraction()
@@ -278,7 +279,7 @@ def _fullest(content: Mapping[_Vessel, Fraction]) -> Iterator[_Set]:
 
 
 def _zone_sets(content: Mapping[str, Fraction]) -> Iterator[tuple[str, ...]]:
-    """Yield sets of zones, not all."""
+    """Yield proper subsets of zones."""
     zones = tuple(content)
     if len(zones) <= ZONES_ENUMERATED_MAX:
         for size in range(1, len(zones)):
@@ -290,7 +291,7 @@ def _zone_sets(content: Mapping[str, Fraction]) -> Iterator[tuple[str, ...]]:
 
 
 def _level(vessels: Sequence[_Vessel], total: int) -> Fraction:
-    """Return the level at which vessels hold a total; the highest, if they cannot."""
+    """Return the level at which vessels hold a total; the highest level, if they cannot hold it."""
     rising = sorted(vessels, key=lambda vessel: Fraction(vessel.height, vessel.width))
     left, width = Fraction(total), sum(vessel.width for vessel in rising)
     for vessel in rising:
@@ -302,14 +303,11 @@ def _level(vessels: Sequence[_Vessel], total: int) -> Fraction:
     return max((Fraction(v.height, v.width) for v in rising), default=Fraction())
 
 
-# What members can carry and items weigh.
-
-
 def capacity_of(member: ProblemMember) -> int:
-    """Return a member's capacity, which is its limit unless it declares another; from 1."""
+    """Return a member's capacity, which is its limit unless it declares another; at least 1."""
     return max(1, member.capacity or member.limit)
 
 
 def is_weighted(problem: Problem) -> bool:
-    """Return whether items weigh differently; where they do not, counts say it all."""
+    """Return whether items have different weights; otherwise counts suffice."""
     return len({item.load for item in problem.items}) > 1

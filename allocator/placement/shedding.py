@@ -1,11 +1,11 @@
-"""Which exiting members are drained, and which of them first.
+"""Choice and order of the exiting members that are drained.
 
-Each replica decides for itself: one on a draining member leaves wherever another member can take it, without a loss of
+Each replica is decided separately: one on a draining member leaves if another member can take it without a loss of
 coverage or of zones, and stays otherwise (`placement`). So one item that needs every member holds back its own replica
-and no other. Of several draining members the oldest is emptied first where there is no room for all that they hold.
+and no other. If there is no room for the replicas of all draining members, the oldest member is emptied first.
 
-Source: gazette/core allocator/alloc_state.go (the shed-capacity pass of its observer, whose order is kept). That
-replicas decide one by one, in place of a quota of members for the whole cluster, and that a drain may wait, is ours.
+Source: gazette/core allocator/alloc_state.go (the shed-capacity pass of its observer, whose order is kept). Ours:
+replicas are decided one by one, in place of a quota of members for the whole cluster, and a drain may wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broadsheet.allocator.model import Member, MemberId
 
 
 def leadership_order(members: Iterable[Member]) -> list[Member]:
-    """Return members oldest first; those created in one transaction by key.
+    """Return members oldest first; those created in one transaction are ordered by key.
 
     The first leads, and the first of the exiting ones drains first.
     """
@@ -26,11 +26,11 @@ def leadership_order(members: Iterable[Member]) -> list[Member]:
 def drain_costs(
     members: Iterable[Member], *, drains_waiting: Collection[MemberId] = ()
 ) -> Mapping[MemberId, int]:
-    """Return what each replica on a draining member costs the placement: 1 on the youngest, more on each older one.
+    """Return the cost of a replica on each draining member: 1 on the youngest, more on each older one.
 
     Args:
         members: Every member, exiting or not.
-        drains_waiting: Exiting members that are to give up nothing yet.
+        drains_waiting: Exiting members that keep their replicas for now.
     """
     draining = [
         member.member_id

@@ -1,7 +1,7 @@
-"""What one move would cost: why a replica is on one member and not on another.
+"""Trial of a single move: the reason for a replica's place on one member and not on another.
 
-The objectives of a placement have an order (`problem`), so the first one that a move changes decides. A move
-that changes none of them is as good as none.
+The objectives of a placement have an order (`problem`), so the first one that a move changes decides. A move that
+changes none of them makes no difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broadsheet.allocator.placement.shares import Totals, capacity_of, is_weight
 
 
 class Verdict(Enum):
-    """What keeps a replica from another member; the value is for people, and follows "a member"."""
+    """The reason against a replica on another member; the value is for people, and follows "a member"."""
 
     HOLDS_ANOTHER = "with another replica of it"
     FULL = "at the limit"
@@ -46,8 +46,8 @@ class Trial:
         """Count what the placement puts on each member.
 
         Args:
-            problem: What the placement answers.
-            desired: The placement. It need not be the best.
+            problem: The problem that the placement answers.
+            desired: The placement. It need not be optimal.
         """
         self._desired = desired
         self._members = {member.member_id: member for member in problem.members}
@@ -63,11 +63,11 @@ class Trial:
                 self._loads.update(dict.fromkeys(placed, self._items[item_id].load))
 
     def verdict(self, item_id: ItemId, source: MemberId | None, target: MemberId) -> Verdict:
-        """Return what a move of an item's replica, from where it is planned to another member, would hurt first.
+        """Return the first objective that a move of an item's replica to another member would worsen.
 
         Args:
             item_id: The item.
-            source: Where the replica is planned; None: nowhere, one more is tried of an item that lacks replicas.
+            source: The member where the replica is planned; None tries one more replica of an item that lacks some.
             target: The member to try.
 
         Raises:
@@ -82,7 +82,7 @@ class Trial:
         if self._counts[target] >= member.limit:
             return Verdict.FULL
         if source is None:
-            # Coverage comes before everything else.
+            # Coverage has the highest priority.
             return Verdict.BETTER
         for loss, verdict in self._losses(item, source, target):
             if loss:
@@ -108,14 +108,16 @@ class Trial:
         yield before - after, Verdict.ZONES
 
     def _zones(self, item: ProblemItem, source: MemberId, target: MemberId) -> int:
-        """Return the zones that count, if one replica of the item were elsewhere: with a single one, none does."""
+        """Return the zones that count if one replica of the item moved: with a single zone, none does."""
         if len(self._kept) < ZONES_WANTED:
             return 0
         others = [m for m in self._desired[item.item_id] if m != source]
         return zones_spanned(m for m in (*others, target) if m.zone in self._kept)
 
     def _unevenness(self, item: ProblemItem, source: MemberId, target: MemberId) -> float:
-        """Return what the move adds to overload: replicas beyond fair shares, or the fuller's load if items weigh."""
+        """Return what the move adds to overload: replicas beyond fair shares, or the fuller member's load if items
+        weigh.
+        """
         if self._loads is None:
             count = self._counts
             return (

@@ -1,16 +1,16 @@
-"""From flow to replicas: who of a class gets which unit, and which member each unit of a zone's hub becomes.
+"""Conversion of flow to replicas: the item of each unit of a class, and the member of each unit of a hub.
 
-*Dealing.* The units of a class are laid in a row and dealt round its items like cards. A zone's units are adjacent, so
-each item gets its share of the zone rounded down or up, and a member's units, never more than the items, go to as many
-items. Zones that an item does not yet stand in come first, the fullest of them in front, and zones that are given up
-last: then as many items span two zones as the flow says.
+*Dealing.* The units of a class are put in a row and dealt to its items in turn, like cards. A zone's units are
+adjacent, so each item gets its share of the zone rounded down or up, and a member's units, never more than the items,
+go to different items. Zones that an item is not yet in come first, the fullest of them in front, and zones that are
+given up last: then as many items span two zones as the flow requires.
 
-*Hubs.* The flow says how many units a hub takes from each item and gives to each member, not which go where. They are
-paired in turn, or, if that doubles many, each item gets the members with most left to give, which doubles none where it
-can be helped and no member is barred. A pair that would put an item on a member twice swaps members with another pair
-of the zone, which changes no cost. Items for which no partner is found are *stuck*.
+*Hubs.* The flow determines how many units a hub takes from each item and gives to each member, but not which go where.
+They are paired in turn, or, if that makes many duplicates, each item gets the members with the most units left, which
+makes no avoidable duplicate if no member is barred. A pair that would put an item on a member twice swaps members with
+another pair of the zone, which changes no cost. Items without such a partner are *stuck*.
 
-Source: Gale, A Theorem on Flows in Networks (1957), for members with most left to give.
+Source: Gale, A Theorem on Flows in Networks (1957), for the choice of members with the most units left.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def deal_order(
 
     Args:
         units_by_zone: Units of a class in each zone.
-        entered: Zones that its items stand in already.
-        worthless: Zones that are given up.
+        entered: Zones that its items are already in.
+        worthless: The zones that are given up.
     """
 
     def place(zone: int) -> tuple[bool, bool, int, int]:
@@ -54,12 +54,12 @@ def pair_hub_units(
     members: int,
     taken: Callable[[int], Collection[int]],
 ) -> tuple[list[int], list[int]]:
-    """Give each unit of a zone's hub a member.
+    """Assign a member to each unit of a zone's hub.
 
     Args:
-        items: The item of each unit, an item's units adjacent; as many as the quotas come to.
+        items: The item of each unit, an item's units adjacent; as many as the sum of the quotas.
         quotas: Units by member.
-        members: How many members there are at all.
+        members: The total number of members.
         taken: Tells which members an item must not get.
 
     Returns:
@@ -77,7 +77,7 @@ def pair_hub_units(
 
 
 def _in_turn(quotas: Mapping[int, int]) -> list[int]:
-    """Return members, each in every round until its quota is used up."""
+    """Return members in rounds, each until its quota is used up."""
     rounds = sorted((copy, m) for m, quota in quotas.items() for copy in range(quota))
     return [member for _, member in rounds]
 
@@ -85,7 +85,7 @@ def _in_turn(quotas: Mapping[int, int]) -> list[int]:
 def _most_left_first(
     items: Sequence[int], quotas: Mapping[int, int], taken: Callable[[int], Collection[int]]
 ) -> list[int]:
-    """Return the members of units: to each item those with most left that it may get; to other units what is left."""
+    """Return the members of units: each item gets the allowed ones with most units left; other units get the rest."""
     slots = [-1] * len(items)
     heap = [(-quota, member) for member, quota in quotas.items() if quota]
     heapify(heap)

@@ -1,17 +1,17 @@
 """Placement of items that weigh differently: a flow on counts, then steps that level loads.
 
     flow on counts ──► coverage, zones, limits, fewest moves ──► moves and swaps ──► loads in proportion to capacities
-                                                                      └► returns: what need not have moved
+                                                                      └► returns: undo unnecessary moves
 
-Unequal loads that cannot be split make the best placement hard to find, so this one is good, with its distance from the
-best bounded (`imbalance`). The flow gives what has an exact answer. Then the most utilised member gives a replica to a
-less utilised one, or swaps a heavier for a lighter one, if that leaves the higher of the two less utilised than it was:
-the sorted utilisations fall with every step, so the steps end.
+Unequal loads that cannot be split make the optimal placement hard to find, so this one is good, and its distance from
+the optimum is bounded (`imbalance`). The flow solves the part that has an exact solution. Then the most utilised member
+gives a replica to a less utilised one, or swaps a heavier for a lighter one, if that lowers the utilisation of the
+higher of the two: the sorted utilisations fall with every step, so the steps end.
 
     all loads equal        the flow's answer, untouched
-    moves before balance   only steps that make no replica anew
+    moves before balance   only steps that create no replica
     within the tolerance   the same
-    otherwise              steps that make none, then those that do, while a member is above its level
+    otherwise              steps that create none, then those that do, while a member is above its level
 
 Invariants: the same problem has the same answer; coverage, limits and each item's zones are the flow's; the work is
 bounded.
@@ -46,18 +46,16 @@ LOADS_TAKEN = 16
 EXCHANGES_TRIED = 12
 ITEMS_TRIED = 12
 
-# A placement that is changed step by step, and what each step may be.
-#
-# A replica may go from one member to another if the target has room, does not hold the item, is not
-# closed (unless it holds the item already), is not drained, has not failed it for too long, and if
-# its item then spans no fewer zones.
-
 _NEW, _STANDBY, _PRIMARY = range(3)
 """What is put elsewhere first: a replica that is to be made anyway, a standby, the primary."""
 
 
 class WorkingPlacement:
-    """Members and items by position in the problem, loads by member."""
+    """A placement that is changed step by step. Members and items are positions in the problem.
+
+    A replica may move to a member that has room, does not hold the item, is not closed (unless it held the item
+    before), is not drained, has not failed the item for too long, and does not reduce the zones of the item.
+    """
 
     def __init__(self, problem: Problem, desired: Desired) -> None:
         members, items = problem.members, problem.items
@@ -85,7 +83,7 @@ class WorkingPlacement:
                 self._add(index, position[member_id])
 
     def placement(self) -> Desired:
-        """Return the placement as it is now."""
+        """Return the current placement."""
         ids = self._member_ids
         return {
             item_id: tuple(ids[m] for m in sorted(placed))
@@ -93,21 +91,23 @@ class WorkingPlacement:
         }
 
     def utilisation(self, member: int) -> float:
-        """Return load a unit of capacity."""
+        """Return the load per unit of capacity."""
         return self.loads[member] / self.capacities[member]
 
     def has_room(self, member: int) -> bool:
-        """Return whether one replica more fits."""
+        """Return whether one more replica fits."""
         return self.counts[member] < self.limits[member]
 
     def loads_held(self, member: int) -> list[int]:
-        """Return the different loads of a member's items, rising."""
+        """Return the distinct loads of a member's items, rising."""
         return sorted(self._held[member])
 
     def movable(
         self, load: int, source: int, target: int, *, tries: int, only_new: bool
     ) -> Iterator[int]:
-        """Yield items of a load that may go from one member to another, room apart; those to be made anyway first."""
+        """Yield items of a load that may move between two members, apart from room; replicas to be created anyway come
+        first.
+        """
         groups = self._held[source][load]
         looked_at = (item for group in groups[: 1 if only_new else None] for item in group)
         for item in islice(looked_at, tries):
@@ -115,7 +115,7 @@ class WorkingPlacement:
                 yield item
 
     def may_move(self, item: int, source: int, target: int) -> bool:
-        """Return whether an item's replica may go from one member to another, room apart."""
+        """Return whether an item's replica may move from one member to another, apart from room."""
         placed = self.placed[item]
         if target in placed or target in self._avoided[item] or not self.limits[target]:
             return False
@@ -128,12 +128,12 @@ class WorkingPlacement:
         return zones[target] not in others or zones[source] in others
 
     def move(self, item: int, source: int, target: int) -> None:
-        """Put a replica elsewhere."""
+        """Move a replica to another member."""
         self._remove(item, source)
         self._add(item, target)
 
     def returns(self, item: int) -> Iterator[tuple[int, int]]:
-        """Yield the ways to keep one more replica where it is: from a new member to one that holds the item."""
+        """Yield the moves that undo one: from a new member of an item to a member that holds it."""
         placed, current = self.placed[item], self._current[item]
         new, left = sorted(placed - current), sorted(current - placed)
         yield from ((source, target) for source in new for target in left)
@@ -184,17 +184,17 @@ class WeightedSolver:
         self._solver = solver
 
     def solve(self, problem: Problem) -> Desired:
-        """Return a placement that covers and spans as the inner solver's does, with loads levelled."""
+        """Return a placement with the inner solver's coverage and zones, and level loads."""
         if not is_weighted(problem):
             return self._solver.solve(problem)
-        # Moving for even counts, and then back for even loads, would be in vain.
+        # Moves for even counts would only be undone by moves for even loads.
         by_count = replace(problem, objective=replace(problem.objective, moves_before_balance=True))
         return _Search(problem, self._solver.solve(by_count)).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """One member's replica of load `given` goes to another, one of load `taken` (0: none) comes back."""
+    """A replica of load `given` moves to another member, and one of load `taken` (0: none) comes back."""
 
     given: int
     taken: int
@@ -234,7 +234,7 @@ class _Search:
         )
 
     def _round(self) -> bool:
-        """Take steps away from members above their level, highest first, until none helps."""
+        """Relieve members above their level, highest first, until no step helps."""
         board, waiting, stepped = self._board, set(self._members), False
         while waiting and self._pairs_left > 0:
             high = max(waiting, key=lambda member: (board.utilisation(member), -member))
@@ -248,9 +248,10 @@ class _Search:
         return stepped
 
     def _should_give(self, member: int) -> bool:
-        """Return whether a member is above its level, or little above it with another one far below.
+        """Return whether a member is above its level, or a little above it while another one is far below.
 
-        One that holds a replica heavier than its level can come no lower than that, and need not give all the rest.
+        A member with a replica heavier than its level cannot get below that replica's load, and need not give away all
+        others.
         """
         board = self._board
         utilisation, loads = board.utilisation(member), board.loads_held(member)
@@ -266,7 +267,7 @@ class _Search:
         )
 
     def _step(self, high: int, *, making: bool) -> bool:
-        """Relieve a member in favour of the least utilised one possible."""
+        """Relieve a member in favour of the least utilised possible one."""
         board = self._board
         lows = sorted(self._members, key=lambda member: (board.utilisation(member), member))
         if self._may_make and not making:
@@ -284,7 +285,7 @@ class _Search:
         return False
 
     def _exchanges(self, high: int, low: int) -> Iterator[_Exchange]:
-        """Yield exchanges that leave the higher of two members less utilised than it was."""
+        """Yield exchanges that lower the utilisation of the higher of two members."""
         board = self._board
         load_high, load_low = board.loads[high], board.loads[low]
         width_high, width_low = board.capacities[high], board.capacities[low]
@@ -301,7 +302,7 @@ class _Search:
                 if net <= 0 or (load_low + net) * width_high >= load_high * width_low:
                     continue
                 after = max((load_high - net) / width_high, (load_low + net) / width_low)
-                # A swap makes two replicas anew where a move makes one.
+                # A swap creates two replicas, but a move creates one.
                 merit = (load_high / width_high - after) / (2 if taken else 1)
                 yield _Exchange(given, taken, merit)
 
@@ -320,7 +321,7 @@ class _Search:
         return False
 
     def _return(self) -> None:
-        """Keep replicas where they are after all, where that puts no member above its level."""
+        """Move replicas back where that puts no member above its level."""
         board = self._board
         for item, load in enumerate(board.item_loads):
             for source, target in list(board.returns(item)):
@@ -333,17 +334,17 @@ class _Search:
                     board.move(item, source, target)
 
     def _most(self, member: int) -> float:
-        """Return the load up to which a member counts as level."""
+        """Return the highest load at which a member counts as level."""
         return self._levels[member] * (1 + LEVEL_ENOUGH_RATIO) * self._board.capacities[member]
 
 
 def _lasting(problem: Problem) -> list[ProblemMember]:
-    """Return the members that have a share of the load."""
+    """Return the members with a share of the load."""
     return [member for member in usable(problem.members) if not member.drain_cost]
 
 
 def _fair_utilisations(problem: Problem, desired: Desired) -> list[float]:
-    """Return each member's fair share of the load, a unit of its capacity: that of replicas, at their mean load."""
+    """Return each member's fair share of the load per unit of capacity: its share of replicas at their mean load."""
     windows = load_windows(problem.members, Totals.of(problem), Objective())
     replicas = sum(map(len, desired.values()))
     mean_load = sum(i.load * len(desired[i.item_id]) for i in problem.items) / max(1, replicas)
@@ -354,7 +355,9 @@ def _fair_utilisations(problem: Problem, desired: Desired) -> list[float]:
 
 
 def _relief(problem: Problem, desired: Desired) -> float:
-    """Return what part of a fair share is left to most members: some replicas weigh more than a whole one."""
+    """Return the part of a fair share that is left to most members, because some replicas weigh more than a whole
+    share.
+    """
     members = _lasting(problem)
     width = float(sum(map(capacity_of, members)))
     mean_width = width / max(1, len(members))

@@ -1,8 +1,8 @@
-"""A frozen snapshot of the key space, with what the allocator derives from it.
+"""A frozen snapshot of the key space, with the state that the allocator derives from it.
 
-Invariants: everything is sorted by id; nothing changes after construction, so a snapshot may go to a thread or cross
-an `await`. A snapshot may hold only some of the items with their assignments; members, limits, loads and sums are
-those of all of them even then.
+Invariants: everything is sorted by id; nothing changes after construction, so a snapshot may go to a thread or cross an
+`await`. A snapshot may hold only some of the items with their assignments; members, limits, loads and sums still cover
+all of them.
 
 Source: gazette/core allocator/alloc_state.go (derived state).
 """
@@ -28,7 +28,7 @@ Avoided = frozenset[tuple[ItemId, MemberId]]
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Replicas and primaries that each member holds."""
+    """Replicas and primaries on each member."""
 
     total: Mapping[MemberId, int]
     """Replicas of deleted items included: their members run them until they are gone."""
@@ -38,10 +38,10 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the desired placement follows from, current placements apart: a new one asks for a new solve.
+    """The inputs of the desired placement except current placements; a new demand needs a new solve.
 
-    Current placements are left out on purpose. They change while a plan is carried out, and a plan made anew at every
-    step could change its mind half way.
+    Current placements are left out on purpose: they change while a plan is carried out, and a new plan at every step
+    could reverse decisions half way.
     """
 
     members: tuple[ProblemMember, ...]
@@ -55,7 +55,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocState:
-    """Members, items and assignments as of one revision, as one member sees them."""
+    """Members, items and assignments as of one revision, from the viewpoint of one member."""
 
     revision: int
     local_id: MemberId
@@ -105,12 +105,12 @@ class AllocState:
 
         Args:
             revision: Etcd revision that the values are as of.
-            local_id: The member on whose behalf to look.
+            local_id: The member whose viewpoint it is.
             members: Sorted by id.
             items: Sorted by id.
-            assignments: Sorted by key, hence by item and member.
+            assignments: Sorted by key, and so by item and member.
             unreadable_items: Items that exist but cannot be decoded.
-            drains_waiting: Exiting members that are to give up nothing yet.
+            drains_waiting: Exiting members that keep their replicas for now.
         """
         member_by_id = {member.member_id: member for member in members}
         item_by_id = {item.item_id: item for item in items}
@@ -138,7 +138,7 @@ class AllocState:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """Zones with a member that takes anything; a drained member keeps its zone until it is gone."""
+        """Zones with a member that takes replicas; a drained member keeps its zone until it is gone."""
         return tuple(
             sorted({m.zone for m, member in self.members.items() if member.value.item_limit() > 0})
         )
@@ -150,12 +150,12 @@ class AllocState:
 
     @property
     def local(self) -> Member | None:
-        """The local member, if its key is there."""
+        """The local member, if its key exists."""
         return self.members.get(self.local_id)
 
     @property
     def is_leader(self) -> bool:
-        """Whether the local member leads."""
+        """True if the local member leads."""
         leader = self.leader
         return leader is not None and leader.member_id == self.local_id
 
@@ -172,7 +172,7 @@ class AllocState:
 
     @property
     def should_exit(self) -> bool:
-        """Whether the local member is exiting and holds nothing any more."""
+        """True if the local member is exiting and holds nothing any more."""
         local = self.local
         return local is not None and local.value.is_exiting() and not self.local_items
 
@@ -181,12 +181,12 @@ class AllocState:
         return self.lags.get((assignment.item_id, assignment.member_id), CAUGHT_UP)
 
     def is_leaving(self, member_id: MemberId) -> bool:
-        """Return whether a member is gone, going, or takes nothing: no one to rely on."""
+        """Return whether a member is gone, exiting, or takes nothing, and so is not reliable."""
         member = self.members.get(member_id)
         return member is None or member.value.is_exiting() or self.limits[member_id] <= 0
 
     def demand(self) -> Demand:
-        """Return what a plan must be made anew for."""
+        """Return the demand that a plan must answer."""
         assert self.is_whole, "some items are not here"
         return Demand(
             members=tuple(member for member in self.problem_members() if member.limit > 0),
@@ -197,7 +197,7 @@ class AllocState:
         )
 
     def problem(self) -> Problem:
-        """Return the solver's question."""
+        """Return the placement problem for the solver."""
         assert self.is_whole, "some items are not here"
         return Problem(
             members=self.problem_members(),
@@ -206,12 +206,12 @@ class AllocState:
         )
 
     def problem_members(self) -> tuple[ProblemMember, ...]:
-        """Return the members as the solver sees them."""
+        """Return the members for the solver."""
         return problem_members(self.members, self.capacities, self.drain_costs)
 
     def _problem_item(self, item: Item) -> ProblemItem:
         item_id, members, avoided = item.item_id, self.members, self.avoided
-        # By member, so that a second replica on one is next to the first.
+        # Sorted by member, so that a second replica on a member is next to the first.
         current: list[MemberId] = []
         primary: MemberId | None = None
         for assignment in self.assignments.get(item_id, ()):
@@ -240,12 +240,12 @@ def problem_members(
     capacities: Mapping[MemberId, int],
     drained: Mapping[MemberId, int],
 ) -> tuple[ProblemMember, ...]:
-    """Return members as the solver sees them.
+    """Return members for the solver.
 
     Args:
         members: Every member.
-        capacities: Load that they can carry, where it is not their limit.
-        drained: Members that are drained, and what each replica on them costs.
+        capacities: The load that they can carry, if it is not their limit.
+        drained: Drained members, and the cost of each replica on them.
     """
     return tuple(
         ProblemMember(
@@ -266,13 +266,13 @@ def member_slots(
     members: Iterable[Member],
     loads: Loads,
 ) -> int:
-    """Return how many replicas members take, those left out that are drained.
+    """Return how many replicas all members take, without the drained ones.
 
     Args:
-        limits: Of every member.
-        drained: Members that are drained.
+        limits: The limit of every member.
+        drained: The drained members.
         members: Every member. A cordoned one takes no more than it has.
-        loads: What members have.
+        loads: The current replicas of members.
     """
     return sum(
         min(limits[m.member_id], loads.total[m.member_id])
@@ -299,11 +299,11 @@ def _count_loads(
     return Loads(total, primary)
 
 
-# The application's word on when a replica may be relied upon.
-
-
 class Consistency(Protocol):
-    """Tells which replicas have caught up. Called off the event loop, on frozen values; must be pure."""
+    """The application's rule for when a replica has caught up.
+
+    It must be pure, because it is called off the event loop, on frozen values.
+    """
 
     def is_consistent(
         self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]

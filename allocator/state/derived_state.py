@@ -1,15 +1,15 @@
-"""The state that the allocator derives from the key space, kept up to date change by change.
+"""The state that the allocator derives from the key space, updated incrementally.
 
-    changes of a step ──► Tracker ──► partial()     what may have something to do now: converge
+    changes of a step ──► Derived ──► partial()     the items that may need a step: converge
                              │   └──► whole()       everything: a new plan
                              └──────► plan_version  grows when a new plan must be made
 
-Looking at everything costs as much as everything; a status write should cost as much as a status write. So sums are
-kept, and each item is *open* or not. An item is opened by any change of its own keys. The caller looks at the open ones
-and closes those with which there is nothing to do until they change again.
+An examination of everything costs time for every item, but a status write should only cost time for one. So sums are
+maintained, and each item is *open* or not. Any change of an item's keys opens it. The caller examines the open items
+and closes those that need nothing until they change again.
 
-Invariants: the sums are what `AllocState.observe` would count from scratch. What a snapshot is given is never changed
-afterwards.
+Invariants: the sums equal those that `AllocState.observe` would count from scratch. Objects that a snapshot refers to
+are never changed afterwards.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ PART_KEYS = 1_024
 
 
 class Contents(Protocol):
-    """The mirrored keys; `broadsheet.allocator.key_space.KeySpace` and `broadsheet.allocator.state.mirror.Mirror` have
-    them.
+    """The mirrored keys; provided by `broadsheet.allocator.key_space.KeySpace` and
+    `broadsheet.allocator.state.mirror.Mirror`.
     """
 
     @property
@@ -56,7 +56,7 @@ class Contents(Protocol):
 
 @dataclass(slots=True)
 class _Counts:
-    """A member's replicas; the member itself need not exist."""
+    """The replicas of a member; the member itself need not exist."""
 
     total: int = 0
     """Of items that exist."""
@@ -68,7 +68,7 @@ class _Counts:
 
 @dataclass(slots=True)
 class _Global:
-    """What is derived from members; rebuilt when they change."""
+    """State derived from members; rebuilt when they change."""
 
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     limits: Mapping[MemberId, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Global:
 
 
 class DerivedState:
-    """Derived state of one key space. Not thread-safe: it lives where the changes arrive."""
+    """Derived state of one key space. Not thread-safe: it is used on the thread where the changes arrive."""
 
     def __init__(
         self,
@@ -89,16 +89,16 @@ class DerivedState:
         failed: FailedSince | None = None,
         look: bool = True,
     ) -> None:
-        """Look at everything once.
+        """Derive the state of everything once.
 
         Args:
-            contents: What changes are about; read again with each of them.
-            local_id: The member on whose behalf to look.
+            contents: The keys that change; read again with each change.
+            local_id: The member whose viewpoint it is.
             is_failed: Tells which replicas have failed.
-            consistency: Tells which replicas may be relied upon.
+            consistency: Tells which replicas are consistent.
             replace_failed_after_seconds: How long a standby may stay failed before it is better placed elsewhere.
-            failed: What an earlier tracker knew of failed replicas; kept, and changed.
-            look: False: know nothing yet; the caller applies all that there is as changes, in parts.
+            failed: An earlier derived state's failed replicas; kept, and changed.
+            look: False starts empty; the caller then applies the contents as changes, in parts.
         """
         self._contents = contents
         self._local_id = local_id
@@ -132,13 +132,14 @@ class DerivedState:
 
     @property
     def plan_version(self) -> int:
-        """A number that is another one after every change that asks for a new plan."""
+        """A number that changes with every change that needs a new plan."""
         return self._plan_version
 
     @property
     def basis(self) -> tuple[int, int]:
-        """What a plan that is made now rests on: other numbers after every change of the demand, and of which items,
-        members and assignments there are. What replicas say of themselves changes nothing: it is written all the time.
+        """Versions that a plan made now rests on: of the demand, and of which items, members and assignments exist.
+
+        A replica's status does not change them, because it is written all the time.
         """
         return (self._shape, self._plan_version)
 
@@ -149,58 +150,58 @@ class DerivedState:
 
     @property
     def capacities(self) -> Mapping[MemberId, int]:
-        """Load that members can carry, where it is not their limit. Read only."""
+        """The load that members can carry, if it is not their limit. Read only."""
         return self._capacities
 
     @property
     def open_items(self) -> Collection[ItemId]:
-        """Items that changed since they were closed, dead ones included."""
+        """Items that changed since they were closed, deleted ones included."""
         return self._open
 
     @property
     def item_count(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return len(self._items)
 
     @property
     def holds_anything(self) -> bool:
-        """Whether there is any replica."""
+        """True if there is any replica."""
         return bool(self._counts)
 
     def holds_items(self, member_id: MemberId) -> bool:
-        """Return whether any item that exists has a replica on the member."""
+        """Return whether the member has a replica of any existing item."""
         counts = self._counts.get(member_id)
         return counts is not None and counts.total > 0
 
     def primary_spread(self) -> int:
-        """Return how unevenly primaries are spread, as plans see it; costs as much as there are members."""
+        """Return how unevenly primaries are spread, as in plans; takes time for each member."""
         overall = self._overall()
         capacities = {**self._capacities, **self._inherited}
         members = problem_members(overall.members, capacities, overall.drain_costs)
         return primary_spread(members, self._loads(overall.members).primary)
 
     def apply(self, changes: Changes) -> None:
-        """Take over what the contents show of all that changed. Costs as much as there are changes."""
+        """Apply changes of the contents. Takes time for each change."""
         for item_id in changes.items:
             self._update_item(item_id)
         for key in changes.assignments:
             self._update_assignment(key)
         if changes.members:
             self._global = None
-            # Any change of a member, for most are of its limit or of its wish to leave; and they are rare.
+            # Any change of a member counts, because most concern its limit or its exit, and they are rare.
             self._plan_version += 1
         if changes.items or changes.members:
             self._shape += 1
 
     def observe_failures(self, now_monotonic_seconds: float) -> None:
-        """Look for failed replicas among the items that changed, and for those that have failed for too long."""
+        """Find failed replicas among the changed items, and those that have failed for too long."""
         while self.observe_some_failures(now_monotonic_seconds):
             continue
         if self.failed.expire(now_monotonic_seconds):
             self._plan_version += 1
 
     def observe_some_failures(self, now_monotonic_seconds: float) -> bool:
-        """Look for failed replicas among some of the items that changed. True if others are left."""
+        """Find failed replicas among some of the changed items. True if others are left."""
         for _ in range(min(PART_KEYS, len(self._unobserved))):
             item_id = self._unobserved.pop()
             item = self._items.get(item_id)
@@ -214,12 +215,12 @@ class DerivedState:
         capacities: Mapping[MemberId, int],
         policy: LoadPolicy,
     ) -> None:
-        """Take over what was measured and what members can carry. Both are kept, and must not be changed afterwards.
+        """Set measured loads and members' capacities. Both are kept, and must not be changed afterwards.
 
         Args:
             measured: Loads in force, by item; None if measurements are not used.
             capacities: By member.
-            policy: What a declared weight counts beside them.
+            policy: The value of a declared weight relative to them.
         """
         if (measured, capacities, policy) != (self._measured, self._capacities, self._load_policy):
             self._measured, self._capacities, self._load_policy = measured, capacities, policy
@@ -227,39 +228,39 @@ class DerivedState:
             self._plan_version += 1
 
     def set_inherited(self, capacities: Mapping[MemberId, int]) -> None:
-        """Take over the capacities of members that stand in for others for now; kept, and not to be changed."""
+        """Set the capacities of members that temporarily replace others; kept, and not to be changed."""
         if capacities != self._inherited:
             self._inherited = capacities
             self._plan_version += 1
 
     def set_drains_waiting(self, member_ids: frozenset[MemberId]) -> None:
-        """Take over which exiting members give up nothing yet."""
+        """Set the exiting members that keep their replicas for now."""
         if member_ids != self._drains_waiting:
             self._drains_waiting = member_ids
             self._global = None
             self._plan_version += 1
 
     def set_objective(self, objective: Objective) -> None:
-        """Take over what makes one placement better than another from now on."""
+        """Set the objective from now on."""
         if objective != self._objective:
             self._objective = objective
             self._plan_version += 1
 
     def next_failure_seconds(self, now_monotonic_seconds: float) -> float | None:
-        """Return how long until the next replica has failed for too long, if it stays so; None if there is none."""
+        """Return how long until the next failed replica has failed for too long; None if there is none."""
         return self.failed.next_seconds(now_monotonic_seconds)
 
     def take_open(self) -> frozenset[ItemId]:
-        """Return the open items, and close them: those with something left to do must be opened again."""
+        """Return the open items, and close them; the caller reopens those with remaining work."""
         taken, self._open = frozenset(self._open), set()
         return taken
 
     def open(self, item_ids: Iterable[ItemId]) -> None:
-        """Have these looked at again, although they did not change."""
+        """Open items, although they did not change."""
         self._open.update(item_ids)
 
     def whole(self, *, revision: int, unreadable_items: Iterable[ItemId] = ()) -> Snapshot:
-        """Return everything."""
+        """Return a snapshot of everything."""
         return self._snapshot(revision, self._items, self._groups, unreadable_items, is_whole=True)
 
     def partial(
@@ -269,7 +270,7 @@ class DerivedState:
         revision: int,
         unreadable_items: Iterable[ItemId] = (),
     ) -> Snapshot:
-        """Return these items and all that is global."""
+        """Return a snapshot of these items and all global state."""
         wanted = tuple(item_ids)
         return self._snapshot(
             revision,
@@ -404,7 +405,7 @@ class DerivedState:
 
 
 def parts_of(contents: Contents) -> Iterator[Changes]:
-    """Yield everything as changes, in parts: what is there when this begins."""
+    """Yield all contents as changes, in parts, as they are when this begins."""
     items, assignments = list(contents.items), list(contents.assignments)
     yield Changes(members=frozenset(contents.members))
     for begin in range(0, len(items), PART_KEYS):

@@ -1,12 +1,12 @@
-"""Failed replicas by item: since when each has failed, and which for so long that another place is better.
+"""Failed replicas by item: since when each has failed, and which have failed for too long.
 
-A failed replica restarts where it is, and mostly recovers. One that stays failed on a member while its item is served
-by others has a cause on that member: a full disk, a library missing, a network that does not reach.
+A failed replica restarts in place, and usually recovers. One that stays failed on a member while others serve its item
+has a cause on that member: a full disk, a missing library, an unreachable network.
 
 Only replicas that the application does not count as consistent are watched: if the primary itself has failed, moving
-standbys about would not help anyone.
+standbys would not help.
 
-Invariants: a look at the clock costs as much as there are replicas whose time is up, however many have failed.
+Invariants: a check of the clock takes time for each replica whose time is up, not for each failed one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Identity = tuple[bytes, int]
 
 
 class FailedSince:
-    """Remembers failed replicas; told of each item that changed."""
+    """Records failed replicas; notified of each item that changed."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class FailedSince:
 
     @property
     def item_ids(self) -> Collection[ItemId]:
-        """Items with failed replicas, as of the last look at each."""
+        """Items with failed replicas, as of the last observation of each."""
         return self._since
 
     def observe(
@@ -56,7 +56,7 @@ class FailedSince:
         group: Sequence[Assignment],
         now_monotonic_seconds: float,
     ) -> None:
-        """Look at the replicas of one item; `item` is None if there is no such item any more."""
+        """Observe the replicas of one item; `item` is None if the item does not exist any more."""
         before = self._since.pop(item_id, {})
         failed: dict[_Identity, tuple[float, MemberId]] = {}
         for assignment in () if item is None else self._failing(item, group):
@@ -73,7 +73,7 @@ class FailedSince:
         self._drop_recovered()
 
     def expire(self, now_monotonic_seconds: float) -> bool:
-        """Look at the clock. Return whether other replicas than before have failed for too long."""
+        """Check the clock. Return whether the set of replicas that have failed for too long changed."""
         since_latest = now_monotonic_seconds - self._after_seconds
         while self._due and self._due[0][0] <= since_latest:
             since, item_id, identity = heappop(self._due)
@@ -92,12 +92,12 @@ class FailedSince:
         return self.avoided != before
 
     def next_seconds(self, now_monotonic_seconds: float) -> float | None:
-        """Return how long until the next one has failed for too long; None if nothing waits for that."""
+        """Return how long until the next replica has failed for too long; None if there is none."""
         since_latest = now_monotonic_seconds - self._after_seconds
         return max(0.0, self._due[0][0] - since_latest) if self._due else None
 
     def _drop_recovered(self) -> None:
-        """Have the first one due be one that still fails."""
+        """Drop recovered replicas from the front of the queue."""
         while self._due:
             since, item_id, identity = self._due[0]
             if self._fails_since(item_id, identity, since):

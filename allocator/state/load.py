@@ -1,12 +1,12 @@
-"""Loads that members measured, made steady enough to place by.
+"""Loads that members measured, smoothed so that placement is stable.
 
     reports ──► the most that any replica of an item takes ──► smoothed ──► bucket, if it persists ──► load in force
 
-An item's load is that of its busiest replica: any of them may have to do the same work tomorrow.
+An item's load is that of its busiest replica, because any of them may have to do the same work later.
 
-Invariants: pure, time is data. A leader that begins takes the first reports at their word, for its predecessor had made
-sure of what it used; from then on only a drift that persists changes a load. What nobody reports keeps its load: items
-on their way between members are reported by nobody.
+Invariants: pure, time is data. A new leader accepts the first reports at once, because its predecessor used only
+persistent values; from then on only a drift that persists changes a load. An item without a report keeps its load,
+because items that move between members are temporarily not reported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ LOAD_LEAST = 1.0
 """Less than this is idle, and weighs 1."""
 _BYTES_IN_A_MEGABYTE = 1_000_000
 
-# Loads in steps of equal ratio: what differs by less than a step is the same.
-#
-# Bucket `b` stands for `ratio ** b`. A value between two buckets stays in the one it was in, so
-# noise about a border moves nothing.
+# Bucket `b` represents the load `ratio ** b`. A value between two buckets stays in its previous one, so noise near a
+# border changes nothing.
 HOLD_STEPS = 0.75
 """Steps from a bucket's middle at which it is left; above one half, so that neighbours overlap."""
 IDLE = None
@@ -34,13 +32,14 @@ IDLE = None
 Bucket = int | None
 
 
-# How far replicas are behind: which of several standbys to promote.
-#
-# Source: rivals promote any standby; Kafka Streams' `acceptable.recovery.lag` is the nearest
-# relative.
 @dataclass(frozen=True, slots=True, order=True)
 class Lag:
-    """What a standby has yet to play, as its member told it last; rounded."""
+    """A standby's remaining replay, as its member last reported it; rounded.
+
+    It decides which of several standbys to promote.
+
+    Source: comparable systems promote any standby; Kafka Streams' `acceptable.recovery.lag` is the closest.
+    """
 
     seconds: float = 0.0
     """At the rate at which it plays; infinite if it does not get on."""
@@ -53,10 +52,9 @@ Lags: TypeAlias = Mapping[tuple[ItemId, MemberId], Lag]
 CAUGHT_UP = Lag()
 
 
-# What a member says of its own load.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """What one replica takes."""
+    """The load of one replica."""
 
     bytes_per_second: float = 0.0
     """Bytes consumed a second."""
@@ -66,7 +64,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """One member's report; already rounded, so that it changes seldom."""
+    """The load report of one member; already rounded, so that it changes rarely."""
 
     capacity: int = 0
     """Load that the member can carry beside others; 0: its limit."""
@@ -83,7 +81,7 @@ def bucket_of(value: float, ratio: float, *, least: float) -> Bucket:
 def held_bucket(previous: Bucket, value: float, ratio: float, *, least: float) -> Bucket:
     """Return the bucket of a value that was in `previous` before, which it leaves only for a clear difference."""
     if previous is IDLE:
-        # Half a step above, and it is idle no more.
+        # Half a step above the least load, it stops being idle.
         return bucket_of(value, ratio, least=least * ratio**0.5)
     if value < least / ratio**0.5:
         return IDLE
@@ -91,18 +89,18 @@ def held_bucket(previous: Bucket, value: float, ratio: float, *, least: float) -
 
 
 def value_of(bucket: Bucket, ratio: float) -> float:
-    """Return what a bucket stands for; 0 for `IDLE`."""
+    """Return the load that a bucket represents; 0 for `IDLE`."""
     return 0.0 if bucket is IDLE else ratio**bucket
 
 
-# A load that is used until another one has been measured for long enough.
-#
-# in force ──elsewhere──► drifting ──for `persist_seconds` without a break──► in force
-#    ▲                       │
-#    └────── back again ─────┘
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """The bucket in force, and since when measurements lie elsewhere."""
+    """The bucket in force, and since when measurements are in another one.
+
+    in force ──elsewhere──► drifting ──for `persist_seconds` without a break──► in force
+       ▲                       │
+       └────── back again ─────┘
+    """
 
     bucket: Bucket = IDLE
     measured: bool = False
@@ -118,7 +116,7 @@ class Drift:
         least: float,
         persist_seconds: float,
     ) -> Drift:
-        """Return what is in force once `value` is measured now."""
+        """Return the drift after `value` is measured now."""
         bucket = held_bucket(self.bucket, value, ratio, least=least)
         if self.measured and bucket == self.bucket:
             if self.since_monotonic_seconds is None:
@@ -132,10 +130,9 @@ class Drift:
         return Drift(bucket=bucket, measured=True)
 
 
-# An average that forgets: a measurement counts half as much after each half-life.
 @dataclass(frozen=True, slots=True)
 class Smoothed:
-    """An average, and the time up to which it was measured."""
+    """An average with exponential decay, and the time up to which it was measured."""
 
     value: float
     at_monotonic_seconds: float
@@ -156,10 +153,10 @@ class _Item:
 
 
 class MeasuredLoads:
-    """What a leader knows of loads and capacities."""
+    """Loads and capacities, as a leader knows them."""
 
     def __init__(self, policy: LoadPolicy) -> None:
-        """Know nothing yet.
+        """Start without measurements.
 
         Args:
             policy: Whether and how measurements are used. Declared capacities always are.
@@ -174,7 +171,7 @@ class MeasuredLoads:
 
     @property
     def loads(self) -> Mapping[ItemId, int] | None:
-        """The load in force of each item that was measured for long enough; None if measurements are not used."""
+        """The load in force of each item measured for long enough; None if measurements are not used."""
         if not self.policy.measure:
             return None
         ratio = self.policy.bucket_ratio
@@ -187,7 +184,7 @@ class MeasuredLoads:
     def observe(
         self, reports: Mapping[MemberId, MemberReport], now_monotonic_seconds: float
     ) -> bool:
-        """Take over what members report now. Return whether anything that is in force changed."""
+        """Update from members' current reports. Return whether any value in force changed."""
         capacities = {m: report.capacity for m, report in reports.items() if report.capacity > 0}
         changed = capacities != self.capacities
         self.capacities = capacities
@@ -203,7 +200,7 @@ class MeasuredLoads:
         return changed
 
     def forget_all_but(self, item_ids: Collection[ItemId]) -> None:
-        """Drop items that are no more."""
+        """Drop items that do not exist any more."""
         for item_id in self._items.keys() - set(item_ids):
             del self._items[item_id]
 
@@ -243,19 +240,13 @@ class MeasuredLoads:
         return (before.bucket, before.measured) != (known.drift.bucket, known.drift.measured)
 
 
-# Loads in whole numbers, from declared weights and from measurements.
-#
-# not measuring   a weight of 1 is 1, or, where any weight has a fraction, as much as makes all of them whole
-# measuring       declared weight ──► weight × `declared_weight`
-#                 measured load   ──► as it is;  not measured yet ──► as a declared weight of 1
-
 WEIGHT_OF_ONE = 1000
 """Declared weights are counted in thousandths."""
 
 
 @runtime_checkable
 class Weighed(Protocol):
-    """An item's value that may declare a weight."""
+    """Interface of an item's value that may declare a weight."""
 
     @property
     def weight_thousandths(self) -> int | None:
@@ -270,7 +261,12 @@ def declared_weight(value: object) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemWeights:
-    """All that items' loads follow from, frozen."""
+    """The inputs of all items' loads, frozen. Loads are integers.
+
+    not measuring   a weight of 1 is 1, or, if any weight has a fraction, the least that makes all of them whole
+    measuring       declared weight ──► weight × `declared_weight`
+                    measured load   ──► unchanged;  not measured yet ──► as a declared weight of 1
+    """
 
     declared: Mapping[ItemId, int] = field(default_factory=dict)
     """Thousandths, by item; items that declare none are absent."""
@@ -279,7 +275,7 @@ class ItemWeights:
     policy: LoadPolicy = field(default_factory=LoadPolicy)
 
     def loads(self, item_ids: Iterable[ItemId]) -> dict[ItemId, int]:
-        """Return each item's load, from 1; items that are absent weigh 1."""
+        """Return each item's load, at least 1; absent items weigh 1."""
         if self.measured is None:
             return self._declared_loads(item_ids)
         one = max(1, round(self.policy.declared_weight))

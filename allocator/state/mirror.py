@@ -3,10 +3,10 @@
 Invariants:
 
 * Every key below the root is either decoded in exactly one of the three maps, or listed in `rejected`, or both: a key
-  whose value went bad keeps its last good value, next to its *true* revision, so that transactions that compare it
-  still work, and is listed as rejected until it is good again.
-* The outcome depends on the sequence of events alone, not on how they were batched: all processes that saw the same
-  revisions hold the same contents.
+  whose value became invalid keeps its last valid value with its *true* revision, so that transactions that compare it
+  still work, and is listed as rejected until it is valid again.
+* The outcome depends only on the sequence of events, not on their batches: all processes that saw the same revisions
+  have the same contents.
 
 Source: gazette/core keyspace/key_space.go (Apply, per-event rules); true revisions of undecodable keys are ours.
 """
@@ -35,7 +35,7 @@ from broadsheet.allocator.ops import KeyValue
 
 
 class Decoder(Protocol):
-    """Turns values into what their owner means by them; raises `KeyDecodeError` or `ValidationError` for bad ones."""
+    """Decodes values for their owner; raises `KeyDecodeError` or `ValidationError` for invalid ones."""
 
     def decode_item(self, item_id: ItemId, kv: KeyValue) -> ItemValue:
         """Decode an item's value; it must agree with the id in its key."""
@@ -62,7 +62,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is no longer as it was: put, deleted, or both and back again."""
+    """Keys that changed: put, deleted, or both."""
 
     items: frozenset[ItemId] = frozenset()
     members: frozenset[MemberId] = frozenset()
@@ -86,7 +86,7 @@ class Mirror:
         self._changed_assignments: set[AssignmentKey] = set()
 
     def take_changes(self) -> Changes:
-        """Return what changed since this was last asked."""
+        """Return the changes since the last call."""
         changes = Changes(
             items=frozenset(self._changed_items),
             members=frozenset(self._changed_members),
@@ -97,11 +97,11 @@ class Mirror:
         return changes
 
     def reload(self) -> Reload:
-        """Begin to make the mirror that takes this one's place, from a read of everything."""
+        """Begin a new mirror that replaces this one, from a read of everything."""
         return Reload(self, Mirror(self._keys, self._decoder))
 
     def put(self, kv: KeyValue) -> str | None:
-        """Take a key as it is now. Return what is wrong with it, if that is so."""
+        """Apply a key's current value. Return its defect, if it has one."""
         try:
             parsed = self._keys.parse(kv.key)
         except KeyDecodeError as error:
@@ -125,7 +125,7 @@ class Mirror:
         return None
 
     def delete(self, key: bytes) -> None:
-        """Drop a key; nothing happens if it is unknown."""
+        """Drop a key; an unknown key is ignored."""
         self.rejected.pop(key, None)
         parsed = self.parsed_or_none(key)
         if parsed is not None:
@@ -154,7 +154,7 @@ class Mirror:
         return None if entity is None else entity.kv
 
     def known_keys(self) -> Iterator[bytes]:
-        """Yield every key that is there, in no particular order."""
+        """Yield every existing key, in no particular order."""
         yield from self.rejected
         for entities in (self.items, self.members, self.assignments):
             for entity in entities.values():
@@ -162,7 +162,7 @@ class Mirror:
                     yield entity.kv.key
 
     def problems(self) -> Mapping[bytes, str]:
-        """Return what is wrong with each rejected key."""
+        """Return the defect of each rejected key."""
         return {key: rejected.problem for key, rejected in self.rejected.items()}
 
     def assignments_of(self, item_id: ItemId) -> list[Assignment]:
@@ -193,7 +193,7 @@ class Mirror:
             del self._groups[key.item_id]
 
     def copy(self, parsed: ParsedKey, entity: Item | Member | Assignment) -> None:
-        """Take a decoded entity over that has not changed."""
+        """Copy a decoded entity that has not changed."""
         match parsed, entity:
             case AssignmentKey(), Assignment():
                 self._set_assignment(parsed, entity)
@@ -223,7 +223,7 @@ class Mirror:
         self._note_change(parsed)
 
     def _keep_last_good(self, parsed: ParsedKey, kv: KeyValue) -> None:
-        """Give the decoded entity of a key gone bad its true revision, or drop it if it is of a former life."""
+        """Give the decoded entity of an invalid key its true revision, or drop it if the key was re-created."""
         entity = self.entity_or_none(parsed)
         if entity is None:
             return
@@ -245,14 +245,14 @@ class Mirror:
                 assert_never(entity)
 
     def parsed_or_none(self, key: bytes) -> ParsedKey | None:
-        """Return what a key names; None if it is no key of this root."""
+        """Return a parsed key; None if it is not a key of this root."""
         try:
             return self._keys.parse(key)
         except KeyDecodeError:
             return None
 
     def entity_or_none(self, parsed: ParsedKey | None) -> Item | Member | Assignment | None:
-        """Return what is decoded of a key."""
+        """Return the decoded entity of a key."""
         found: Item | Member | Assignment | None
         match parsed:
             case AssignmentKey():
@@ -269,10 +269,10 @@ class Mirror:
 
 
 class Reload:
-    """Rebuilds a mirror from a read of everything, key by key, while the one before stays as it is.
+    """Rebuilds a mirror from a read of everything, key by key, while the old one stays unchanged.
 
-    So that it can be made in parts, between which others look at the one before. What did not change is taken over, not
-    decoded again, and the result is what the one before would be had it been told of all differences.
+    So it can be built in parts, between which other tasks use the old mirror. Unchanged entities are copied, not
+    decoded again, and the result equals the old mirror after all differences were applied to it.
     """
 
     def __init__(self, before: Mirror, mirror: Mirror) -> None:
@@ -281,14 +281,14 @@ class Reload:
         self._present: set[bytes] = set()
 
     def take(self, kv: KeyValue) -> str | None:
-        """Take a key of the read. Return what is wrong with it, if that is news."""
+        """Add a key of the read. Return its defect, if that is new."""
         before, mirror = self._before, self._mirror
         self._present.add(kv.key)
         parsed = before.parsed_or_none(kv.key)
         known = before.kv_or_none(kv.key)
         entity = before.entity_or_none(parsed)
         if parsed is not None and entity is not None:
-            # Also if it changed: should its new value be bad, the last good one stays.
+            # Copied also if it changed: if its new value is invalid, the last valid one stays.
             mirror.copy(parsed, entity)
         if known is not None and kv.mod_revision <= known.mod_revision:
             if (rejected := before.rejected.get(kv.key)) is not None:
@@ -297,7 +297,7 @@ class Reload:
         return mirror.put(kv)
 
     def finish(self) -> Mirror:
-        """Return the mirror, once every key of the read was taken."""
+        """Return the mirror, once every key of the read was added."""
         for key in self._before.known_keys():
             if key not in self._present:
                 self._mirror.delete(key)

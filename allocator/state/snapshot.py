@@ -1,4 +1,4 @@
-"""Values of one moment on their way from the loop, where they change, to wherever a decision is made on them."""
+"""Values of one moment, on their way from the event loop to the thread that decides on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broadsheet.allocator.state.load import ItemWeights, Lags
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Values of one moment, not yet sorted: taking them is cheap, and the rest can be done in a thread."""
+    """Values of one moment, not yet sorted: cheap to take, so that the rest can be done in a thread."""
 
     revision: int
     basis: tuple[int, int] = field(compare=False)
@@ -35,7 +35,7 @@ class Snapshot:
     is_whole: bool
 
     def state(self) -> AllocState:
-        """Return the snapshot sorted."""
+        """Return the snapshot as sorted state."""
         return AllocState(
             revision=self.revision,
             local_id=self.local_id,
@@ -51,7 +51,7 @@ class Snapshot:
             drain_costs=self.drain_costs,
             unreadable_items=self.unreadable_items,
             avoided=self.avoided,
-            # Only plans ask for loads.
+            # Only plans use loads.
             item_loads=self.weights.loads(self.items) if self.is_whole else {},
             capacities=self.capacities,
             lags=self.lags,

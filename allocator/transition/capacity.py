@@ -1,7 +1,7 @@
 """Members' remaining limits and the remaining budget for moves, within one pass.
 
-One counter for the whole pass: an addition is charged as soon as it is decided upon. What removals free is not counted,
-because a removal may still be refused: its place is given away only when it is seen to be free.
+One counter serves the whole pass: an addition is charged as soon as it is decided. Places that removals free are not
+counted, because a removal may still be refused: a place is reused only when it is seen to be free.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import TransitionPolicy
 from broadsheet.allocator.state.alloc_state import AllocState
 
-# Why a pending change of an item waits: the vocabulary that decisions, plans and explanations
-# share.
+# Reasons for which a pending change of an item waits, shared by decisions, plans and explanations.
 
 
 class BlockedChange(Enum):
-    """What it is that waits."""
+    """A kind of change that waits."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -29,7 +28,7 @@ class BlockedChange(Enum):
 
 
 class WaitReason(Enum):
-    """What a change waits for."""
+    """The reason for which a change waits."""
 
     NO_MEMBER = "no-member"
     """The plan has no better member for a replica: too few may take it, or each other one would be worse."""
@@ -55,7 +54,7 @@ class WaitReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """One change that waits."""
+    """One waiting change."""
 
     item_id: ItemId
     reason: WaitReason
@@ -68,7 +67,7 @@ class Blocked:
 
 
 class Capacity:
-    """Loads of members and moves in flight, with what this pass adds."""
+    """Loads of members and moves in flight, including the additions of this pass."""
 
     def __init__(self, state: AllocState, policy: TransitionPolicy) -> None:
         self.total = dict(state.loads.total)
@@ -90,25 +89,25 @@ class Capacity:
             self._moves += 1
 
     def charge_replica(self, member_id: MemberId, *, is_move: bool) -> None:
-        """Give a member one replica more."""
+        """Count one more replica on a member."""
         self.total[member_id] += 1
         if is_move:
             self.charge_moves((member_id,))
 
     def charge_primary(self, member_id: MemberId) -> None:
-        """Give a member one primary more."""
+        """Count one more primary on a member."""
         if member_id in self.primary:
             self.primary[member_id] += 1
 
     def refusal(
         self, member_id: MemberId, *, is_move: bool, moves_granted: int
     ) -> WaitReason | None:
-        """Return why a member cannot be given a replica now; None if it can.
+        """Return why a member cannot get a replica now; None if it can.
 
         Args:
-            member_id: A member that is there, and that the same step gives no other replica.
+            member_id: An existing member that gets no other replica in the same step.
             is_move: Whether the replica is for balance or draining, and so within the budget.
-            moves_granted: Moves that the same step makes besides, not charged yet.
+            moves_granted: Other moves of the same step, not charged yet.
         """
         if self.total[member_id] >= self._limits[member_id]:
             return WaitReason.LIMIT
@@ -122,17 +121,17 @@ class Capacity:
         return None
 
     def load_ratio(self, member_id: MemberId, *, more: int = 0) -> float:
-        """Return a member's replicas by its limit. Without a limit, or without a member, nothing is worse.
+        """Return a member's replicas relative to its limit. A missing limit or member is the worst ratio.
 
         Args:
             member_id: Any member.
-            more: Replicas that it is to get, not charged yet.
+            more: Replicas that it will get, not charged yet.
         """
         limit = self._limits.get(member_id, 0)
         return (self.total[member_id] + more) / limit if limit > 0 else inf
 
     def primary_ratio(self, member_id: MemberId) -> float:
-        """Return a member's primaries by its limit."""
+        """Return a member's primaries relative to its limit."""
         limit = self._limits.get(member_id, 0)
         return self.primary[member_id] / limit if limit > 0 else inf
 

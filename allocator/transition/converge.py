@@ -1,7 +1,7 @@
-"""One pass from where the cluster is towards where it should be, as transactions.
+"""One pass from the current placement towards the desired one, as transactions.
 
 Each item's step is one checkpoint: all of it happens, or none. Checkpoints of different items are independent of each
-other, so one that is refused (somebody else wrote the key) costs the others nothing. They come most urgent first.
+other, so one that is refused (another process wrote the key) does not affect the others. They are in order of urgency.
 
     add        compares  item unchanged, member unchanged, key absent     puts an empty value on the member's lease
                          its siblings still there, and no others
@@ -13,10 +13,10 @@ other, so one that is refused (somebody else wrote the key) costs the others not
     dead       compares  item absent, assignment unchanged                deletes
 
 Source: gazette/core allocator/alloc_run.go (converge, removal of dead assignments) and item_state.go (operations).
-Ours: adds also compare the item and the new key, moves the new key, and removals the replicas that stay: they are why
-the removal is safe. Adds and promotions compare the siblings, because they rest on what those are: decided on a late
-view, they would make a second primary, a replica too many, or a primary of one that is behind another. A sibling that
-was created after the view has a later revision, and one comparison of the range of the item's keys tells.
+Ours: adds also compare the item and the new key, moves the new key, and removals the replicas that stay, because these
+make the removal safe. Adds and promotions compare the siblings, because they depend on them: decided on an outdated
+view, they would make a second primary, one replica too many, or a primary of a replica that is behind another. A
+sibling that was created after the view has a later revision, and one comparison of the range of the item's keys tells.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEAD_PER_CHECKPOINT_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCounts:
-    """Replicas that a step touches, by what happens to them."""
+    """Replicas that a step changes, by kind of change."""
 
     added: int = 0
     removed: int = 0
@@ -64,7 +64,7 @@ class ReplicaCounts:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One checkpoint and what it does."""
+    """One checkpoint and its effect."""
 
     checkpoint: TxnCheckpoint
     counts: ReplicaCounts
@@ -74,7 +74,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convergence:
-    """Everything that can be done now."""
+    """Every step that can be performed now."""
 
     steps: tuple[Step, ...]
     """Most urgent first, dead assignments last."""
@@ -88,7 +88,7 @@ class Convergence:
 
     @property
     def counts(self) -> ReplicaCounts:
-        """What all of it does."""
+        """The sum of the steps' effects."""
         return sum((step.counts for step in self.steps), ReplicaCounts())
 
     @property
@@ -98,7 +98,7 @@ class Convergence:
 
     @property
     def adds_unplaced(self) -> int:
-        """Those of them that not even the plan has a place for."""
+        """Waiting additions for which even the plan has no place."""
         return sum(
             each.change is BlockedChange.ADD and each.member_id is None for each in self.blocked
         )
@@ -126,15 +126,15 @@ def converge(
 
     Args:
         state: The snapshot to decide on; it may hold only the items that may have something to do.
-        desired: Members by item; an item it does not know is left alone, for it is newer than the plan.
-        consistency: Tells which replicas may be relied upon.
+        desired: Members by item; an unknown item is left alone, because it is newer than the plan.
+        consistency: Tells which replicas are consistent.
         keys: The syntax of this root.
-        primaries: Whom to elect, where no replica is primary.
-        policy: How much may be in motion; without limits, if there is none.
-        drains_waiting: Exiting members that give up nothing yet.
+        primaries: The member to elect for an item without a primary.
+        policy: Limits of moves in flight; unlimited if not given.
+        drains_waiting: Exiting members that keep their replicas for now.
         hand_overs: Live primaries that should move, most useful first.
-        hand_overs_allowed: How many of those may be begun now.
-        sees_all_pending: Whether every item that is not where it should be is in the snapshot.
+        hand_overs_allowed: How many of those may begin now.
+        sees_all_pending: Whether the snapshot has every misplaced item.
     """
     targets = Targets(
         desired=desired,
@@ -180,7 +180,7 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
         compares += more_compares
         operations += more_operations
     if decision.moves:
-        # What moves is among what is kept.
+        # The moved replicas are among the kept ones.
         compares = list(dict.fromkeys(compares))
     return Step(
         TxnCheckpoint(tuple(compares), tuple(operations), subject=item.item_id),
@@ -190,10 +190,10 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
 
 
 def _siblings(state: AllocState, decision: ItemDecision, keys: Keys) -> Iterator[Compare]:
-    """Yield what must be so of the replicas that stay for the step to be right."""
+    """Yield the comparisons of the remaining replicas that make the step valid."""
     prefix = keys.assignments_of(decision.pending.item.item_id)
     if decision.promotes:
-        # What they say of themselves counts: another may have caught up by now.
+        # Their status counts too, because another replica may have caught up by now.
         yield Compare.none_written_after(prefix, state.revision)
     elif decision.adds:
         yield Compare.none_created_after(prefix, state.revision)
@@ -224,7 +224,7 @@ def _add(
 ) -> tuple[tuple[Compare, ...], tuple[Operation, ...]]:
     member = state.members[add.member_id].kv
     key = keys.assignment(item_id, add.member_id, add.slot)
-    # The assignment rides on its member's lease, so that both vanish in one revision when the member dies.
+    # The assignment is on its member's lease, so that both disappear in one revision when the member dies.
     return (
         (Compare.mod_revision(member.key, member.mod_revision), Compare.absent(key)),
         (Put(key, b"", lease=member.lease),),
@@ -248,7 +248,7 @@ def _move(move: SlotMove, keys: Keys) -> tuple[tuple[Compare, ...], tuple[Operat
 
 
 def _dead_steps(state: AllocState, item_id: ItemId, keys: Keys) -> Iterator[Step]:
-    """Yield the deletion of assignments whose item is gone. Nothing depends on them: no gate."""
+    """Yield the deletion of assignments whose item is gone. Nothing depends on them, so there is no gate."""
     dead = state.assignments[item_id]
     for start in range(0, len(dead), DEAD_PER_CHECKPOINT_MAX):
         group = dead[start : start + DEAD_PER_CHECKPOINT_MAX]

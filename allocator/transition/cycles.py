@@ -1,14 +1,14 @@
-"""Exchanges between full members: found in the graph of who waits for whom, broken by one replica over the limit.
+"""Cycles of full members: found in the waits-for graph, broken by one replica over the limit.
 
     item i should be on t, which is full ──► a replica on t should go; it is item j's, and stays until j's own
-    addition on u is done, but u is full ──► … ──► a replica of item i, on a member where somebody waits
+    addition on u is done, but u is full ──► … ──► a replica of item i, on a member that an item waits for
 
-Nothing would ever move in such a circle. One of its additions is made although its member is at its limit. When the new
-replica has caught up, the one it replaces frees the place that the next item waits for, and so on around the circle,
+Nothing would ever move in such a cycle. One of its additions is made although its member is at its limit. When the new
+replica has caught up, the one it replaces frees the place that the next item waits for, and so on around the cycle,
 until the member is back at its limit.
 
-Invariants: at most one replica over the limit, on one member, at a time; never one where patience would do: not while
-anything moves that a waiting item depends on, however indirectly.
+Invariants: at most one replica is over the limit, on one member, at a time; and only if waiting cannot help: not while
+anything moves that a waiting item depends on, directly or indirectly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broadsheet.allocator.transition.item_step import ItemDecision, would_free
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The addition that breaks a circle."""
+    """The addition that breaks a cycle."""
 
     decision: ItemDecision
     """What the item was to do so far: nothing."""
@@ -34,7 +34,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class _Arc:
-    """Of an item that waits: should it be added on `target`, its replica on `source` could go."""
+    """A waiting item's edge: if it were added on `target`, its replica on `source` could be removed."""
 
     source: MemberId
     target: MemberId
@@ -52,12 +52,12 @@ def find_break(
     *,
     loads: Mapping[MemberId, int],
 ) -> Break | None:
-    """Return how to break a circle of items that wait for each other, if there is one and nothing else helps.
+    """Return the addition that breaks a cycle of items that wait for each other, if only that helps.
 
     Args:
         state: The snapshot.
-        decisions: Of every item that is not where it should be.
-        loads: Replicas by member, with what this pass adds.
+        decisions: The decision of every misplaced item.
+        loads: Replicas by member, including this pass's additions.
     """
     stuck: list[ItemDecision] = []
     opening: set[MemberId] = set()
@@ -66,7 +66,7 @@ def find_break(
         if _moves_on(decision):
             opening.update(a.member_id for a in decision.removes)
             if decision.hands_over:
-                # It goes in the next step.
+                # The surplus replica is removed in the next step.
                 opening.update(m.assignment.member_id for m in decision.moves if m.from_primary)
             opening.update(b.member_id for b in _refused(decision) if b.member_id is not None)
         elif _targets(decision):
@@ -84,7 +84,7 @@ def find_break(
 
 
 def _moves_on(decision: ItemDecision) -> bool:
-    """Return whether something about the item will change by itself: a step, a replica that catches up, a turn."""
+    """Return whether the item will change by itself: by a step, a replica that catches up, or a hand-over's turn."""
     return (
         not decision.is_idle
         or any(b.reason is WaitReason.MOVE_BUDGET for b in decision.blocked)
@@ -93,7 +93,7 @@ def _moves_on(decision: ItemDecision) -> bool:
 
 
 def _targets(decision: ItemDecision) -> list[MemberId]:
-    """Return the full members that an item should be added on."""
+    """Return the full members to which an item should be added."""
     return [
         b.member_id
         for b in decision.blocked
@@ -110,7 +110,7 @@ def _refused(decision: ItemDecision) -> Iterator[Blocked]:
 def _without_hope(
     stuck: Sequence[ItemDecision], opening: AbstractSet[MemberId]
 ) -> tuple[list[ItemDecision], set[MemberId]]:
-    """Return items none of whose targets opens, and all members that open: what the other items will free does, too."""
+    """Return items none of whose targets opens, and all members that open, directly or through other items."""
     opens = set(opening)
     waiting: dict[MemberId, list[int]] = {}
     for index, decision in enumerate(stuck):
@@ -133,7 +133,7 @@ def _without_hope(
 def _comes_back(
     state: AllocState, member_id: MemberId, load: int, opening: Collection[MemberId]
 ) -> bool:
-    """Return whether a member is over its limit and on its way back: a circle that is being broken."""
+    """Return whether a member is over its limit and on its way back, so that a cycle is being broken."""
     return load > state.limits[member_id] and _stays(state, member_id) and member_id in opening
 
 
@@ -154,7 +154,7 @@ def _arcs(decision: ItemDecision, at_limit: Collection[MemberId]) -> Iterator[_A
 
 
 def _circle(arcs: Iterable[_Arc]) -> list[_Arc]:
-    """Return arcs that form a circle, each one's target the next one's source; empty if there is none."""
+    """Return arcs that form a cycle, each one's target the next one's source; empty if there is none."""
     leaving: dict[MemberId, list[_Arc]] = {}
     for arc in arcs:
         leaving.setdefault(arc.source, []).append(arc)
@@ -168,7 +168,7 @@ def _circle(arcs: Iterable[_Arc]) -> list[_Arc]:
 def _circle_from(
     start: MemberId, leaving: Mapping[MemberId, Sequence[_Arc]], done: set[MemberId]
 ) -> list[_Arc]:
-    """Search depth first from one member; those it is done with lead into no circle."""
+    """Search depth first from one member; finished members lead into no cycle."""
     path: list[_Arc] = []
     position = {start: 0}
     branches = [iter(leaving[start])]

@@ -1,11 +1,11 @@
-"""Taking the primary of an item from one live replica to another: for balance, or because its member leaves.
+"""Hand-over of an item's primary between two live replicas: for balance, or because its member leaves.
 
-One transaction: the old primary takes the standby's slot, the standby takes slot 0. It happens only while nothing else
-is to be done about the item, and only if the standby could serve at once.
+One transaction: the old primary takes the standby's slot, the standby takes slot 0. It happens only while the item
+needs nothing else, and only if the standby could serve at once.
 
-    wanted ──► the item is at rest ──► the standby has caught up ──► it is this one's turn ──► hand over
+    wanted ──► the item is at rest ──► the standby has caught up ──► its turn has come ──► hand over
 
-A primary on a member that leaves, and that nobody can replace, needs no turn: the member may be gone any moment.
+A primary on a leaving member that cannot be replaced needs no turn, because the member may be gone at any moment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem,
 
 
 def parting_wish(state: AllocState, pending: PendingItem) -> HandOver | None:
-    """Return whom a leaving member should hand its primary over to, the warmest; None if it has none, or nobody can."""
+    """Return the hand-over from a leaving member to its most current standby; None without a primary or a ready
+    standby.
+    """
     replicas = pending.replicas
     primary = next((a for a in replicas.current if a.slot == PRIMARY_SLOT), None)
     member = state.members.get(primary.member_id) if primary is not None else None
@@ -40,14 +42,14 @@ def parting_wish(state: AllocState, pending: PendingItem) -> HandOver | None:
 def decide_hand_over(
     state: AllocState, pending: PendingItem, wish: HandOver, *, at_rest: bool, turns_left: int
 ) -> ItemDecision:
-    """Return the hand-over, or what it waits for; neither, if the wish is out of date.
+    """Return the hand-over, or the reason to wait; neither, if the wish is outdated.
 
     Args:
         state: The snapshot to decide on.
         pending: The item.
-        wish: From whom to whom.
-        at_rest: Whether nothing else is to be done about the item.
-        turns_left: How many hand-overs may still be begun; one that is begun takes a turn.
+        wish: The desired hand-over.
+        at_rest: Whether the item needs nothing else.
+        turns_left: How many hand-overs may still begin; each takes a turn.
     """
     replicas = pending.replicas
     by_member = {a.member_id: a for a in replicas.current if a.kv.key not in replicas.surplus}

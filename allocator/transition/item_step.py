@@ -5,18 +5,18 @@
     both                 ──► keep
     no primary is left   ──► promote    the best of what is kept
     the primary may go   ──► hand over  to a replica that has caught up and stays; it goes once that is done
-    nothing to add       ──► pack       slots become 0, 1, 2, … (`slots`)
+    nothing to add       ──► pack       slots become 0, 1, 2, …
     nothing else to do   ──► hand over  the primary, if that is wanted
 
 Additions precede removals in time: a new replica starts inconsistent, and the one that it replaces stays until enough
 others are consistent.
 
-Invariants: a member at its limit gets nothing, but for the one replica that breaks a cycle; a primary that serves is
-demoted only to hand over to a consistent standby, and removed only when it is none any more; at most one replica has
-slot 0 afterwards; a member that leaves gets nothing while there is another.
+Invariants: a member at its limit gets nothing, except the one replica that breaks a cycle; a serving primary is demoted
+only to hand over to a consistent standby, and removed only when it is not primary any more; at most one replica has
+slot 0 afterwards; a leaving member gets nothing while there is another.
 
-Source: gazette/core allocator/item_state.go (gates and their order). Ours: promotion follows the plan, and never
-prefers a member that leaves; slots are inherited; hand-overs.
+Source: gazette/core allocator/item_state.go (gates and their order). Ours: promotion follows the plan and never prefers
+a leaving member; slots are inherited; hand-overs.
 """
 
 from __future__ import annotations
@@ -32,50 +32,48 @@ from broadsheet.allocator.state.load import Lag
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
 from broadsheet.allocator.transition.replicas import ItemReplicas, Risk
 
-# The slots of an item's replicas. A slot is part of a key, so another slot is another key: two
-# writes.
+# Slots. A slot is part of a key, so a change of slot takes two writes.
 #
 #     primary              slot 0, and no other replica
-#     newcomer             the slot of a standby that goes for it, else the lowest that is free
-#     nothing to add       0, 1, 2, …: what is beyond moves into the gaps
+#     new replica          the slot of the standby that it replaces, else the lowest free one
+#     nothing to add       0, 1, 2, …: higher slots move into the gaps
 #
-# So a newcomer usually has from the start the slot that it will keep, and a slot may be held twice
-# while a standby goes. Of the replicas that stay each has a slot of its own; an unwanted one that
-# cannot go for want of another place stays.
+# So a new replica usually starts with its final slot, and a slot may be held twice while a standby goes. Each remaining
+# replica has a distinct slot; an unwanted one without another place remains.
 #
-# Source: gazette/core allocator/item_state.go (slot 0, and packing at rest). There a newcomer takes
-# the next free slot, and every replica above the one that goes is renumbered.
+# Source: gazette/core allocator/item_state.go (slot 0, and packing at rest). There a new replica takes the next free
+# slot, and every replica above the one that goes is renumbered.
 
 
 @dataclass(frozen=True, slots=True)
 class SlotMove:
-    """A replica to give another slot; slot 0 promotes it."""
+    """A replica's new slot; slot 0 promotes it."""
 
     assignment: Assignment
     slot: int
 
     @property
     def from_primary(self) -> bool:
-        """Whether it takes slot 0 from a replica."""
+        """True if the move takes slot 0 from a replica."""
         return self.assignment.slot == PRIMARY_SLOT != self.slot
 
 
 def assign_distinct_slots(
     replicas: ItemReplicas, keep: Sequence[Assignment], promoted: Assignment | None
 ) -> list[SlotMove]:
-    """Return the replicas that are kept, each with its slot: one primary, and no slot twice among those that stay.
+    """Return the kept replicas with their slots: one primary, and distinct slots among those that stay.
 
     Args:
-        replicas: Of the item.
-        keep: What does not go now, by slot.
-        promoted: The one of them that becomes primary; None if one is primary, or none can be.
+        replicas: The replicas of the item.
+        keep: The replicas that do not go now, by slot.
+        promoted: The one that becomes primary; None if there is a primary, or none can be.
     """
     placed = [] if promoted is None else [SlotMove(promoted, PRIMARY_SLOT)]
     others = keep if promoted is None else [a for a in keep if a is not promoted]
     if len({a.slot for a in others}) == len(others):
         # If one is promoted, none of them has slot 0.
         return [*placed, *(SlotMove(assignment, assignment.slot) for assignment in others)]
-    # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
+    # Slots of replicas that go in the same step stay unused, because one transaction may not write a key twice.
     taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
     used = {move.slot for move in placed}
     going = to_go(replicas)
@@ -98,7 +96,7 @@ def assign_distinct_slots(
 
 
 def exchanged(placed: list[SlotMove], primary: Assignment, heir: Assignment) -> list[SlotMove]:
-    """Let a primary and the replica that takes its place trade slots."""
+    """Exchange the slots of a primary and its successor."""
     slot = next(move.slot for move in placed if move.assignment is heir)
     new = {primary.kv.key: slot, heir.kv.key: PRIMARY_SLOT}
     return [
@@ -107,7 +105,7 @@ def exchanged(placed: list[SlotMove], primary: Assignment, heir: Assignment) -> 
 
 
 def packed(replicas: ItemReplicas, placed: list[SlotMove]) -> list[SlotMove]:
-    """Fill each gap with what is last: no slot is left out. Without a primary there is nothing to count from."""
+    """Fill each gap with the last replica, so that no slot is skipped. Without a primary, nothing is packed."""
     used = {move.slot for move in placed}
     if PRIMARY_SLOT not in used or max(used) < len(used):
         return placed
@@ -123,7 +121,7 @@ def packed(replicas: ItemReplicas, placed: list[SlotMove]) -> list[SlotMove]:
 
 
 def slots_for_newcomers(replicas: ItemReplicas, placed: Iterable[SlotMove]) -> Iterator[int]:
-    """Yield slots in the order in which newcomers take them, without end."""
+    """Yield slots in the order in which new replicas take them, without end."""
     going = to_go(replicas)
     taken = {
         move.slot
@@ -133,19 +131,9 @@ def slots_for_newcomers(replicas: ItemReplicas, placed: Iterable[SlotMove]) -> I
     yield from (slot for slot in count() if slot not in taken)
 
 
-# The replicas of an item that may go now.
-#
-# Invariants: a removal never leaves fewer live consistent replicas than the item wants, nor fewer
-# zones than it spans now and is meant to span. Two kinds of replica are not protected: a second one
-# on the same member, and one whose member is gone, or that has failed for too long, once a live
-# consistent one can take over.
-#
-# Source: gazette/core allocator/item_state.go (the removal gate). Ours: each removal is judged by
-# itself, so that a blocked one does not block the rest; zones are looked at; dead replicas do not
-# count as consistent.
 @dataclass(frozen=True, slots=True)
 class KeptReplica:
-    """An unwanted replica that stays for now, and why."""
+    """An unwanted replica that stays for now, with the reason."""
 
     assignment: Assignment
     reason: WaitReason
@@ -158,13 +146,20 @@ def removals(
 ) -> tuple[tuple[Assignment, ...], tuple[KeptReplica, ...]]:
     """Return the unwanted replicas that may go now, and those that may not.
 
+    Invariants: a removal never leaves fewer live consistent replicas than the item wants, nor fewer zones than it spans
+    now and should span. Two kinds of replica are not protected: a second one on the same member, and one whose member
+    is gone or that has failed for too long, once a live consistent one can take over.
+
     Dead ones go first, then inconsistent ones, then those whose place another item waits for, then from the fullest;
     the primary goes last.
 
     Args:
-        replicas: Of one item.
+        replicas: The replicas of one item.
         capacity: Loads of members.
-        waited_for: Members at their limit on which other items should be.
+        waited_for: Full members that other items wait for.
+
+    Source: gazette/core allocator/item_state.go (the removal gate). Ours: each removal is decided separately, so that a
+    blocked one does not block the rest; zones are checked; dead replicas do not count as consistent.
     """
     if not replicas.unwanted:
         return (), ()
@@ -198,7 +193,7 @@ def removals(
 
 
 def parting_primary(replicas: ItemReplicas, removes: Iterable[Assignment]) -> Assignment | None:
-    """Return the primary that may go once it has handed over; None if it does not go, or has nothing to hand over."""
+    """Return the primary that goes after it has handed over; None if it stays or has nothing to hand over."""
     if replicas.replication == 0:
         return None
     for assignment in removes:
@@ -210,16 +205,16 @@ def parting_primary(replicas: ItemReplicas, removes: Iterable[Assignment]) -> As
 
 
 def would_free(replicas: ItemReplicas, assignment: Assignment, added: MemberId) -> bool:
-    """Return whether a replica may go once another one is there and consistent, and no other goes."""
+    """Return whether a replica may go once another one exists and is consistent, and no other goes."""
     staying = {a.kv.key: a.member_id for a in replicas.current if a.kv.key in replicas.live}
     staying[b""] = added
     return _refusal(replicas, assignment.kv.key, staying, replicas.consistent | {b""}) is None
 
 
 def to_go(replicas: ItemReplicas) -> frozenset[bytes]:
-    """Return the keys of unwanted replicas that go once all that should be there is there, and has caught up.
+    """Return the keys of unwanted replicas that go once all desired replicas exist and have caught up.
 
-    The others stay for as long as members lack room, or the plan is what it is.
+    The others stay as long as members lack room, or the plan does not change.
     """
     if not replicas.unwanted:
         return frozenset()
@@ -256,7 +251,7 @@ def _refusal(
 
 
 def _loses_a_zone(others: Iterable[MemberId], zone: str, zones_wanted: int) -> bool:
-    """Return whether the others span too few zones, for want of one that goes."""
+    """Return whether the others span too few zones without a replica that goes."""
     zones = {member_id.zone for member_id in others}
     return zone not in zones and len(zones) < zones_wanted
 
@@ -273,7 +268,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingItem:
-    """An item that is not where it should be."""
+    """An item that is not placed as desired."""
 
     item: Item
     replicas: ItemReplicas
@@ -298,12 +293,12 @@ class ItemDecision:
 
     @property
     def promotes(self) -> bool:
-        """Whether a replica becomes primary that was not."""
+        """True if a standby becomes primary."""
         return any(move.slot == PRIMARY_SLOT for move in self.moves)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do now."""
+        """True if there is nothing to do now."""
         return not (self.adds or self.removes or self.moves)
 
 
@@ -320,9 +315,9 @@ def decide_item(
     Args:
         state: The snapshot to decide on.
         pending: One of its items.
-        capacity: What is left by the items decided upon before.
-        waited_for: Members at their limit on which other items should be.
-        over_limit: A member that may hold one replica more than its limit.
+        capacity: The capacity that earlier items left.
+        waited_for: Full members that other items wait for.
+        over_limit: A member that may exceed its limit by one replica.
     """
     replicas = pending.replicas
     removes, refused = removals(replicas, capacity, waited_for)
@@ -341,7 +336,7 @@ def decide_item(
     additions = _Additions(state, pending, capacity, over_limit)
     grants, adds_blocked = additions.grants()
     adds = additions.at_slots(grants, slots_for_newcomers(replicas, placed))
-    # A surplus replica's key may be the very one that packing writes, and no key may be written twice at once.
+    # Packing may write the key of a surplus replica, and one transaction may not write a key twice.
     if not adds and not (replicas.surplus and any(a.kv.key in replicas.surplus for a in removes)):
         placed = packed(replicas, placed)
     return ItemDecision(
@@ -356,7 +351,7 @@ def decide_item(
 
 
 def charge(capacity: Capacity, decision: ItemDecision) -> None:
-    """Count what a decision adds, for the items decided upon after it."""
+    """Count a decision's additions, for the items decided after it."""
     for add in decision.adds:
         capacity.charge_replica(add.member_id, is_move=add.is_move)
         if add.slot == PRIMARY_SLOT:
@@ -373,7 +368,7 @@ def _slot(assignment: Assignment) -> int:
 def _promotion(
     state: AllocState, pending: PendingItem, keep: Sequence[Assignment], capacity: Capacity
 ) -> Assignment | None:
-    """Return the replica to make primary, the warmest first; None if there is a primary, or no live replica."""
+    """Return the replica to make primary, the most current first; None if there is a primary, or no live replica."""
     if keep and keep[0].slot == PRIMARY_SLOT:
         return None
     live = [a for a in keep if a.kv.key in pending.replicas.live]
@@ -383,9 +378,9 @@ def _promotion(
 def _heir(
     state: AllocState, pending: PendingItem, keep: Sequence[Assignment], capacity: Capacity
 ) -> Assignment | None:
-    """Return the replica to hand a primary over to that goes afterwards, the warmest first; None if none can take it.
+    """Return the most current replica that can take over from a primary that goes; None if none can.
 
-    None while a second replica of a member goes, too: the primary could need the key that is deleted.
+    Also None while a surplus replica of a member goes, because the primary could need the deleted key.
     """
     replicas = pending.replicas
     if replicas.surplus:
@@ -418,7 +413,7 @@ def _warmest(
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """A member that gets a replica."""
+    """A member that gets a replica, with its place in the item."""
 
     member_id: MemberId
     is_move: bool
@@ -426,7 +421,7 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Additions:
-    """Replicas that an item lacks, and what becomes of each."""
+    """The missing replicas of an item, and the decision on each."""
 
     state: AllocState
     pending: PendingItem
@@ -446,7 +441,7 @@ class _Additions:
         return tuple(granted), tuple(blocked)
 
     def at_slots(self, grants: Sequence[_Grant], free_slots: Iterator[int]) -> tuple[Add, ...]:
-        """Return what is granted, at these slots; a first primary where it is planned, or fewest are."""
+        """Return the granted replicas at these slots; a first primary as planned, or where there are fewest."""
         if not grants:
             return ()
         ordered = list(grants)
@@ -456,7 +451,7 @@ class _Additions:
             ordered.remove(primary)
             ordered.insert(0, primary)
         else:
-            # The planned primary leaves its slot for slot 0 later: so that no gap remains, it has the last one.
+            # The planned primary moves to slot 0 later, so it gets the last slot, which leaves no gap.
             ordered.sort(key=lambda grant: grant.member_id == self.pending.planned_primary)
         slots = chain((first,), free_slots)
         return tuple(
@@ -465,7 +460,7 @@ class _Additions:
         )
 
     def _in_order(self) -> Sequence[MemberId]:
-        """Return members that should hold the item and do not: those in a zone of their own come first."""
+        """Return members that should hold the item and do not, those in an additional zone first."""
         replicas = self.pending.replicas
         missing = replicas.missing
         if len(missing) < 2:
@@ -478,7 +473,7 @@ class _Additions:
         if self._is_spare(member_id):
             return self._blocked(member_id, WaitReason.NO_MEMBER, f"{member_id} leaves")
         capacity = self.capacity
-        # What replaces a lost replica comes first; only what is added beyond that is a move.
+        # Replacements of lost replicas come first; only additions beyond those are moves.
         is_move = self.pending.replicas.lost <= len(granted)
         moves = sum(grant.is_move for grant in granted)
         match capacity.refusal(member_id, is_move=is_move, moves_granted=moves):
@@ -493,7 +488,7 @@ class _Additions:
                 return self._blocked(member_id, reason, detail)
 
     def _is_spare(self, member_id: MemberId) -> bool:
-        """Return whether a member leaves while the item has another, or could have."""
+        """Return whether a member is leaving while the item has another member, or could have."""
         if not self.state.members[member_id].value.is_exiting():
             return False
         replicas = self.pending.replicas
@@ -515,7 +510,7 @@ class _Additions:
             self.state.is_leaving(member_id),
             member_id != self.pending.planned_primary,
             self.capacity.primary_ratio(member_id),
-            # With the replica that it is granted.
+            # Including the replica that it is granted.
             self.capacity.load_ratio(member_id, more=1),
             member_id,
         )

@@ -1,18 +1,18 @@
-"""Whether membership has settled, and which drains wait for a member that replaces the leaving one.
+"""Settling of membership, and drains that wait for a member that replaces the leaving one.
 
-Exits and joins come in pairs when a cluster is renewed member by member. Seen one at a time they make for twice the
-moves: balancing towards the newcomer, then draining its predecessor to everyone. So balance waits until nothing has
-joined, left or wished to leave for a while, within a bound; and a newcomer stands in for the member of its zone that
-leaves: until then it is weighed like that one, so that what is drained goes to it and nowhere else.
+Exits and joins come in pairs when a cluster is renewed member by member. Treated one at a time they cause twice the
+moves: balancing towards the new member, then draining its predecessor to all members. So balance waits until no member
+has joined, left or started to exit for a while, within a bound; and a new member is the heir of the leaving member of
+its zone: until that one is gone it has the same weight, so that the drained replicas go to the heir and nowhere else.
 
     joins ───────► newcomer ── paired by zone, oldest first ──► heir of a leaving member
-    wants to leave ──► waits ──── has an heir, or patience is over ──► drains ──► gone
+    starts to exit ──► waits ──── has an heir, or patience is over ──► drains ──► gone
 
-Where nothing was placed at the first look, a cluster is starting and none is being renewed: until its membership has
+If nothing was placed at the first observation, the cluster is starting, not being renewed: until its membership has
 been quiet for the first time, balance does not wait.
 
-Invariants: pure, time comes in as a number; what was not seen happening (before a leader took over) is told from etcd's
-revisions as far as they go, else counts as having been so all along; a drain that has begun goes on.
+Invariants: pure, time is a parameter; events before a leader took over are derived from etcd's revisions where
+possible, and otherwise count as having always been so; a drain that has begun continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Wai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Presence:
-    """What is known of a member."""
+    """Known facts about a member."""
 
     member: Member
     joined_monotonic_seconds: float
@@ -44,13 +44,13 @@ class _Presence:
 
     @property
     def identity(self) -> tuple[int, bool]:
-        """What is another after a change of membership."""
+        """A value that differs after a change of membership."""
         return (self.member.kv.create_revision, self.is_exiting)
 
 
 @dataclass(frozen=True, slots=True)
 class _Heir:
-    """Whom a newcomer stands in for."""
+    """The member that a new one replaces."""
 
     predecessor: MemberId
     capacity: int
@@ -58,7 +58,7 @@ class _Heir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """What is remembered of membership, as of the last look. A look makes a new one."""
+    """An immutable record of membership, as of the last observation."""
 
     policy: TransitionPolicy = field(default_factory=TransitionPolicy)
     observed_monotonic_seconds: float = 0.0
@@ -83,12 +83,12 @@ class Settling:
         capacities: Mapping[MemberId, int] | None = None,
         is_placed: bool = True,
     ) -> Settling:
-        """Return what is known after a look.
+        """Return the record after an observation.
 
         Args:
             members: Every member; not changed afterwards.
-            now_monotonic_seconds: When this is.
-            capacities: Load that members can carry, where it is not their limit.
+            now_monotonic_seconds: The current time.
+            capacities: The load that members can carry, if it is not their limit.
             is_placed: Whether any item has a replica.
         """
         if members is self._members and now_monotonic_seconds < self._same_until_monotonic_seconds:
@@ -125,25 +125,25 @@ class Settling:
 
     @property
     def is_settled(self) -> bool:
-        """Whether balance may move anything."""
+        """True if balance may move replicas."""
         settle_seconds = self.policy.settle_seconds
         if not settle_seconds or self.changed_monotonic_seconds is None:
             return not settle_seconds
         if self.is_starting or self.observed_monotonic_seconds >= self._settles_at_last:
             return True
-        # Added up as in `_deadlines`: a timer that was set by it must find the deadline passed.
+        # Summed as in `_deadlines`, so that a timer set from it finds the deadline passed.
         return not self._anyone_exits and (
             self.observed_monotonic_seconds >= self.changed_monotonic_seconds + settle_seconds
         )
 
     @property
     def _settles_at_last(self) -> float:
-        """When balance waits no longer, whatever goes on."""
+        """The time at which balance stops waiting in any case."""
         since, longest = self.unsettled_monotonic_seconds, self.policy.settle_seconds_max
         return since + longest if longest and since is not None else float("inf")
 
     def describe(self) -> str:
-        """Return what balance waits for, for people."""
+        """Return the reason for which balance waits, for people."""
         quiet, longest = self.policy.settle_seconds, self.policy.settle_seconds_max
         words = f"balance waits until membership has not changed for {quiet:g} s and nobody leaves"
         if not longest:
@@ -153,16 +153,16 @@ class Settling:
 
     @property
     def drains_waiting(self) -> frozenset[MemberId]:
-        """Exiting members that keep what they hold, for now."""
+        """Exiting members that keep their replicas for now."""
         return frozenset(m for m, p in self._presences.items() if p.is_exiting and not p.drains)
 
     @property
     def capacities(self) -> Mapping[MemberId, int]:
-        """What members that stand in for others are to be weighed as, in place of their own capacity."""
+        """The capacities that heirs have in place of their own."""
         return {m: heir.capacity for m, heir in self._heirs.items()}
 
     def objective(self, configured: Objective) -> Objective:
-        """Return what to solve for now."""
+        """Return the current objective of solves."""
         return configured if self.is_settled else replace(configured, moves_before_balance=True)
 
     def next_change_seconds(self, now_monotonic_seconds: float) -> float | None:
@@ -181,7 +181,7 @@ class Settling:
         if changed is None:
             return
         if self.is_starting:
-            # Also while somebody leaves: a start is over once nobody has come or gone for so long.
+            # Also while a member leaves, because a start is over once membership has been quiet for this long.
             yield changed + self.policy.settle_seconds
         if self._anyone_exits:
             return
@@ -191,7 +191,7 @@ class Settling:
             yield changed + self._memory_seconds
 
     def rests_until(self) -> float:
-        """Return until when time changes nothing, not even who counts as a newcomer."""
+        """Return the time until which time alone changes nothing, including which members count as new."""
         upcoming = list(self._deadlines())
         presences = self._presences.values()
         if not self._anyone_exits and any(presence.is_newcomer for presence in presences):
@@ -205,7 +205,7 @@ class Settling:
 
     @property
     def _memory_seconds(self) -> float:
-        """How long joins and exits count as belonging together, after the last of them."""
+        """The time after the last join or exit during which they count as one renewal."""
         return max(self.policy.settle_seconds, self.policy.drain_patience_seconds)
 
     def _presence(self, member: Member, now: float) -> _Presence:
@@ -230,7 +230,7 @@ class Settling:
     def _begun(
         self, presences: Mapping[MemberId, _Presence], heirs: Mapping[MemberId, _Heir], now: float
     ) -> Mapping[MemberId, _Presence]:
-        """Begin the drains that need not wait, or not any longer."""
+        """Begin the drains that do not wait any longer."""
         succeeded = {heir.predecessor for heir in heirs.values()}
         patience = self.policy.drain_patience_seconds
         return {
@@ -247,7 +247,7 @@ def _heirs(
     known: Mapping[MemberId, _Heir],
     capacities: Mapping[MemberId, int],
 ) -> Mapping[MemberId, _Heir]:
-    """Let newcomers stand in for leaving members of their zones, the oldest first."""
+    """Pair new members with leaving members of their zones, the oldest first."""
     heirs = {m: h for m, h in known.items() if m in presences and presences[m].is_newcomer}
     succeeded = {heir.predecessor for heir in heirs.values()}
     free = sorted(
@@ -273,7 +273,7 @@ def _takes_items(member: Member) -> bool:
 
 
 def _first_seen(members: Mapping[MemberId, Member], now: float) -> dict[MemberId, _Presence]:
-    """Return what etcd's revisions tell: whoever was created after a member wished to leave may be its replacement."""
+    """Return facts from etcd's revisions: a member created after another started to exit may replace it."""
     exits = [
         (member_id.zone, member.kv.mod_revision)
         for member_id, member in members.items()
@@ -298,8 +298,8 @@ def waits_to_settle(desired: Desired, balanced: Desired, detail: str) -> Iterato
 
     Args:
         desired: The placement in force.
-        balanced: What the configured objective would have it be.
-        detail: What it waits for, and how long.
+        balanced: The placement under the configured objective.
+        detail: The reason for the wait, and its length.
     """
     for item_id, members in desired.items():
         for member_id in sorted(set(balanced.get(item_id, members)) - set(members)):

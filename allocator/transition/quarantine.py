@@ -1,7 +1,7 @@
-"""Steps that were refused, and when to try them again.
+"""Refused steps, and the time to retry them.
 
-A refused step is not tried again as it was until its delay is over, which doubles each time: the same comparisons would
-fail the same way. As soon as the key space shows something new about the item its step differs, and goes at once.
+A refused step is not retried unchanged until its delay is over, which doubles each time, because the same comparisons
+would fail the same way. As soon as the key space shows a change of the item, its step differs and is tried at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Refusal:
 class ItemQuarantine:
     """Refused steps by subject.
 
-    Which revision a step was decided on does not make it another step: that is another one after any write of anybody.
+    The revision that a step was decided on does not distinguish steps, because every write by anyone changes it.
     """
 
     refusals: Mapping[str, _Refusal] = field(default_factory=dict)
@@ -48,10 +48,10 @@ class ItemQuarantine:
         """Return the quarantine after a round.
 
         Args:
-            steps: All that are wanted; items without one are forgotten.
-            tried: Those that were tried; what was not refused again is released.
-            refused: Checkpoints that came back.
-            now_monotonic_seconds: When they did.
+            steps: All wanted steps; items without one are dropped.
+            tried: The steps that were tried; those not refused again are released.
+            refused: The refused checkpoints.
+            now_monotonic_seconds: The time of the refusal.
         """
         waiting = {step.checkpoint.subject for step in steps}
         waiting -= {step.checkpoint.subject for step in tried}
@@ -69,7 +69,7 @@ class ItemQuarantine:
         return ItemQuarantine(refusals)
 
     def next_try_seconds(self, now_monotonic_seconds: float) -> float | None:
-        """Return how long until the first refused step may be tried again; None if there is none."""
+        """Return how long until the first refused step may be retried; None if there is none."""
         until = (refusal.until_monotonic_seconds for refusal in self.refusals.values())
         first = min(until, default=None)
         return None if first is None else max(0.0, first - now_monotonic_seconds)
@@ -88,5 +88,5 @@ def _is_same(one: TxnCheckpoint, other: TxnCheckpoint) -> bool:
 
 
 def _lasting(checkpoint: TxnCheckpoint) -> list[Compare]:
-    """Return the comparisons, those with the revision of the snapshot left out."""
+    """Return the comparisons without those of the snapshot's revision."""
     return [each for each in checkpoint.compares if each.result is CompareResult.EQUAL]

@@ -1,7 +1,7 @@
-"""An item's assignments, sorted out: which are wanted, which count, and how much it matters.
+"""An item's assignments, classified: which are wanted, which count, and how urgent a change is.
 
-A replica is *live* if its member is there, if it is not a second one on that member, and if it has not failed for too
-long. It is *lost* otherwise: it protects nothing, and putting another in its place is no matter of balance.
+A replica is *live* if its member exists, if it is not a second one on that member, and if it has not failed for too
+long. Otherwise it is *lost*: it protects nothing, and its replacement does not count as balance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Con
 
 
 class Risk(IntEnum):
-    """What an item's pending change is about, most urgent first."""
+    """The risk that an item's pending change addresses, most urgent first."""
 
     UNCOVERED = 0
     """No live replica serves it."""
@@ -35,7 +35,7 @@ _NO_KEYS: frozenset[bytes] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemReplicas:
-    """An item's assignments, sorted out."""
+    """An item's assignments, classified."""
 
     replication: int
     current: tuple[Assignment, ...]
@@ -64,7 +64,7 @@ class ItemReplicas:
         desired: Collection[MemberId],
         consistency: Consistency,
     ) -> ItemReplicas:
-        """Look at every assignment of an item once."""
+        """Classify the assignments of an item."""
         current = state.assignments.get(item.item_id, ())
         members, avoided = state.members, state.avoided
         holders = {a.member_id for a in current}
@@ -92,7 +92,7 @@ class ItemReplicas:
             for a in current
         )
         if not stays and len(reliable) > 1:
-            # Only then is another made primary.
+            # Another replica is made primary only in this case.
             ready = frozenset(
                 a.kv.key
                 for a in current
@@ -112,12 +112,12 @@ class ItemReplicas:
 
     @property
     def lost(self) -> int:
-        """How many live replicas it has too few: so many additions replace what is lost."""
+        """The number of missing live replicas: this many additions replace lost ones."""
         return max(0, self.replication - len(self.live))
 
     @property
     def catching_up(self) -> list[Assignment]:
-        """Live replicas that should be there and may not be relied upon yet."""
+        """Live desired replicas that are not consistent yet."""
         return [
             a
             for a in self.current
@@ -128,9 +128,9 @@ class ItemReplicas:
 
     @property
     def moving(self) -> Iterator[MemberId]:
-        """Members to which a move is under way: a replica catches up there while the one it replaces is kept.
+        """Members to which a move is in progress: a replica catches up there while the replaced one is kept.
 
-        A replica that catches up in place of a lost one is no move; one that is not wanted any more still is.
+        A replica that catches up in place of a lost one is not a move; one that is not wanted any more still is.
         """
         moves = len(self.live) - self.replication
         if moves <= 0 or len(self.consistent) == len(self.live):
@@ -140,7 +140,7 @@ class ItemReplicas:
         yield from (a.member_id for a in behind[:moves])
 
     def risk(self, state: AllocState) -> Risk:
-        """Return how urgent it is to bring the item where it should be."""
+        """Return the urgency of the item's pending change."""
         live = [a for a in self.current if a.kv.key in self.live]
         if self.replication and PRIMARY_SLOT not in [a.slot for a in live]:
             return Risk.UNCOVERED
@@ -167,11 +167,11 @@ def _surplus_keys(current: Sequence[Assignment]) -> list[bytes]:
 
 
 def is_settled(current: Sequence[Assignment], desired: Sequence[MemberId]) -> bool:
-    """Return whether an item is as desired to the last slot: the usual case, told cheaply.
+    """Return whether an item is as desired, slots included: the usual case, checked cheaply.
 
     Args:
-        current: Sorted by member.
-        desired: Sorted.
+        current: The assignments, sorted by member.
+        desired: The members, sorted.
     """
     size = len(current)
     if size != len(desired):

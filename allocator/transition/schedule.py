@@ -1,13 +1,12 @@
-"""A migration as a schedule: the next step of each item in order of risk, and what waits.
+"""A migration as a schedule: the next step of each item in order of risk, and the waiting changes.
 
     uncovered ≻ under-replicated ≻ single-zone ≻ draining ≻ balance
 
-Scarce capacity, and turns where moves are limited, go to the most urgent items first. Limits on moves never hold back
-what replaces a lost replica. Of all that waits, a circle of full members alone would wait for ever: it is broken
-(`cycles`).
+Scarce capacity, and the budget of moves, go to the most urgent items first. Limits on moves never hold back the
+replacement of a lost replica. Only a cycle of full members would wait for ever: it is broken (`cycles`).
 
-Invariants: the pass costs as much as there are items in the snapshot, which may be a part of all; an item that is as
-desired costs a comparison. The same snapshot and targets give the same schedule.
+Invariants: the pass takes time for each item in the snapshot, which may be a part of all; an item that is as desired
+costs one comparison. The same snapshot and targets give the same schedule.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from broadsheet.allocator.transition.replicas import ItemReplicas, is_settled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The placement to bring about, and what holds on the way there."""
+    """The desired placement, and the rules on the way there."""
 
     desired: Desired
     """Members by item; an item it does not know is left alone, for it is newer than the plan."""
@@ -48,7 +47,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What to do now, most urgent first, and what waits."""
+    """The steps to perform now, most urgent first, and the waiting changes."""
 
     decisions: tuple[ItemDecision, ...]
     blocked: tuple[Blocked, ...]
@@ -59,8 +58,8 @@ def schedule(state: AllocState, targets: Targets, consistency: Consistency) -> S
 
     Args:
         state: The snapshot, perhaps of some items only.
-        targets: What to bring about.
-        consistency: Tells which replicas may be relied upon.
+        targets: The desired placement.
+        consistency: Tells which replicas are consistent.
     """
     return _Pass(state, targets, consistency).schedule()
 
@@ -127,7 +126,7 @@ class _Pass:
         waited_for: Collection[MemberId] = (),
         over_limit: MemberId | None = None,
     ) -> ItemDecision:
-        """Decide about one item, and charge what it adds before the next one is decided upon."""
+        """Decide one item, and charge its additions before the next one is decided."""
         decision = decide_item(
             self._state, pending, self._capacity, waited_for=waited_for, over_limit=over_limit
         )
@@ -135,7 +134,7 @@ class _Pass:
         return decision
 
     def _waited_for(self, pending: list[PendingItem]) -> frozenset[MemberId]:
-        """Return members at their limit on which items should be."""
+        """Return full members that items wait for."""
         loads, limits = self._capacity.total, self._state.limits
         full = {m for m, load in loads.items() if load >= limits[m]}
         if not full:
@@ -144,7 +143,7 @@ class _Pass:
 
     def _break_a_circle(self, decisions: list[ItemDecision]) -> None:
         if not self._targets.sees_all_pending or self._orphans:
-            # Replicas of deleted items go by themselves, and leave room.
+            # Replicas of deleted items are removed anyway, and leave room.
             return
         if not any(b.reason is WaitReason.LIMIT for d in decisions for b in d.blocked):
             return
@@ -177,7 +176,7 @@ class _Pass:
             yield decision
 
     def _shortfall(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
-        """Yield where not even the plan has the item as it would best be; `inquiry.causes` finds out why."""
+        """Yield items for which even the plan is not the best placement; `whatif.causes` finds out why."""
         replication = item.value.desired_replication()
         if replication == 0:
             yield Blocked(item_id=item.item_id, reason=WaitReason.DISABLED)
@@ -199,7 +198,7 @@ class _Pass:
             yield from self._retained(item, wanted)
 
     def _keeps_a_leaver(self, item: Item, wanted: tuple[MemberId, ...]) -> bool:
-        """Return whether a replica stays on a member that leaves now, because nobody can replace it."""
+        """Return whether a replica stays on a leaving member because it cannot be replaced."""
         return item.value.desired_replication() > 0 and any(
             member_id in self._exiting
             and member_id not in self._targets.drains_waiting
@@ -208,7 +207,7 @@ class _Pass:
         )
 
     def _retained(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
-        """Yield replicas that stay on members that want to leave, or where they fail."""
+        """Yield replicas that stay on exiting members, or on members where they fail."""
         for member_id in wanted:
             if (item.item_id, member_id) in self._state.avoided:
                 yield Blocked(

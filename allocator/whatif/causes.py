@@ -1,6 +1,6 @@
 """Causes found by trial: a replica is tried on every member that it is kept from, and the verdicts are counted.
 
-A leader's own looks need none of this. A cluster may hold back thousands of changes at once, so trials are bounded.
+A leader's own decisions do not need causes. Thousands of changes may wait in a cluster at once, so trials are bounded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def told(causes: Causes) -> str:
 
 
 class _Whom(Enum):
-    """On whom a replica is tried; the value is for people."""
+    """The members on which a replica is tried; the value is for people."""
 
     ALL = "members"
     OTHERS = "other members"
@@ -46,7 +46,7 @@ class _Whom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Moves to try: the mildest verdict on any source counts for a target."""
+    """Moves to try: for each target, the mildest verdict from any source counts."""
 
     item_id: ItemId
     sources: tuple[MemberId | None, ...]
@@ -61,9 +61,9 @@ class CauseFinder:
         """Prepare trials.
 
         Args:
-            problem: What the plan is to answer now.
-            planned: The plan. It may be older than the problem: what is gone since counts nowhere.
-            trials_max: How many trials `explained` makes, about.
+            problem: The problem that the plan should answer now.
+            planned: The plan. It may be older than the problem: members that are gone since do not count.
+            trials_max: The approximate number of trials that `explained` makes.
         """
         members = {member.member_id for member in problem.members}
         self._members = tuple(member.member_id for member in problem.members)
@@ -76,29 +76,31 @@ class CauseFinder:
         self._answers: dict[_Question, str] = {}
 
     def planned(self, item_id: ItemId) -> tuple[MemberId, ...]:
-        """Return the members that should hold an item and are there."""
+        """Return the existing members that should hold an item."""
         return self._planned.get(item_id, ())
 
     def verdict(self, item_id: ItemId, source: MemberId | None, target: MemberId) -> Verdict:
-        """Return what a move of a replica, or one more, would hurt first; see `Trial.verdict`."""
+        """Return the first objective that a move of a replica, or one more replica, would worsen; see
+        `Trial.verdict`.
+        """
         return self._trial.verdict(item_id, source, target)
 
     def of_replica(self, item_id: ItemId, member_id: MemberId) -> Causes:
-        """Return what keeps a planned replica from every other member."""
+        """Return the causes that keep a planned replica from every other member."""
         return self._causes(_Question(item_id, (member_id,), _Whom.OTHERS))
 
     def of_blocked(self, blocked: Blocked) -> Causes | None:
-        """Return why the plan itself provides no better; None for a change that waits for anything else."""
+        """Return why the plan itself is not better; None for a change that waits for another reason."""
         question = self._question(blocked)
         return None if question is None else self._causes(question)
 
     def explained(self, blocked: Iterable[Blocked]) -> tuple[Blocked, ...]:
-        """Return changes that wait, with their causes added where the plan itself provides no better."""
+        """Return waiting changes, with their causes added where the plan itself is not better."""
         return tuple(self._explained(each) for each in blocked)
 
     @cached_property
     def _trial(self) -> Trial:
-        # A plan that provides for everything asks for none.
+        # A complete plan needs no causes.
         return Trial(self._problem, self._planned)
 
     def _explained(self, blocked: Blocked) -> Blocked:
@@ -110,7 +112,7 @@ class CauseFinder:
         )
 
     def _answer(self, question: _Question) -> str:
-        # A rehearsal asks most questions twice: at its beginning and at its end.
+        # A dry run asks most questions twice: at its beginning and at its end.
         if question in self._answers:
             return self._answers[question]
         if self._trials_left <= 0:

@@ -1,7 +1,7 @@
-"""A cluster in memory on which a plan is carried out: a state, what changed of it, and what is still to be done.
+"""Simulation of a plan on a cluster in memory: its state, its changes, and the remaining work.
 
-Invariants: a step costs as much as the item that it is about, and a look at what is pending as much as that; only
-`whole` costs as much as everything.
+Invariants: a step takes time for its item only, and a look at the pending items for those only; only `whole` takes time
+for everything.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from broadsheet.allocator.transition.converge import Convergence, Step, converge
 from broadsheet.allocator.transition.membership_settling import Settling
 from broadsheet.allocator.transition.replicas import is_settled
 
-# What a step does to an item's replicas, in the words of plans.
-
 
 class Kind(Enum):
-    """What happens to a replica."""
+    """Kind of a replica's change, in the terms of plans."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -36,7 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaChange:
-    """One thing that a plan does."""
+    """One change that a plan makes."""
 
     round: int
     """Which pass of the schedule, from 0; between two passes replicas catch up."""
@@ -58,14 +56,14 @@ def happenings(
     *,
     behind: Container[tuple[ItemId, MemberId]] = (),
 ) -> Iterator[ReplicaChange]:
-    """Yield what became of an item's replicas.
+    """Yield the changes of an item's replicas.
 
     Args:
-        number: Which pass of the schedule it was.
+        number: The pass of the schedule.
         item_id: The item.
         old: Its assignments before.
         new: Its assignments after.
-        behind: Replicas that have yet to catch up.
+        behind: Replicas that have not caught up yet.
     """
     had, has = {a.member_id for a in old}, {a.member_id for a in new}
     was, now = _primary(old), _primary(new)
@@ -89,7 +87,7 @@ def _primary(group: Sequence[Assignment]) -> MemberId | None:
 
 
 class _Behind:
-    """Takes replicas as consistent but for those that have yet to catch up."""
+    """Treats replicas as consistent except those that have not caught up yet."""
 
     def __init__(self, replicas: set[tuple[ItemId, MemberId]]) -> None:
         self.replicas = replicas
@@ -101,7 +99,7 @@ class _Behind:
 
 
 class Sandbox:
-    """Where the cluster is in the rehearsal, and what happened."""
+    """The cluster during a dry run, and the changes so far."""
 
     def __init__(
         self,
@@ -145,7 +143,7 @@ class Sandbox:
         return self._seen(sorted(self._state.items), sorted(self._groups), is_whole=True)
 
     def pending(self) -> AllocState:
-        """Return the state of the items that are not where they should be."""
+        """Return the state of the misplaced items."""
         return self._partial(self._pending)
 
     def converged(
@@ -155,12 +153,12 @@ class Sandbox:
         *,
         sees_all_pending: bool = True,
     ) -> Convergence:
-        """Return the next steps, and what waits.
+        """Return the next steps, and the waiting changes.
 
         Args:
-            state: All of it, or a part.
-            hand_overs: Those to begin now; of everything, all that are wanted wait.
-            sees_all_pending: Whether all that is pending is in the state.
+            state: The whole state, or a part.
+            hand_overs: Those to begin now; for the whole state, all wanted ones wait.
+            sees_all_pending: Whether the state has every pending item.
         """
         if state.is_whole and self._policy.primaries.hand_over_above_spread:
             hand_overs = self._wanted_hand_overs(state)
@@ -200,7 +198,7 @@ class Sandbox:
         return bool(steps)
 
     def catch_up(self) -> bool:
-        """Let every replica catch up; False if all had."""
+        """Let every replica catch up; False if all already had."""
         if not self._behind.replicas:
             self._lagging.clear()
             return False
@@ -209,7 +207,7 @@ class Sandbox:
         return True
 
     def hand_over(self) -> bool:
-        """Hand as many primaries over as may be at a time; False if there is nothing to hand over."""
+        """Hand over as many primaries as may move at a time; False if there are none to hand over."""
         primaries = self._policy.primaries
         if not primaries.hand_over_above_spread:
             return False
@@ -239,7 +237,7 @@ class Sandbox:
         self, item_ids: Sequence[ItemId], grouped: Sequence[ItemId], *, is_whole: bool
     ) -> AllocState:
         items, groups = self._state.items, self._groups
-        # Limits follow from members and items, which a step does not change.
+        # Limits depend on members and items, which a step does not change.
         return replace(
             self._state,
             revision=self._revision,
@@ -250,7 +248,7 @@ class Sandbox:
         )
 
     def _is_done(self, item_id: ItemId) -> bool:
-        """Return whether nothing is to be done about an item; what the plan does not know is left alone."""
+        """Return whether an item needs nothing; items that the plan does not have are left alone."""
         group = self._groups.get(item_id, ())
         if item_id not in self._state.items:
             return not group or item_id in self._state.unreadable_items
@@ -278,7 +276,7 @@ class Sandbox:
 def performed(
     group: Sequence[Assignment], step: Step, keys: Keys, revision: int
 ) -> tuple[Assignment, ...]:
-    """Return an item's assignments after a step of its own."""
+    """Return an item's assignments after its own step."""
     by_key = {a.kv.key: a for a in group}
     by_member = {a.member_id: a for a in group}
     for operation in step.checkpoint.operations:
@@ -309,22 +307,13 @@ def _made(put: Put, keys: Keys, known: Mapping[MemberId, Assignment], revision: 
     )
 
 
-# Carries a plan out in memory, step by step, as the leader would: to know what would happen, and
-# what would wait.
-#
-# Each round performs every step of one convergence. Replicas are taken to catch up whenever nothing
-# else can be done; live primaries are handed over once everything else is done.
-#
-# Invariants: a round costs as much as there are items that are not where they should be, so that a
-# drain which is held to a few moves at a time can be rehearsed in a large cluster; only the first
-# look and the last are at everything.
 ROUNDS_MAX = 100_000
 """What budgets of one move at a time need for tens of thousands of moves; a rehearsal must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What would happen."""
+    """The result of a dry run."""
 
     happenings: tuple[ReplicaChange, ...]
     waits: tuple[Blocked, ...]
@@ -335,7 +324,7 @@ class DryRun:
 
 
 class RehearsalAbandonedError(Exception):
-    """Raised when nobody waits for the answer any more."""
+    """Raised when the result is not wanted any more."""
 
 
 def rehearse(
@@ -348,19 +337,26 @@ def rehearse(
     settling: Settling,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> DryRun:
-    """Return what carrying out `plan` from `state` would do.
+    """Return the result of carrying out `plan` from `state`.
+
+    Steps are performed in memory as the leader would perform them, to find out what would happen and what would wait.
+    Each round performs every step of one convergence. Replicas catch up whenever nothing else can be done; live
+    primaries are handed over once everything else is done.
+
+    Invariants: a round takes time for each misplaced item only, so that a drain limited to a few moves at a time can be
+    simulated for a large cluster; only the first and the last examination cover everything.
 
     Args:
-        state: Whole.
-        plan: Answers the state's demand.
-        consistency: Tells which replicas may be relied upon now.
+        state: The whole state.
+        plan: A plan that answers the state's demand.
+        consistency: Tells which replicas are consistent now.
         keys: The syntax of the root.
         policy: An operator's choices.
         settling: Tells which drains wait.
-        is_wanted: Asked before each round whether to go on.
+        is_wanted: Called before each round; False abandons the dry run.
 
     Raises:
-        RehearsalAbandonedError: it is not wanted any more.
+        RehearsalAbandonedError: the result is not wanted any more.
     """
     stage = Sandbox(state, plan, consistency, keys, policy, settling)
     convergence = stage.converged(stage.whole())

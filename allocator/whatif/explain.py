@@ -1,4 +1,4 @@
-"""Why an item is where it is, where it should be, and what keeps it from getting there."""
+"""Explanation of an item: its current and desired places, and the reasons that keep it from getting there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReplicaExplained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All there is to say about an item's placement."""
+    """The explanation of an item's placement."""
 
     item_id: ItemId
     revision: int
@@ -81,7 +81,7 @@ def explain(standing: LeaderSnapshot, item_id: ItemId) -> Explanation | None:
 def _blocked(
     standing: LeaderSnapshot, state: AllocState, item: Item, plan: Plan
 ) -> Iterator[Blocked]:
-    """Yield what the item waits for: of the schedule, of settling, and of quarantine."""
+    """Yield the reasons for which the item waits: from the schedule, settling, and quarantine."""
     hand_overs = wanted_hand_overs(state.problem(), plan.desired, policy=standing.policy.primaries)
     convergence = converge(
         state,
@@ -156,7 +156,7 @@ def _why(
 
 
 def _to_stay(causes: CauseFinder, item_id: ItemId, member_id: MemberId) -> str:
-    """Return what keeps a planned replica from the other members, with their numbers."""
+    """Return the reasons that keep a planned replica from the other members, with their numbers."""
     found = causes.of_replica(item_id, member_id)
     return (
         f"it stays; other members: {told(found)}" if found else "it stays: there is no other member"
@@ -166,7 +166,7 @@ def _to_stay(causes: CauseFinder, item_id: ItemId, member_id: MemberId) -> str:
 def _to_go(
     causes: CauseFinder, replicas: ItemReplicas, item_id: ItemId, member_id: MemberId
 ) -> str:
-    """Return what keeps the replica from staying in the place of each planned one, of new ones if there are any."""
+    """Return the reasons against the replica staying in place of each planned one, or each new one if there are any."""
     planned, replication = causes.planned(item_id), replicas.replication
     if not replication:
         return "it goes: no replica is wanted"
@@ -175,7 +175,7 @@ def _to_go(
         for each in replicas.missing or planned
     ]
     if len(planned) < replication:
-        # Not even what it lacks may be here: its member must be full.
+        # Not even a missing replica may be here, so the member must be full.
         more = causes.verdict(item_id, None, member_id)
         tried.append(f"for one more this would be a member {more.value}")
     return (

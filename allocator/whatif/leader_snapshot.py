@@ -1,4 +1,4 @@
-"""What a leader knows at one moment, frozen: what plans and explanations are made of."""
+"""A frozen snapshot of a leader's knowledge, the input of plans and explanations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Basis = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderSnapshot:
-    """A leader's knowledge."""
+    """Everything that a leader knows at one moment."""
 
     snapshot: Snapshot
     """Whole."""
@@ -39,17 +39,17 @@ class LeaderSnapshot:
 
     @property
     def basis(self) -> Basis:
-        """What a plan that is made on this rests on."""
+        """The basis of a plan that is made on this snapshot."""
         return (self.epoch, *self.snapshot.basis)
 
     def state(self) -> AllocState:
-        """Return the snapshot as decisions are made on it."""
+        """Return the snapshot in the form that decisions use."""
         return self.snapshot.state()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """What would be different."""
+    """Hypothetical differences from the current cluster."""
 
     drained: frozenset[MemberId] = frozenset()
     """Members that would wish to leave."""
@@ -62,28 +62,28 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Exiting:
-    """A member's value, if it wished to leave."""
+    """A member's value as if it were exiting."""
 
     limit: int
     cordoned: bool
 
     def item_limit(self) -> int:
-        """Return the limit that it has."""
+        """Return the member's own limit."""
         return self.limit
 
     def is_exiting(self) -> bool:
-        """It does."""
+        """Return True."""
         return True
 
     def is_cordoned(self) -> bool:
-        """Return whether it was before: the wish to leave does not end that."""
+        """Return whether the member is cordoned, which an exit does not end."""
         return self.cordoned
 
 
 def supposed(standing: LeaderSnapshot, hypothesis: Hypothesis) -> tuple[AllocState, Settling]:
-    """Return the state that would be, and what time would make of it.
+    """Return the hypothetical state, and its settled membership.
 
-    Settings that depend on time (`settle_seconds`, `drain_patience_seconds`) are taken as they would act at once.
+    Settings that depend on time (`settle_seconds`, `drain_patience_seconds`) count with their immediate effect.
     """
     snapshot = standing.snapshot
     members = {m: _as_drained(member, hypothesis) for m, member in snapshot.members.items()}
@@ -118,7 +118,7 @@ def supposed(standing: LeaderSnapshot, hypothesis: Hypothesis) -> tuple[AllocSta
 
 
 def as_planned(state: AllocState, plan: Plan) -> Problem:
-    """Return the solver's question as it will be once the plan is carried out: balance comes on top of that."""
+    """Return the placement problem after the plan is carried out, to which balance is then applied."""
     problem = state.problem()
     items: list[ProblemItem] = []
     for item in problem.items:

@@ -1,4 +1,4 @@
-"""What a change would move: made and rehearsed without touching anything, and adopted as it is if that is wanted."""
+"""Preview of a change's moves: planned and simulated without any write, and adopted unchanged on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ID_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLoad:
-    """What a member holds before and after."""
+    """A member's replicas before and after."""
 
     member_id: MemberId
     limit: int
@@ -37,7 +37,7 @@ class MemberLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
-    """A plan for a state that is supposed."""
+    """A plan for a hypothetical state."""
 
     id: str
     """Tells this plan from every other, even one for the same change made later."""
@@ -51,7 +51,7 @@ class PlanPreview:
 
     @property
     def can_be_applied(self) -> bool:
-        """Whether all that it supposes can be brought about: members cannot be conjured up."""
+        """True if the hypothesis can be made true: members cannot be created."""
         return not self.hypothesis.joined
 
 
@@ -61,15 +61,15 @@ def propose(
     *,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> PlanPreview | PlanRefused:
-    """Return what would happen if `hypothesis` came true now; a refusal if the solver's answer breaks a rule.
+    """Return the result if `hypothesis` came true now; a refusal if the solver's placement breaks a rule.
 
     Args:
-        standing: What the leader knows.
-        hypothesis: What would be different.
-        is_wanted: Asked now and then whether to go on.
+        standing: The leader's snapshot.
+        hypothesis: The differences from the current cluster.
+        is_wanted: Called at intervals; False abandons the preview.
 
     Raises:
-        RehearsalAbandonedError: it is not wanted any more.
+        RehearsalAbandonedError: the preview is not wanted any more.
     """
     state, settling = supposed(standing, hypothesis)
     policy = replace(standing.policy, objective=state.objective)
@@ -90,7 +90,7 @@ def propose(
         balanced = standing.solver.solve(problem)
         delayed = tuple(waits_to_settle(plan.desired, balanced, settling.describe()))
         rehearsal = replace(rehearsal, waits=(*rehearsal.waits, *delayed))
-    # The plan answers the state before the rehearsal, so what it cannot provide for is found out there.
+    # The plan answers the state before the dry run, so causes are looked for in that state.
     causes = CauseFinder(state.problem(), plan.desired)
     rehearsal = replace(
         rehearsal,

@@ -28,7 +28,7 @@ from broadsheet.allocator.ops import Compare, Get, KeyValue, LeaseId, Put, prefi
 from broadsheet.allocator.runtime.backoff import Backoff
 
 CONFLICT_POLL_SECONDS_MAX = 1.0
-"""Longest pause between two looks at a key that is held: what a restart waits beyond its predecessor's lease."""
+"""Longest pause between two reads of a held key: the wait of a restart beyond its predecessor's lease."""
 
 _log = structlog.get_logger()
 

@@ -24,13 +24,13 @@ class AllocationConfig:
     """Times of the allocation loop, and an operator's policy."""
 
     recheck_seconds: float = 30.0
-    """Longest pause between two looks of a leader, with up to a tenth of jitter."""
+    """Longest pause between two rounds of a leader, with up to a tenth of jitter."""
     audit_seconds: float = 300.0
-    """Longest time between two looks at everything, changed or not."""
+    """Longest time between two rounds over all items, changed or not."""
     retry_seconds_max: float = 5.0
-    """Longest delay before a round that an error ended is tried again."""
+    """Longest delay before a failed round is retried."""
     replace_failed_after_seconds: float = 60.0
     """How long a standby may stay failed before it is placed elsewhere."""
     decide_seconds_max: float = 600.0
-    """A decision that takes longer is given up and made again. Another member, if there is one, leads long before."""
+    """A decision that takes longer is abandoned and retried. Another member, if there is one, leads long before."""
     policy: AllocationPolicy = field(default_factory=AllocationPolicy)

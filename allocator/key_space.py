@@ -50,9 +50,9 @@ from broadsheet.allocator.state.mirror import Decoder as Decoder
 APPLY_DELAY_SECONDS = 0.03
 """Source: gazette/core, flag `watch-delay`."""
 DECODED_AT_ONCE = 256
-"""Keys of a read that are decoded before others have a turn: some 5 ms."""
+"""Keys that are decoded before other tasks run: about 5 ms."""
 QUEUED_BATCHES_MAX = 1_024
-"""Batches that wait to be applied; a full queue holds the watch's stream up, and so its sender."""
+"""Batches that wait to be applied; a full queue blocks the watch's stream, and so its sender."""
 
 _log = structlog.get_logger()
 _NOT_LOADED = Header(cluster_id=0, member_id=0, revision=0, raft_term=0)

@@ -11,7 +11,7 @@ from typing import NamedTuple, NewType, Protocol
 from broadsheet.allocator.ops import KeyValue
 
 ItemId = NewType("ItemId", str)
-"""What is assigned: for a consumer, the id of a shard."""
+"""The id of an item: for a consumer, of a shard."""
 
 
 class MemberId(NamedTuple):

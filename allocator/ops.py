@@ -147,7 +147,7 @@ class TxnCheckpoint:
     compares: tuple[Compare, ...]
     operations: tuple[Operation, ...]
     subject: str = field(default="", compare=False)
-    """What the checkpoint is about (an item id), for logs and for isolating a culprit."""
+    """The subject of the checkpoint (an item id), for logs and for isolating a culprit."""
 
 
 def prefix_range_end(prefix: bytes) -> bytes:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 SETTLE_SECONDS = 60.0
-"""Longer than a member takes to start or to drain: in a rolling replacement the next step comes before."""
+"""Longer than a member takes to start or to drain, so that in a rolling replacement the next step comes earlier."""
 SETTLE_SECONDS_MAX = 600.0
-"""A rollout of ten members or so; members that come and go for ever must not put balance off for ever."""
+"""The time of a rollout of about ten members; members that come and go for ever must not postpone balance for ever."""
 
 
 class Balance(Enum):
@@ -20,7 +20,7 @@ class Balance(Enum):
     TWO_SIDED = "two-sided"
     """Every member between its fair share rounded down and rounded up, wherever coverage and zones allow."""
     CEILING = "ceiling"
-    """No member above its fair share rounded up, as in the model; one that joins late may stay idle."""
+    """No member above its fair share rounded up, as in Gazette; one that joins late may stay idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class PrimaryPolicy:
     """Conditions for moving a live primary to improve balance. Electing a missing primary is always allowed."""
 
     hand_over_above_spread: int = 0
-    """Hand primaries over when the fullest member has so many more than the emptiest; 0: never."""
+    """Hand over primaries when the fullest member has this many more than the emptiest; 0: never."""
     hand_overs_in_flight_max: int = 1
     hand_over_interval_seconds: float = 10.0
     """Least time between two planned hand-overs."""
@@ -56,11 +56,11 @@ class TransitionPolicy:
     moves_max: int = 0
     """The same for the whole cluster; 0: no limit."""
     settle_seconds: float = SETTLE_SECONDS
-    """Balance waits until membership has not changed for so long and nobody is exiting; 0: it does not wait."""
+    """Balance waits until membership has not changed for this long and no member is exiting; 0: it does not wait."""
     settle_seconds_max: float = SETTLE_SECONDS_MAX
-    """Balance waits no longer than this after the first of several changes; 0: it waits for as long as they go on."""
+    """Balance waits no longer than this after the first of several changes; 0: it waits as long as they continue."""
     drain_patience_seconds: float = 0.0
-    """A drain may wait so long for a member that replaces the leaving one; 0: it starts at once."""
+    """The longest wait of a drain for a member that replaces the leaving one; 0: it starts at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ class LoadPolicy:
     declared_weight: float = 100.0
     """Load of a declared weight of 1, and of an item that is not measured yet: by default a tenth of a CPU."""
     half_life_seconds: float = 120.0
-    """A measurement counts half as much after so long."""
+    """A measurement counts half as much after this time."""
     persist_seconds: float = 600.0
-    """A load is changed only once the measured one has been elsewhere for so long without a break."""
+    """A load changes only after the measured one has differed for this long without a break."""
     bucket_ratio: float = 1.5
     """Loads are rounded to powers of this; above 1. Less drift than a step apart changes nothing."""
 

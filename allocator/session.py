@@ -54,7 +54,7 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.alloc_state import Consistency
 
 RENEWAL_AGE_SECONDS_MAX = 1.0
-"""Age of the lease's last renewal at which a plan is begun: nearly all of the TTL is left for it."""
+"""Oldest renewal of the lease when a plan is begun, so that nearly all of the TTL is left for it."""
 
 _log = structlog.get_logger()
 
@@ -67,7 +67,7 @@ class SessionConfig:
     lease_ttl_seconds: float = 20.0
     """How long the member's keys outlive a crash."""
     announce_timeout_seconds: float = 60.0
-    """How long to wait for a previous holder of the member's key; more than its TTL, if it may have crashed."""
+    """How long to wait for a previous holder of the member's key; more than its TTL if it may have crashed."""
     revoke_predecessors_prefix: str | None = None
     """Shared start of the suffixes of this member's incarnations; earlier ones are known to be dead and are revoked."""
     allocation: AllocationConfig = field(default_factory=AllocationConfig)

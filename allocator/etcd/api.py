@@ -70,7 +70,7 @@ class WatchBatch:
     """Every event of one or more whole revisions, in order; or, without events, a note of progress."""
 
     header: Header
-    """`header.revision` is that of the last event; of a note of progress, a revision until which nothing is missing."""
+    """`header.revision` is that of the last event; in a progress notification, nothing is missing up to it."""
     events: tuple[WatchEvent, ...]
 
 

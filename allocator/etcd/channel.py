@@ -25,7 +25,7 @@ RECEIVE_BYTES_MAX = 512 * 1024 * 1024
 CONNECT_ATTEMPT_MILLISECONDS = 1_000
 """Bound of one attempt to connect, and of the pause between two: an etcd that restarts is found within a second."""
 SUSPICION_SECONDS = 5.0
-"""How long an endpoint that was connected but silent is asked last."""
+"""How long an endpoint that was connected but silent is avoided."""
 _LAST_CHANCE_SHARE = 0.05
 """Part of a call's time kept for one attempt without a connection, whose error says why there is none."""
 

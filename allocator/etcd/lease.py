@@ -28,10 +28,10 @@ from broadsheet.allocator.runtime.clock import Clock
 
 RENEWALS_PER_TTL = 3
 RENEWAL_SECONDS_MAX = 1.0
-"""Longest pause between renewals: what etcd says is left of a lease tells peers when its holder was last alive. To
+"""Longest pause between renewals: a lease's remaining time in etcd tells peers when its holder was last alive. To
 renew one costs etcd no write."""
 LOOK_SECONDS = 0.25
-"""Longest sleep between two looks at the deadline."""
+"""Longest sleep between two checks of the deadline."""
 SAFETY_SHARE = 0.1
 """Part of the TTL before its end at which the lease counts as lost: time to stop, and room for clock drift."""
 RETRY_DELAY_SECONDS_MAX = 1.0

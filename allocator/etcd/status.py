@@ -27,13 +27,13 @@ class EtcdFailure(Enum):
     """The consequence of a failed attempt for the request: whether it may be repeated."""
 
     NOT_SENT = "not sent"
-    """No server saw it: anyone may repeat it."""
+    """No server saw the request, so it may be repeated."""
     NEW_TOKEN_NEEDED = "new token needed"  # noqa: S105 - not a secret
-    """Refused before it was looked at: log in again and repeat it."""
+    """Refused before it was processed: log in again and repeat it."""
     UNKNOWN = "unknown"
-    """A server may have applied it: only what is idempotent may be repeated."""
+    """A server may have applied it: only an idempotent request may be repeated."""
     REFUSED = "refused"
-    """It was answered; repeating it is of no use."""
+    """The request was refused, and would be refused again."""
 
 
 _TRANSIENT = frozenset(

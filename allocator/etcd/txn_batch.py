@@ -45,7 +45,7 @@ BATCH_BYTES_MAX = 1024 * 1024
 """Keys and values in one transaction, below etcd's default of 1.5 MiB with room for the framing."""
 
 Note = Callable[[Sequence[TxnCheckpoint]], Put | None]
-"""Returns what the transaction of some checkpoints writes besides."""
+"""Returns the additional write of a transaction of these checkpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class BatchReport:
     """Subjects of the checkpoints that were applied."""
     culprits: tuple[Culprit, ...]
     fixed_failed: tuple[Compare, ...] = ()
-    """Fixed comparisons that did not hold: leadership is lost, and nothing but `applied` was applied."""
+    """Fixed comparisons that failed: leadership is lost, and only `applied` was applied."""
 
     @property
     def leadership_lost(self) -> bool:

@@ -36,12 +36,12 @@ from broadsheet.allocator.runtime.backoff import Backoff
 
 WATCH_PATH = "/etcdserverpb.Watch/Watch"
 REQUIRE_LEADER: Metadata = (("hasleader", "true"),)
-"""Has a server that is cut off from its cluster end the stream, rather than go silent."""
+"""Makes a server that is cut off from its cluster end the stream, rather than stay silent."""
 RESUME_DELAY_SECONDS_MAX = 1.0
-"""Bound of the pause between two streams: short, because standing still costs more than asking."""
+"""Bound of the pause between two streams: short, because a stale mirror costs more than a request."""
 
 STABLE_SECONDS = 10.0
-"""A stream that lasted this long worked, events or not: its loss is a new one."""
+"""A stream that lasted this long was healthy, with or without events, so its loss resets the delay."""
 
 _log = structlog.get_logger()
 _Call = grpc.aio.StreamStreamCall[rpc_pb2.WatchRequest, rpc_pb2.WatchResponse]

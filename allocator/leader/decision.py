@@ -28,9 +28,9 @@ WAITS_FOR_OTHERS = frozenset(WaitReason) - {
     WaitReason.ZONE,
     WaitReason.DISABLED,
 }
-"""Reasons that may end without any change of the item's own keys."""
+"""Reasons to wait that may end without a change of the item's own keys."""
 CROWDED = frozenset({WaitReason.LIMIT, WaitReason.MOVE_BUDGET})
-"""Reasons that end when replicas of other items catch up, or go."""
+"""Reasons to wait that end when replicas of other items catch up, or go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +39,21 @@ class DecisionBasis:
 
     snapshot: Snapshot
     plan: Plan | None
-    """In force; None for a new leader, and then the snapshot is whole."""
+    """The plan in force; None for a new leader, whose snapshot is whole."""
     stored: StoredPlan | None = None
-    """What a former leader left behind; only for a new leader."""
+    """A former leader's plan; only for a new leader."""
     ordered: Plan | None = None
-    """What an operator ordered: taken in place of a new plan if it answers the demand."""
+    """The plan that an operator ordered: used in place of a new plan if it answers the demand."""
     solver: Solver
     policy: AllocationPolicy
     consistency: Consistency
     keys: Keys
     drains_waiting: frozenset[MemberId] = frozenset()
-    """Exiting members that give up nothing yet."""
+    """Exiting members that keep their replicas for now."""
     hand_overs_allowed: int = 0
     """How many live primaries may be moved; needs a whole snapshot."""
     sees_all_pending: bool = False
-    """Whether a partial snapshot holds every item that is not where it should be."""
+    """Whether a partial snapshot has every misplaced item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +64,15 @@ class Decision:
     plan: Plan
     convergence: Convergence
     open: frozenset[ItemId]
-    """Items of the snapshot to look at again even if they do not change: they have a step, or wait for others."""
+    """Items of the snapshot to examine again even if they do not change: they have a step, or wait for others."""
     waiting: frozenset[ItemId]
     """Items of the snapshot that wait for their own replicas."""
     packed: bytes | None = None
-    """What the next leader should know of the plan, if it is a new one."""
+    """The part of a new plan that the next leader needs."""
     continued: bool = False
     """The plan is one that a former leader stored."""
     refused: PlanRefused | None = None
-    """Why `plan` is still the one before, made for another demand."""
+    """The reason that `plan` is still the previous one, made for another demand."""
 
     @property
     def is_crowded(self) -> bool:

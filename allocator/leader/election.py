@@ -61,7 +61,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A member that supports elections."""
 
     may_lead: bool = True
-    """False once it is about to leave: it is known to keep out of the way."""
+    """False once the member is about to leave: the other members then do not wait for it."""
 
 
 RecordT = TypeVar("RecordT", LeaderRecord, EpochRecord, CandidateRecord)
@@ -92,15 +92,15 @@ class LeadershipConfig:
     beat_seconds: float = 2.0
     """Pause between two beats of a leader."""
     suspect_after_seconds: float = 6.0
-    """A leader whose beat stands still for so long is suspected; some beats, for one may be late."""
+    """A leader without a beat for this long is suspected; several beats, because one may be late."""
     confirm_seconds: float = 4.0
-    """A suspected leader has so long to beat after etcd has answered."""
+    """The time that a suspected leader has to beat after etcd has answered."""
     claim_grace_seconds: float = 1.0
-    """How much longer than the one before each candidate waits."""
+    """The additional wait of each candidate relative to the one before it."""
     turn_seconds_max: float = 10.0
-    """How long one turn of the allocation loop may take without a solve and still count as getting on."""
+    """The longest time of one turn of the allocation loop without a solve that counts as progress."""
     solve_seconds_max: float = 60.0
-    """The same with a solve. Where others wait to lead, a solve that takes longer is one of theirs to try."""
+    """The same with a solve. If a solve takes longer, another member that can lead may try it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class ElectionView:
     own_id: MemberId
     members: Mapping[MemberId, Member]
     candidates: Mapping[MemberId, CandidateRecord]
-    """Those whose key is on the lease of the member's present life."""
+    """Candidates whose key is on the current lease of their member."""
     leader_kv: KeyValue | None
     leader: LeaderRecord | None
     epoch_kv: KeyValue | None
@@ -215,7 +215,7 @@ class ElectionAction(Enum):
     STAND = "stand"
     """Write the candidate key."""
     CONFIRM = "confirm"
-    """Ask etcd whether it answers at all, and remember that with `Election.confirmed`."""
+    """Check that etcd answers, and record that with `Election.confirmed`."""
     CLAIM = "claim"
 
 

@@ -45,7 +45,7 @@ from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 
 RESIGN_SECONDS_MAX = 0.5
-"""A member that leaves does not wait longer for etcd: its lease says the same a little later."""
+"""A leaving member does not wait longer for etcd, because the end of its lease has the same effect a little later."""
 
 _log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class Fence:
     epoch: int
     """Grows with every leadership of the root, over all members and times."""
     compares: tuple[Compare, ...]
-    """What every write of the leader compares."""
+    """The comparisons of every write of the leader."""
 
 
 class Leadership:

@@ -35,7 +35,7 @@ LOOK_SECONDS = 15.0
 _log = structlog.get_logger()
 
 DecodeReport = Callable[[bytes], MemberReport]
-"""Reads a report; raises `ValidationError` for what is none."""
+"""Decodes a report; raises `ValidationError` for an invalid one."""
 
 
 class LoadFeed:

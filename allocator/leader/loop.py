@@ -51,7 +51,7 @@ from broadsheet.allocator.state.alloc_state import Consistency
 from broadsheet.allocator.whatif.leader_snapshot import Basis, LeaderSnapshot
 
 CATCH_UP_SECONDS = 5.0
-"""How long to wait for what others wrote to show before asking again what the newest is."""
+"""How long to wait until other members' writes are visible before reading the newest revision again."""
 
 
 class Rounds:

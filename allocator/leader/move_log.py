@@ -24,9 +24,9 @@ from broadsheet.allocator.policy import LedgerPolicy
 from broadsheet.allocator.runtime.clock import Clock
 
 PRUNE_ENTRIES = 256
-"""Written between two clean-ups: each reads the whole ledger."""
+"""Entries written between two clean-ups, because each reads the whole log."""
 PRUNE_SECONDS = 3600.0
-"""Longest time between two clean-ups: what is too old goes although nothing moves."""
+"""Longest time between two clean-ups, so that old entries are removed even if nothing moves."""
 
 _log = structlog.get_logger()
 

@@ -30,13 +30,13 @@ class MoveKind(Enum):
     """The kind of a replica's move."""
 
     ASSIGN = "assign"
-    """A member got it."""
+    """A member got the replica."""
     PROMOTE = "promote"
     """A standby became primary, because there was none."""
     HAND_OVER = "hand-over"
     """A standby became primary in place of a live one."""
     REMOVE = "remove"
-    """A member lost it."""
+    """A member lost the replica."""
     SHIFT = "shift"
     """A standby changed its slot."""
 
@@ -46,7 +46,7 @@ class Cause:
     """The origin of a move."""
 
     actor: str = ""
-    """Who asked for it, as far as known; empty: nobody, the leader decided by itself."""
+    """The requester, as far as known; empty if the leader decided by itself."""
     plan_id: str = ""
     """The plan that an operator applied; empty: the leader's own."""
 
@@ -59,9 +59,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     member: str
     """`zone#suffix`."""
     slot: int
-    """That it has now; of a removed one, that it had."""
+    """The current slot; of a removed replica, its last one."""
     from_slot: int
-    """That it had before; -1: none."""
+    """The previous slot; -1: none."""
     reason: str
 
 
@@ -71,9 +71,9 @@ class MoveLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     at_milliseconds: int
     """Since the Unix epoch, by the writer's clock."""
     writer: str
-    """The member that wrote it, `zone#suffix`."""
+    """The member that wrote the entry, `zone#suffix`."""
     epoch: int = 0
-    """Of the leadership that did; 0: no leader did."""
+    """The number of the writing leadership; 0: not a leader."""
     actor: str = ""
     plan_id: str = ""
     moves: tuple[Move, ...]

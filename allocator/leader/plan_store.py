@@ -25,7 +25,7 @@ from broadsheet.allocator.leader.stored_plan import StoredPlan, unpack_or_none
 from broadsheet.allocator.ops import Delete, Get, Put, prefix_range_end
 
 CHUNK_BYTES = 1024 * 1024
-"""Below etcd's default limit of a request, 1.5 MiB."""
+"""Size of a chunk, below etcd's default limit of a request, 1.5 MiB."""
 
 _log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
     """The head of a stored plan: it describes the chunks."""
 
     epoch: int
-    """Leadership that stored it."""
+    """The leadership that stored the plan."""
     generation: int
     """Grows with every plan that was stored, over all leaders."""
     chunks: int

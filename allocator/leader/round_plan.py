@@ -46,15 +46,15 @@ class Ending(Enum):
     """The outcome of a round."""
 
     AT_REST = "at-rest"
-    """There was nothing to look at."""
+    """There was nothing to examine."""
     DONE = "done"
-    """Each step was answered; a refused one has a delay of its own."""
+    """Each step was answered; a refused one has a separate delay."""
     PLAN_KEPT = "plan-kept"
     """The new plan was defective, and the steps followed the one before."""
     RIGHT_LOST = "right-lost"
     """Another member leads by now, as far as etcd tells."""
     NO_PLAN = "no-plan"
-    """There was no plan to go by, so nothing was performed."""
+    """There was no plan to follow, so nothing was performed."""
     UNANSWERED = "unanswered"
     """Etcd did not answer: a step may still be on its way."""
 
@@ -75,9 +75,9 @@ class RoundFacts:
 
     now_monotonic_seconds: float
     audited_monotonic_seconds: float
-    """When everything was last looked at."""
+    """The time of the last round over everything."""
     audit_seconds: float
-    """Longest time between two looks at everything."""
+    """Longest time between two rounds over everything."""
     plan_version: int
     """Grows with every change that asks for a new plan."""
     answered_version: int
@@ -100,11 +100,11 @@ class RoundPlan:
 
     scope: Scope
     items: frozenset[ItemId] = frozenset()
-    """The items to look at, where it is not everything; opened again if no decision is made."""
+    """The items to examine, if not everything; opened again if no decision is made."""
     hand_overs: int = 0
     """How many live primaries may be moved."""
     sees_all_pending: bool = False
-    """Whether every item that is not where it should be is looked at."""
+    """Whether every misplaced item is examined."""
     plan_version: int
     """The version that a plan made in this round answers."""
 
@@ -114,7 +114,7 @@ class RoundResult:
     """A leader's memory of a round."""
 
     open_items: frozenset[ItemId]
-    """Items to look at again even if they do not change."""
+    """Items to examine again even if they do not change."""
     waiting_removed: frozenset[ItemId] | None
     """Items that do not wait for their own replicas any more, unless they are in `waiting_added`; None: all."""
     waiting_added: frozenset[ItemId]

@@ -104,23 +104,23 @@ class LeaderState:
     executor: Executor
     pacing: PacingPolicy
     stored: StoredPlan | None
-    """The plan that the leader before stored, until there is a plan."""
+    """The plan that the previous leader stored, until there is a plan."""
     plan: Plan | None = None
     """In force."""
     answered_version: int = -1
-    """The tracker's plan version that `plan` answers."""
+    """The derived state's plan version that `plan` answers."""
     ordered: Plan | None = None
     """The plan that an operator ordered, until a plan is made after it."""
     cause: Cause = field(default_factory=Cause)
-    """On whose behalf `plan` is in force."""
+    """The origin of `plan`."""
     waiting: set[ItemId] = field(default_factory=set)
-    """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
+    """Items that wait for their own replicas: not examined until those change, unless other items wait for them."""
     is_crowded: bool = False
     """Whether something waits for moves that are in flight."""
     is_informed: bool = False
-    """Whether loads, and what time makes of membership, are known: before that, a preview would mislead."""
+    """Whether loads and the settling of membership are known: before that, a preview would mislead."""
     is_unsure: bool = False
-    """Whether something that we sent may still be on its way to etcd: nothing more is decided in this term."""
+    """Whether a request of ours may still be in flight to etcd: then nothing more is decided in this term."""
     audited_monotonic_seconds: float = 0.0
     rests_until_monotonic_seconds: float = 0.0
     _ordered_cause: Cause = field(default_factory=Cause)

@@ -25,7 +25,7 @@ from broadsheet.allocator.transition.replicas import is_settled
 
 _ID_BYTES = 16
 PLAN_BYTES_MAX = 64 << 20
-"""Of an unpacked plan: an item that is to move takes its id and a few bytes."""
+"""Bound of an unpacked plan: an item that will move takes its id and a few bytes."""
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,11 +36,11 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
     members: list[tuple[str, str]]
     """Zone and suffix of every member named below, by position."""
     pending: dict[str, list[int]]
-    """Positions of the members that should hold each item whose replicas are not there yet."""
+    """Positions of the members that should hold each misplaced item."""
     primaries: dict[str, int]
     """Position of the member that should serve each item that is served elsewhere."""
     gap: float = 0.0
-    """How far the plan is above what is proven unavoidable; see `Plan.gap`. Nothing is decided by it."""
+    """The plan's distance from its proven lower bound; see `Plan.gap`. It is informational."""
 
     def desired(self, state: AllocState) -> Desired:
         """Return the whole placement: the snapshot's where nothing is pending."""

@@ -21,7 +21,7 @@ from broadsheet.allocator.placement.columns import Bools, Ints
 from broadsheet.allocator.placement.objective_costs import Scale
 
 COST_BITS = 60
-"""Bits for a cost times the nodes: 63 less what potentials need beyond it; should they need more, stages are cut."""
+"""Bits for a cost times the nodes: 63 minus the further bits of potentials; if they need more, stages are split."""
 
 
 class FlowUnsolvedError(Exception):
@@ -39,7 +39,7 @@ class Arcs:
     units: npt.NDArray[np.int16]
     """(arcs, objectives): what a unit adds to each objective, heaviest first."""
     supply: Ints
-    """(nodes,): what leaves each node, less what comes."""
+    """(nodes,): the outflow of each node minus its inflow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,11 +41,11 @@ class Certificate:
     """The proven properties of a placement."""
 
     optimal: bool
-    """It is proven that no placement is better in the whole lexicographic order."""
+    """Whether it is proven that no placement is better in the whole lexicographic order."""
     moves: int
     """New replicas, failed ones kept counting double."""
     moves_bound: int
-    """Least moves of any placement as good in all that comes before moves, by the dual alone; 0 if there is none."""
+    """The least moves of any placement equal in all heavier objectives, by the dual alone; 0 if there is no bound."""
     rounds: int
     """Times that distances were lowered for it; see `rounds_max`."""
 
@@ -160,7 +160,7 @@ def placed_of(
 
 
 MEMBERS_DENSE_MAX = 3_000
-"""Up to so many members, costs between each two of them fit memory, and items need be looked at but once."""
+"""Up to this many members, the costs between all pairs fit in memory, and items are examined only once."""
 
 
 def potentials_of(residual: Residual) -> Potentials | None:
@@ -266,7 +266,7 @@ def _moves(columns: PlacementColumns, placed: Placed) -> int:
 
 
 VIOLATIONS_REPORTED_MAX = 10
-"""Enough to see what is wrong; a broken solver may break every item."""
+"""Enough to diagnose a defect; a broken solver may break every item."""
 
 
 @dataclass(frozen=True, slots=True)

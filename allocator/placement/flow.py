@@ -43,7 +43,7 @@ from broadsheet.allocator.placement.shares import Totals, load_windows
 from broadsheet.allocator.placement.unit_assignment import deal_order, pair_hub_units
 
 Likeness: TypeAlias = "tuple[int, tuple[MemberId, ...], MemberId | None, tuple[MemberId, ...]]"
-"""What items of a class have in common: attainable replication, current members, primary, avoided."""
+"""The properties that items of a class share: attainable replication, current members, primary, avoided."""
 
 
 class Network:

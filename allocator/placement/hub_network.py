@@ -44,7 +44,7 @@ class Classes:
     avoided: Ints
     """(k, p): 1 where that should not be kept."""
     explicit: Bools
-    """(k,): whether its items have arcs of their own."""
+    """(k,): whether its items have explicit arcs."""
 
     @property
     def size(self) -> Ints:

@@ -29,7 +29,7 @@ WEIGHT_MAX = 2**55
 """Heaviest weight with which 64 bits hold every sum along a path."""
 
 LEFT_OUT_OF_LARGE_CLUSTERS = ("level", "spread", "keep")
-"""What is not weighed, in this order, where some thousand members make weights too heavy."""
+"""Objectives that are dropped, in this order, if thousands of members make weights too heavy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Weights:
     """Cost of one unit of each objective, lightest first, for a cluster that balances before it saves moves."""
 
     level: int
-    """By how full its member is: who is the first to have one more than others."""
+    """Cost by the fullness of the member: it decides which member is the first to have one more than others."""
     spread: int
     """A replica that is not the first of its item in its zone."""
     keep: int
@@ -49,7 +49,7 @@ class Weights:
     drain: int
     """A replica on a member that is drained; see `ProblemMember.drain_cost`."""
     zone: int
-    """A replica that adds nothing towards its item's two zones."""
+    """A replica that does not add to its item's two zones."""
     cover: int
     """Each replica of the item that comes before this one."""
 
@@ -77,7 +77,7 @@ class Scale:
     """The name of its weight."""
     weight: int
     cycle_max: int
-    """The most that a simple cycle changes it by. It passes the sink once, hence one member's outlet in, one out."""
+    """The most that a simple cycle changes it by. It passes the sink once, so it uses the arcs of two members."""
 
 
 def scales_for(

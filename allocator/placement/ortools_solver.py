@@ -34,10 +34,10 @@ from broadsheet.allocator.placement.roles import first_roles
 from broadsheet.allocator.placement.unit_assignment import pair_hub_units
 
 STUCK_ALONE_MAX = 64
-"""Of more items that are stuck, all that are alike get arcs to members: more turns would cost more than the arcs."""
+"""Beyond this many stuck items, whole classes get arcs to members, because more rounds cost more than arcs."""
 
 OPENED_PER_NODE = 64
-"""Items opened for each outer node at first, those with the cheapest ways; four times as many each time."""
+"""Items opened for each outer node at first, those with the cheapest paths; four times as many each time."""
 
 
 def underpriced(residual: Residual, at: Potentials, turn: int) -> Ints:
@@ -87,9 +87,9 @@ class Solution:
 
     desired: Desired
     explicit: frozenset[ItemId]
-    """Items that got arcs to members, since hubs alone would have put them on one twice."""
+    """Items with arcs to members, because hubs alone would have put them twice on one member."""
     solves: int
-    """Times that OR-tools was asked."""
+    """The number of OR-tools solves."""
 
 
 def solution_of(problem: Problem) -> Solution:

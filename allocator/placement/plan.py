@@ -25,12 +25,12 @@ class Plan:
     demand: Demand
     desired: Desired
     primaries: Mapping[ItemId, MemberId] = field(default_factory=dict)
-    """The replica of each item that should be primary: whom to elect, where none is."""
+    """The member that should be primary of each item, to be elected if there is no primary."""
     gap: float = 0.0
     """How far the most utilised member is above what is proven unavoidable, as a share of that; where loads are
     counts, the placement is proven best and this is 0."""
     objective: Objective | None = None
-    """What the placement was made for; None: not known, and then no reason for another."""
+    """The objective of the placement; None if unknown, which is no reason for another plan."""
 
     def answers(self, demand: Demand, objective: Objective) -> bool:
         """Return whether the plan is still valid, so that no new one is needed."""
@@ -43,7 +43,7 @@ class PlanRefused:
 
     violations: tuple[Violation, ...] = ()
     error: Exception | None = None
-    """What the solver raised instead of an answer."""
+    """The error that the solver raised, if it gave no placement."""
 
 
 def plan_for(

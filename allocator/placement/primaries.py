@@ -27,7 +27,7 @@ from broadsheet.allocator.placement.shares import capacity_of
 from broadsheet.allocator.policy import PrimaryPolicy
 
 HAND_OVERS_LISTED_MAX = 32
-"""Hand-overs named at a time: few are carried out at once, and what remains is asked for again."""
+"""Hand-overs returned at a time: few are carried out at once, and the others are computed again."""
 
 Primaries = Mapping[ItemId, MemberId]
 """The replica of each item that should be primary; an item without replicas is absent."""

@@ -18,7 +18,7 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import Objective
 
 ZONES_WANTED = 2
-"""Zones that an item with two or more replicas should span: one may then be lost."""
+"""Zones that an item with two or more replicas should span, so that one may be lost."""
 
 Desired = Mapping[ItemId, tuple[MemberId, ...]]
 """Members that should hold each item, sorted. Which of them is primary is decided when converging."""
@@ -30,11 +30,11 @@ class ProblemMember:
 
     member_id: MemberId
     limit: int
-    """Most replicas it may hold."""
+    """The most replicas that it may hold."""
     exiting: bool
-    """It wants to leave: what it holds may stay, but nothing new comes."""
+    """It wants to leave: its replicas may stay, but it gets no new ones."""
     cordoned: bool = False
-    """An operator keeps new replicas from it: what it holds may stay."""
+    """An operator cordoned it: its replicas may stay, but it gets no new ones."""
     capacity: int = 0
     """Load that it can carry, in units of its own against other members; 0: its limit."""
     drain_cost: int = 0
@@ -61,7 +61,7 @@ class ProblemItem:
     avoided: tuple[MemberId, ...] = ()
     """Those of `current` whose replica has failed for too long: better placed elsewhere."""
     load: int = 1
-    """What one replica weighs on its member, quantised; from 1. All 1: loads are counts."""
+    """The load of one replica on its member, quantised; from 1. If all are 1, loads are counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from broadsheet.allocator.placement.problem import ZONES_WANTED
 FAR = 2**61
 """No path."""
 EXPLICIT_AT_ONCE = 1 << 12
-"""Items with arcs to members that are looked at together: a row of all members each."""
+"""Items with arcs to members that are processed together: each takes a row of all members."""
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from broadsheet.allocator.placement.columns import Bools, Ints, PlacementColumns
 from broadsheet.allocator.placement.problem import ZONES_WANTED
 
 SPARE = 16
-"""Replicas loose on a member beyond a quarter more than it has to give: a choice of what to give."""
+"""Loose replicas on a member beyond 5/4 of those it must give away, so that there is a choice."""
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from math import lcm
 
 _AWAY, _ELSEWHERE, _HOME = 1, 0, -1
-"""What moving a unit changes: it leaves home, is away before and after, comes home."""
+"""The effect of moving a unit: it leaves home, is away before and after, or comes home."""
 _CHEAPEST_FIRST = (_HOME, _ELSEWHERE, _AWAY)
 
 

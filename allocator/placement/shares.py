@@ -34,7 +34,7 @@ from broadsheet.allocator.placement.problem import ZONES_WANTED, Problem, Proble
 from broadsheet.allocator.policy import Balance, Objective
 
 ZONES_ENUMERATED_MAX = 8
-"""Up to so many zones, each set of them is looked at; beyond, the likely ones only (single zones, and the fullest)."""
+"""Up to this many zones, every set of them is examined; beyond, only single zones and the fullest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Window:
     floor: int
     ceiling: int
     share: Fraction
-    """The fair share itself: floor and ceiling are it, rounded, unless loads are within the tolerance."""
+    """The fair share itself: floor and ceiling are its rounded values, unless loads are within the tolerance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class _Vessel:
     member_id: MemberId
     width: int
     height: int
-    """Most replicas it can hold: one of each item, unless those are few; a closed one no more than it does now."""
+    """The most replicas that it can hold: one of each item at most; a closed one no more than now."""
     held: int
     closed: bool
 

@@ -21,11 +21,11 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, groupby, islice
 
 PARTNERS_TRIED_MAX = 5_000
-"""Pairs looked at to swap one bad pair; nearly always the first is good."""
+"""Pairs examined to swap one bad pair; nearly always the first is good."""
 PARTNERS_TRIED_IN_ALL_MAX = 500_000
-"""The same for all bad pairs of a zone: a fraction of a second. What is left then gets arcs of its own, all at once."""
+"""The same for all bad pairs of a zone: a fraction of a second. The remaining items get explicit arcs, all at once."""
 BAD_SHARE_MAX = 1 / 64
-"""More bad pairs than this share of all are not worth swapping one by one."""
+"""Above this share of all pairs, bad ones are not worth swapping one by one."""
 
 
 def deal_order(

@@ -30,24 +30,24 @@ from broadsheet.allocator.placement.shares import Totals, capacity_of, is_weight
 from broadsheet.allocator.policy import Objective
 
 LEVEL_ENOUGH_RATIO = 0.02
-"""A member so little above its level is left alone: loads are rounded more coarsely than that."""
+"""A member this little above its level is left alone, because loads are rounded more coarsely than that."""
 IDLE_RATIO = 0.2
-"""A member so far below the level is given more while any is above it."""
+"""A member this far below the level gets more while any is above it."""
 LOWS_TRIED = 8
-"""Members looked at for a step that makes no replica, where one that does may be taken instead."""
+"""Members examined for a step that creates no replica, if one that does may be taken instead."""
 ROUNDS_MAX = 4
-"""A step may open the way for one that was looked for before; each round looks again at all."""
+"""Rounds over all members, because a step may make an earlier one possible."""
 PAIRS_MAX = 60_000
-"""Pairs of members looked at in all: some seconds at worst."""
+"""Pairs of members examined in all: some seconds at worst."""
 LOADS_NEAR = 3
 """Loads tried on either side of the one that would level a pair."""
 LOADS_TAKEN = 16
-"""Loads tried as what comes back, evenly chosen where there are more."""
+"""Loads tried for the returned replica, evenly chosen if there are more."""
 EXCHANGES_TRIED = 12
 ITEMS_TRIED = 12
 
 _NEW, _STANDBY, _PRIMARY = range(3)
-"""What is put elsewhere first: a replica that is to be made anyway, a standby, the primary."""
+"""The order of moves: first a replica that must be created anyway, then a standby, then the primary."""
 
 
 class WorkingPlacement:

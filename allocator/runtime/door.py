@@ -29,7 +29,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "pyspark": ("spark", "pyspark"),
     "rocksdict": ("rocksdb", "rocksdict"),
 }
-"""Of each top-level module that a bare installation lacks: the extra that brings it, and the packages to name."""
+"""By top-level module that a bare installation lacks: the extra that provides it, and the packages to name."""
 
 
 def lazy_names(

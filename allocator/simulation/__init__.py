@@ -1,4 +1,4 @@
-"""A deterministic simulator of clusters: the real allocator, an etcd in memory, and one seed for all that happens.
+"""A deterministic simulator of clusters: the real allocator, an etcd in memory, and one seed for every event.
 
 `simulate(seed, Scenario(...))` returns a `Report`; `python -m broadsheet.allocator.simulation` runs many seeds.
 docs/simulation.md shows both.

@@ -1,4 +1,4 @@
-"""`python -m broadsheet.allocator.simulation`: run seeds, and show those that fail."""
+"""`python -m broadsheet.allocator.simulation`: run seeds, and show the failed ones."""
 
 from __future__ import annotations
 

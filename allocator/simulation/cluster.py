@@ -1,4 +1,4 @@
-"""A simulated cluster: one etcd, its members, and the hand of the operator."""
+"""A simulated cluster: one etcd, its members, and the operator's actions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,8 @@ from broadsheet.allocator.simulation.world import OPERATOR
 ROOT = "/simulated"
 
 
-# What an application does with the replicas assigned to it: each catches up after a while, or
-# fails.
-
-
 class Replicas:
-    """Reports the state of one member's replicas."""
+    """A simulated application: it reports that one member's replicas catch up after a while, or fail."""
 
     def __init__(
         self,
@@ -53,11 +49,11 @@ class Replicas:
         """Prepare.
 
         Args:
-            etcd: Where to report.
-            key_space: Shows what is assigned.
+            etcd: Where the states are reported.
+            key_space: Shows the assignments.
             member_id: The member.
             catch_up_seconds: Bounds of the time from one state to the next.
-            is_cursed: Tells which replicas fail instead.
+            is_cursed: Tells which replicas fail instead of catching up.
             random: Source of delays.
         """
         self._etcd = etcd
@@ -84,7 +80,7 @@ class Replicas:
                     await self._key_space.wait_for_update(after_revision=seen)
 
     def _pending(self) -> dict[ItemId, Assignment]:
-        """Return replicas that are to say something else, and give each new one its time."""
+        """Return replicas with a new state to report, and choose a delay for each new one."""
         now = asyncio.get_running_loop().time()
         pending = {
             assignment.item_id: assignment
@@ -115,7 +111,7 @@ class Replicas:
 
 
 class Cluster:
-    """Everything there is in one run."""
+    """All parts of one run."""
 
     def __init__(
         self,
@@ -129,11 +125,11 @@ class Cluster:
         """Set up an empty cluster.
 
         Args:
-            seed: Of everything drawn here.
-            scenario: Shapes and bounds.
-            group: Where members run.
-            trace: Where to tell what happens.
-            on_defect: Called with a member that ended as none should.
+            seed: The seed of everything drawn here.
+            scenario: The shapes and bounds.
+            group: The task group of the members.
+            trace: Records the events.
+            on_defect: Called with a member that ended unexpectedly.
         """
         self.seed = seed
         self.scenario = scenario
@@ -158,7 +154,7 @@ class Cluster:
         self.zones = [f"zone-{letter}" for letter in "abcdefgh"[: self.draw(scenario.zones)]]
 
     def draw(self, bounds: tuple[int, int]) -> int:
-        """Draw a number of a range."""
+        """Draw a number from a range."""
         return self.random.randint(*bounds)
 
     def alive(self) -> list[SimulatedMember]:
@@ -170,7 +166,7 @@ class Cluster:
         return [m for m in self.members if m.state in (State.ALIVE, State.STOPPED)]
 
     def join(self, *, successor_of: SimulatedMember | None = None) -> SimulatedMember:
-        """Start a member; one that succeeds a dead one has its lease revoked."""
+        """Start a member; if it succeeds a dead one, that one's lease is revoked."""
         if successor_of is None:
             self._names += 1
             zone, base, number = self.random.choice(self.zones), f"m{self._names:02}-", 1
@@ -211,14 +207,14 @@ class Cluster:
         self._write(Put(self.keys.item(item_id), value))
 
     def new_item(self) -> ItemId:
-        """Write an item that never was there before."""
+        """Write an item with a new id."""
         self._items += 1
         item_id = ItemId(f"item-{self._items:02}")
         self.put_item(item_id, self.draw(self.scenario.replication))
         return item_id
 
     def put_orphan(self, item_id: ItemId) -> MemberId:
-        """Write a replica of a member that is not there, at a slot that is free."""
+        """Write a replica of a missing member, at a free slot."""
         self._names += 1
         member_id = MemberId(self.random.choice(self.zones), f"ghost-{self._names}")
         prefix = self.keys.assignments_of(item_id)
@@ -232,12 +228,12 @@ class Cluster:
         self._write(Delete(self.keys.item(item_id)))
 
     def item_ids(self) -> list[ItemId]:
-        """Return the items there are."""
+        """Return the existing items."""
         prefix = self.keys.items_prefix
         return [ItemId(kv.key[len(prefix) :].decode()) for kv in self._kvs(prefix)]
 
     def lease_of(self, member: SimulatedMember) -> LeaseId | None:
-        """Return the lease of a member's key, if that is there."""
+        """Return the lease of a member's key, if the key exists."""
         kv = self.etcd.store.kvs.get(self.keys.member(member.member_id))
         return LeaseId(kv.lease) if kv is not None else None
 
@@ -248,7 +244,7 @@ class Cluster:
             self.etcd.revoke(lease)
 
     def shut_down(self) -> None:
-        """End the run: every process goes on, reaches nothing, and is cancelled."""
+        """End the run: every process continues, cannot reach anything, and is cancelled."""
         self.etcd.observers.clear()
         self.etcd.close()
         for member in self.members:

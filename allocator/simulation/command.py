@@ -1,4 +1,4 @@
-"""The command line that simulators share: which seeds, how far it is, and those that fail."""
+"""The command line that simulators share: the seeds to run, the progress, and the failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from broadsheet.allocator.simulation.many import Family, RunResult, run_seed, run_seeds
 
 PLAIN_LINE_SECONDS = 5.0
-"""Between two lines of progress where there is no terminal."""
+"""Time between two lines of progress without a terminal."""
 FAILURES_SHOWN_MAX = 5
 
 
@@ -21,8 +21,8 @@ def simulator_command(about: str, family_of: Callable[[int | None], Family]) -> 
     """Return the command that runs a simulator's seeds, and exits with 1 if any of them fails.
 
     Args:
-        about: What the help says of it.
-        family_of: Returns what runs, given the number of faults of each run, or None to have it drawn.
+        about: The description in the help.
+        family_of: Returns the family of runs, given the number of faults of each run, or None to draw it.
     """
 
     @click.command(
@@ -59,7 +59,7 @@ def simulator_command(about: str, family_of: Callable[[int | None], Family]) -> 
 
 
 def _seed_range(_: click.Context, __: click.Parameter, value: str) -> range:
-    """Return the seeds of `first:end`, without the end."""
+    """Return the seeds of `first:end`, excluding the end."""
     first, separator, end = value.partition(":")
     if not (separator and first.isdigit() and end.isdigit() and int(first) < int(end)):
         raise click.BadParameter(f"expected two numbers such as 0:2000, got {value!r}")
@@ -78,7 +78,7 @@ def _show_many(seeds: range, family: Family, *, jobs: int) -> bool:
 
 
 def _failures(outcomes: Iterator[RunResult], total: int) -> Iterator[RunResult]:
-    """Yield the outcomes that are failures, and show how far it is."""
+    """Yield the failed outcomes, and show the progress."""
     show = _bar if Console().is_terminal else _lines
     return (outcome for outcome in show(outcomes, total) if not outcome.ok)
 

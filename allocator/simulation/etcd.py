@@ -1,10 +1,10 @@
-"""An etcd in memory: the port `broadsheet.allocator.etcd.api.Etcd` over a store, with leases on the running loop's
-time.
+"""An etcd in memory: implements `broadsheet.allocator.etcd.api.Etcd` over a store, with leases.
 
-On a `VirtualLoop` the time of leases is virtual. It passes the same contract suite as a real server.
+Leases use the running loop's time, which is virtual on a `VirtualLoop`. It passes the same contract suite as a real
+server.
 
-What it does not do: it has no members of its own, loses nothing, and answers at once; faults are put in front of it by
-`broadsheet.allocator.simulation.network`.
+It has no cluster members, loses nothing, and answers at once; `broadsheet.allocator.simulation.network` adds faults in
+front of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broadsheet.allocator.simulation.store import SimulatedStore, StoreCommit, k
 
 CLUSTER_ID = 0x51
 PROGRESS_SECONDS = 600.0
-"""Etcd's default interval of progress notes."""
+"""Etcd's default interval of progress notifications."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class FakeEtcd:
         """Start empty, at revision 1.
 
         Args:
-            progress_seconds: Interval of progress notes to idle watches.
-            expiry_lag: How much later than due a lease ends, seconds: etcd looks twice a second.
+            progress_seconds: Interval of progress notifications to idle watches.
+            expiry_lag: Delay of a lease's end after its due time, seconds, because etcd checks twice a second.
         """
         self.store = SimulatedStore()
         self.observers: list[Callable[[StoreCommit], None]] = []
@@ -64,7 +64,7 @@ class FakeEtcd:
         self._changed = asyncio.Event()
 
     def header(self, revision: int = 0) -> Header:
-        """Return a header, of the newest revision unless told."""
+        """Return a header, of the newest revision unless one is given."""
         return Header(
             cluster_id=CLUSTER_ID,
             member_id=1,
@@ -80,7 +80,7 @@ class FakeEtcd:
         return self.read(key, range_end, revision=revision)
 
     async def newest_revision(self, prefix: bytes) -> int:
-        """Return the revision of the latest write among keys with `prefix` that are there; 0 if there are none."""
+        """Return the newest revision among the existing keys with `prefix`; 0 if there are none."""
         await asyncio.sleep(0)
         return self.newest(prefix)
 
@@ -110,7 +110,7 @@ class FakeEtcd:
         return self.keep_alive(lease)
 
     async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
-        """Return how much is left of a lease."""
+        """Return how much time a lease has left."""
         await asyncio.sleep(0)
         return self.life(lease)
 
@@ -128,7 +128,7 @@ class FakeEtcd:
             if batch is not None:
                 yield batch
             elif not await self._changes_in_time():
-                # No later than what was looked at: a change may come together with the time-out.
+                # No later than the revision that was read, because a change may come together with the time-out.
                 seen = min(next_revision - 1, self.store.revision)
                 yield WatchBatch(header=self.header(seen), events=())
 
@@ -138,7 +138,7 @@ class FakeEtcd:
         return RangeResult(header=self.header(revision), kvs=kvs)
 
     def newest(self, prefix: bytes) -> int:
-        """Return the revision of the latest write below a prefix now."""
+        """Return the newest revision below a prefix now."""
         kvs = self.store.range(prefix, prefix_range_end(prefix), 0)
         return max((kv.mod_revision for kv in kvs), default=0)
 
@@ -154,9 +154,9 @@ class FakeEtcd:
         """Perform a transaction now.
 
         Args:
-            compares: What must hold.
-            success: What to do then.
-            failure: What to do otherwise.
+            compares: The comparisons.
+            success: Operations if all comparisons hold.
+            failure: Operations otherwise.
             author: Named in the commit.
             note: For observers; it goes into the commit.
         """
@@ -194,7 +194,7 @@ class FakeEtcd:
         return known.ttl_seconds
 
     def life(self, lease: LeaseId) -> LeaseLife | None:
-        """Return how much is left of a lease now; None if there is none."""
+        """Return how much time a lease has left now; None if there is none."""
         known = self._leases.get(lease)
         if known is None:
             return None
@@ -202,11 +202,11 @@ class FakeEtcd:
         return LeaseLife(granted_seconds=known.ttl_seconds, left_seconds=int(left))
 
     def compact(self, revision: int) -> None:
-        """Forget what was before a revision."""
+        """Discard the history before a revision."""
         self.store.compact(revision)
 
     def close(self) -> None:
-        """Let no lease end any more."""
+        """Stop the expiry of leases."""
         for lease in self._leases.values():
             lease.timer.cancel()
 
@@ -215,7 +215,7 @@ class FakeEtcd:
             ttl_seconds + self._expiry_lag(),
             self.revoke,
             lease,
-            # Etcd's own timer: it must not stop with the process that renewed the lease.
+            # This timer is etcd's own: it must not stop with the process that renewed the lease.
             context=Context(),
         )
 
@@ -231,7 +231,7 @@ class FakeEtcd:
         return WatchBatch(header=self.header(mod_revision_of(events[-1])), events=events)
 
     async def _changes_in_time(self) -> bool:
-        """Wait for a change; False if a note of progress is due first."""
+        """Wait for a change; False if a progress notification is due first."""
         try:
             async with asyncio.timeout(self._progress_seconds):
                 await self._changed.wait()

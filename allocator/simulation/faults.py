@@ -1,4 +1,4 @@
-"""What happens to a simulated cluster, one thing at a time, drawn from its seed."""
+"""Events of a simulated cluster, one at a time, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HISTORY_KEPT_MAX = 15
 
 
 class Faults:
-    """Draws what happens next, does it, and undoes all that can be undone."""
+    """Draws the next event, causes it, and undoes every event that can be undone."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -52,7 +52,7 @@ class Faults:
         }
 
     def next(self) -> None:
-        """Do the next thing. What is not possible just now leaves everything as it is."""
+        """Cause the next event. If it is not possible at the moment, nothing changes."""
         faults = self._cluster.scenario.faults
         fault = self._random.choices(list(faults), list(faults.values()))[0]
         what = self._actions[fault]()
@@ -60,7 +60,7 @@ class Faults:
             self._cluster.trace.add(f"{fault.value}: {what}")
 
     def end(self) -> None:
-        """Undo what passes: from now on nothing happens but what members do."""
+        """Undo transient faults: from now on only members act."""
         cluster = self._cluster
         cluster.cursed.clear()
         for member in cluster.members:
@@ -70,7 +70,7 @@ class Faults:
         cluster.trace.add("quiet")
 
     def _over(self, member: SimulatedMember) -> None:
-        """End a member's hanging, or leave it so for good: others must see to it that nothing depends on it."""
+        """End a member's hang, or make it permanent: the other members must not depend on it."""
         others = [m for m in self._cluster.alive() if not m.process.stuck_in_work]
         if member.process.stuck_in_work and others and self._random.random() < 0.5:
             self._hanging.add(member)
@@ -84,7 +84,7 @@ class Faults:
         return self._random.choice(alive) if len(alive) > spare else None
 
     def _spell(self, undo: Callable[[], None]) -> float:
-        """Let something pass after a while."""
+        """Undo something after a while."""
         seconds = self._random.uniform(*self._cluster.scenario.spell_seconds)
         asyncio.get_running_loop().call_later(seconds, undo)
         return seconds
@@ -211,7 +211,7 @@ class Faults:
         member.link.cut_off(refuses=self._random.random() < 0.5)
         if self._random.random() < 0.5:
             return self._spell(member.link.mend)
-        # What it missed is forgotten when it comes back.
+        # The history that it missed is compacted when it comes back.
         return self._spell(lambda: self._forget_and_mend(member))
 
     def _forget_and_mend(self, member: SimulatedMember) -> None:

@@ -1,17 +1,17 @@
-"""What must hold whatever happens: checked of every revision, and of the cluster at rest.
+"""Invariants of every run: checked at every revision, and when the cluster is at rest.
 
-    I0  a member ends only for reasons that are foreseen, and does end when it is told to; it goes by what it decides
+    I0  a member ends only for expected reasons, and does end when it is told to; it follows its own decisions
     I1  an item has at most one primary; no member twice by a leader's doing, nor a slot twice in one step or at rest;
-        a primary is not taken away without another in the same step, and one that serves hands over and stays
+        a primary is not removed without another in the same step, and one that serves hands over and stays
     I2  nothing is added to a member at its effective limit; one replica more, one at a time, to break a cycle
     I3  a leader's write leaves no fewer consistent replicas than an item wants (or had), nor fewer zones than it had
         and its plan has
     I4  at rest, items have as many replicas and span as many zones as the members' limits allow
     I5  the cluster comes to rest in a bounded time after the last fault
-    I6  a state at rest is a fixed point: no write, and a plan made afresh moves nothing
+    I6  a state at rest is a fixed point: no write, and a new plan moves nothing
     I9  only the leader in force allocates, and only what it decided in its present term
 
-I7 and I8 (one writer per fence token, checkpoints that never go back) are claims of an application: its own
+I7 and I8 (one writer per fence token, checkpoints that never go back) are invariants of an application, whose
 `Invariant`s go into `Scenario.invariants`.
 """
 
@@ -51,27 +51,27 @@ class InvariantViolation:
 
 
 class Invariant(Protocol):
-    """A claim about every run."""
+    """A property of every run."""
 
     def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
-        """Judge a revision.
+        """Check a revision.
 
         Args:
             world: The cluster after it.
-            change: What it changed.
+            change: The changes of the revision.
         """
         ...
 
     def at_rest(self, world: World) -> Iterable[InvariantViolation]:
-        """Judge the cluster once it has come to rest."""
+        """Check the cluster once it is at rest."""
         ...
 
 
 class Primaries:
-    """I1."""
+    """Invariant I1."""
 
     def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
-        """Judge each item that was touched."""
+        """Check each item that changed."""
         revision = change.commit.revision
         for item_id, after in change.after.items():
             before = change.before[item_id]
@@ -98,7 +98,7 @@ class Primaries:
                 yield InvariantViolation("I1", f"{item_id} has a member twice", revision)
 
     def at_rest(self, world: World) -> Iterable[InvariantViolation]:
-        """Every item with replicas has a primary, and slots without gaps; nothing is left of members that are gone."""
+        """Check that every item with replicas has a primary, slots without gaps, and no replica of a missing member."""
         for item_id, replicas in sorted(world.replicas.items()):
             live = _live(world, replicas)
             slots = sorted(replica.slot for replica in replicas.values())
@@ -112,13 +112,13 @@ class Primaries:
 
 @dataclass
 class LimitInvariant:
-    """I2."""
+    """Invariant I2."""
 
     overcommitted: set[MemberId] = field(default_factory=set)
-    """Members that a step of ours took above their limits."""
+    """Members that a leader's step took above their limits."""
 
     def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
-        """Judge each addition."""
+        """Check each addition."""
         if not change.is_allocation:
             return
         loads = world.loads()
@@ -147,7 +147,7 @@ class LimitInvariant:
                 )
 
     def at_rest(self, world: World) -> Iterable[InvariantViolation]:
-        """No overcommitment of ours is left."""
+        """Check that no overcommitment by a leader remains."""
         loads = world.loads()
         for member_id in sorted(self.overcommitted & world.members.keys()):
             if loads[member_id] > _limit(world, member_id):
@@ -155,10 +155,10 @@ class LimitInvariant:
 
 
 class Safety:
-    """I3."""
+    """Invariant I3."""
 
     def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
-        """Judge each item that a leader touched."""
+        """Check each item that a leader changed."""
         if not change.is_allocation:
             return
         for item_id, after in change.after.items():
@@ -168,7 +168,7 @@ class Safety:
             yield from self._judge(world, change, item_id, item.replication, after.values())
 
     def at_rest(self, world: World) -> Iterable[InvariantViolation]:
-        """Nothing beyond what I4 says."""
+        """Check nothing beyond I4."""
         return ()
 
     def _judge(
@@ -194,10 +194,10 @@ class Safety:
 
 
 class LeadershipInvariant:
-    """I9."""
+    """Invariant I9."""
 
     def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
-        """Judge who wrote, and under which leadership it was decided."""
+        """Check the writer, and the leadership that decided the write."""
         if not change.is_allocation:
             return
         author, revision = change.commit.author, change.commit.revision
@@ -214,13 +214,13 @@ class LeadershipInvariant:
             yield InvariantViolation("I9", problem, revision)
 
     def at_rest(self, world: World) -> Iterable[InvariantViolation]:
-        """Somebody leads."""
+        """Check that there is a leader."""
         if world.epoch is None or world.epoch.member not in map(str, world.members):
             yield InvariantViolation("I9", f"no member leads: {world.epoch}")
 
 
 def invariants() -> list[Invariant]:
-    """Return those that are checked of every revision, afresh."""
+    """Return new instances of the invariants for every revision."""
     return [Primaries(), LimitInvariant(), Safety(), LeadershipInvariant()]
 
 
@@ -229,7 +229,7 @@ def _primaries(replicas: Replicas) -> int:
 
 
 def _served(world: World, replicas: Replicas) -> set[MemberId]:
-    """Return the members that are there and serve the item."""
+    """Return the existing members that serve the item."""
     return {
         replica.member_id
         for replica in _live(world, replicas)
@@ -238,7 +238,7 @@ def _served(world: World, replicas: Replicas) -> set[MemberId]:
 
 
 def _live(world: World, replicas: Replicas) -> list[SimulatedReplica]:
-    """Return the replicas whose members are there."""
+    """Return the replicas whose members exist."""
     return [replica for replica in replicas.values() if replica.member_id in world.members]
 
 
@@ -247,7 +247,7 @@ def _repeated(values: list[int] | list[MemberId]) -> int:
 
 
 def _consistent(world: World, replicas: Iterable[SimulatedReplica]) -> set[MemberId]:
-    """Return members whose replica could take over. A second one on the same member is worth nothing."""
+    """Return members whose replica could take over. A second one on the same member does not count."""
     lowest: dict[MemberId, SimulatedReplica] = {}
     for replica in sorted(replicas, key=lambda replica: replica.slot):
         lowest.setdefault(replica.member_id, replica)
@@ -267,21 +267,19 @@ def _limit(world: World, member_id: MemberId) -> int:
     return world.members[member_id].limit
 
 
-# What must hold of a cluster at rest: I4 and I6, and that nobody waits for anything any more.
-
 ZONES_WANTED = 2
-"""Our own, for a mistake in the allocator's must show."""
+"""A separate constant, because a mistake in the allocator's must be found."""
 
 
 def check_rest(
     world: World, solver: Solver, policy: AllocationPolicy
 ) -> Iterable[InvariantViolation]:
-    """Judge a cluster that has not changed for long.
+    """Check I4 and I6 of a cluster that has not changed for long, and that no change waits.
 
     Args:
         world: The cluster.
-        solver: The members' own; what their limits allow is said by the built-in one.
-        policy: The members' own.
+        solver: The members' solver; the built-in one determines what their limits allow.
+        policy: The members' policy.
     """
     problem = world.state().problem()
     placed = _placement(world)
@@ -292,16 +290,16 @@ def check_rest(
         yield from _coverage_violations(problem, placed, best)
         yield from _zone_violations(problem, placed)
         if not (policy.transition.settle_seconds and any(m.exiting for m in problem.members)):
-            # Otherwise balance waits for who leaves.
+            # Otherwise balance waits for the leaving members.
             yield from _refused_placement(problem, placed)
             yield from _fixed_point_violations(placed, solver.solve(problem))
 
 
 def _is_complete(problem: Problem, best: Desired) -> bool:
-    """Tell whether there is room for every replica.
+    """Return whether there is room for every replica.
 
-    Where there is not, what is best cannot always be reached: that an item gives a replica up so that another gets its
-    first one is ruled out by I3.
+    Without enough room, the optimum cannot always be reached, because I3 forbids that an item gives up a replica so
+    that another item gets its first one.
     """
     usable_members = len(usable(problem.members))
     return all(
@@ -319,7 +317,7 @@ def _placement(world: World) -> Mapping[ItemId, tuple[MemberId, ...]]:
 def _coverage_violations(
     problem: Problem, placed: Desired, best: Desired
 ) -> Iterable[InvariantViolation]:
-    """Compare what is there with what could be: per level of replication, and in items within one zone."""
+    """Compare the current coverage with the possible one: per level of replication, and in items within one zone."""
     deepest = max((item.replication for item in problem.items), default=0)
     for level in range(1, deepest + 1):
         is_there = sum(len(members) >= level for members in placed.values())
@@ -334,14 +332,14 @@ def _coverage_violations(
 
 
 def _refused_placement(problem: Problem, placed: Desired) -> Iterable[InvariantViolation]:
-    """Use the independent verifier: it knows nothing of solvers."""
+    """Use the independent verifier, which does not depend on solvers."""
     for found in verify(problem, placed):
-        # What stays on an exiting member for want of another place is current, and so no violation.
+        # A replica that stays on an exiting member because it has no other place is current, and so not a violation.
         yield InvariantViolation("I4", str(found))
 
 
 def _zone_violations(problem: Problem, placed: Desired) -> Iterable[InvariantViolation]:
-    """Look for items in one zone for which a member elsewhere has room: the simplest of improvements."""
+    """Find items in one zone for which a member elsewhere has room: the simplest improvement."""
     loads = Counter(m for members in placed.values() for m in members)
     roomy = [
         member.member_id

@@ -1,4 +1,4 @@
-"""Many runs, over several processes, told as they end."""
+"""Many runs over several processes, with each outcome reported as its run ends."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from broadsheet.allocator.simulation.run import simulate
 from broadsheet.allocator.simulation.scenario import Scenario
 
 SEED_SECONDS_MAX = 120
-"""Real time that one run may take: it takes a fraction of a second, or for ever."""
+"""Real time that one run may take: a good run takes a fraction of a second."""
 CHUNK_SEEDS = 10
 """Seeds given to a process at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What became of one seed."""
+    """The outcome of one seed."""
 
     seed: int
     text: str
@@ -33,41 +33,41 @@ class RunResult:
 
 
 class StuckError(Exception):
-    """A run does not end: something goes round in circles without waiting for anything."""
+    """A run does not end, because it loops without waiting for anything."""
 
 
 class Judged(Protocol):
-    """What a run ends with; its text is for people."""
+    """The outcome of a run; its text is for people."""
 
     @property
     def ok(self) -> bool:
-        """Whether every promise held."""
+        """True if every invariant held."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Runs that differ by their seed alone."""
+    """Runs that differ only in their seed."""
 
     run: Callable[..., Judged]
     """Called with a seed, and with the keyword `sink`; with more than one job it must be picklable."""
     module: str
-    """What `python -m` runs to show one of them again."""
+    """The module that `python -m` runs to repeat one of them."""
     arguments: tuple[str, ...] = ()
-    """What that is given beside the seed."""
+    """Its arguments besides the seed."""
 
     def replay(self, seed: int) -> str:
-        """Return the command that shows a seed's run again."""
+        """Return the command that repeats a seed's run with its trace."""
         command = " ".join(("python -m", self.module, *self.arguments))
         return f"replay: {command} --seed {seed} --trace"
 
 
 def clusters(scenario: Scenario | None = None, *, arguments: tuple[str, ...] = ()) -> Family:
-    """Return the runs of this simulator.
+    """Return the family of simulated clusters.
 
     Args:
-        scenario: What they are drawn from; with more than one job it must be picklable.
-        arguments: What makes the command line draw from the same.
+        scenario: The scenario to draw them from; with more than one job it must be picklable.
+        arguments: Command-line arguments that select the same scenario.
     """
     return Family(
         partial(simulate, scenario=scenario), "broadsheet.allocator.simulation", arguments
@@ -92,8 +92,8 @@ def run_seeds(seeds: Iterable[int], family: Family, *, jobs: int = 1) -> Iterato
     """Run many seeds, and yield each outcome as it comes.
 
     Args:
-        seeds: Which.
-        family: What runs.
+        seeds: The seeds to run.
+        family: The family of runs.
         jobs: Processes to use.
     """
     todo = list(seeds)

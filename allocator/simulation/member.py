@@ -1,4 +1,4 @@
-"""A simulated member: the real session, key space and allocation loop, in a process that may stand still or die."""
+"""A simulated member: the real session, key space and allocation loop, in a process that may stop or die."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ EXPECTED_ENDS = (
     LeaseLostError,
     MemberKeyLostError,
 )
-"""What a member may end with; anything else is a defect."""
+"""Errors that a member may end with; any other one is a defect."""
 
 
 class Workload(Protocol):
-    """What a member does beside being a member."""
+    """A member's application."""
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Run for ever."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A question that a member's solver was asked, and its answer."""
+    """A problem that a member's solver got, and its solution."""
 
     problem: Problem
     desired: Desired
@@ -59,7 +59,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a member knew when it sent a transaction."""
+    """A member's knowledge when it sent a transaction."""
 
     planned: Planned | None
     """Its newest plan."""
@@ -68,7 +68,7 @@ class Note:
 
 
 class RecordingSolver:
-    """Remembers what a member planned, for those who judge its writes."""
+    """Records a member's plans for the invariants that check its writes."""
 
     def __init__(self, solver: Solver) -> None:
         self._solver = solver
@@ -76,20 +76,20 @@ class RecordingSolver:
         """The newest plan."""
 
     def solve(self, problem: Problem) -> Desired:
-        """Ask the solver."""
+        """Call the solver."""
         desired = self._solver.solve(problem)
         self.planned = Planned(problem, desired)
         return desired
 
 
 class State(Enum):
-    """Where a member is in its life."""
+    """State of a member's process."""
 
     ALIVE = "alive"
     STOPPED = "stopped"
-    """It stands still, and may go on."""
+    """Stopped; it may continue."""
     DEAD = "dead"
-    """Killed: it stands still for ever."""
+    """Killed: it never continues."""
     ENDED = "ended"
     """Its program ended."""
 
@@ -108,15 +108,15 @@ class SimulatedMember:
     workload: Workload
     killed: bool = False
     end: Exception | None = None
-    """What its program ended with."""
+    """The error that its program ended with."""
     defect: Exception | None = None
-    """The same, if it should never have happened."""
+    """The same, if it is unexpected."""
     ended: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def state(self) -> State:
-        """Where it is in its life."""
+        """The state of the process."""
         if self.ended:
             return State.ENDED
         if self.killed:
@@ -125,7 +125,7 @@ class SimulatedMember:
 
     @property
     def decisions_refused(self) -> int:
-        """How often the member did not go by what it had decided: its plan broke a rule, or something was raised."""
+        """How often the member discarded a decision: its plan broke a rule, or an error was raised."""
         registry = self.session.metrics.registry
         return int(registry.get_sample_value("gazette_allocator_plan_invalid_total") or 0)
 
@@ -135,12 +135,12 @@ class SimulatedMember:
         self._changed.set()
 
     def kill(self) -> None:
-        """Stop the process for ever, as SIGKILL does: what it holds in etcd stays."""
+        """Stop the process for ever, as SIGKILL does: its keys stay in etcd."""
         self.killed = True
         self.process.stop()
 
     async def live(self) -> None:
-        """Run the member until its program ends, and note why."""
+        """Run the member until its program ends, and record why."""
         try:
             await self.session.start(self.value.encoded())
             async with TaskGroup() as group:
@@ -171,7 +171,7 @@ class SimulatedMember:
 
 
 class WorkloadFactory(Protocol):
-    """Makes what a member does; the seam for simulating an application on top."""
+    """Makes a member's workload; the seam for simulating an application on top."""
 
     def __call__(
         self, etcd: FaultyEtcd, key_space: KeySpace, member_id: MemberId, random: Random
@@ -180,9 +180,9 @@ class WorkloadFactory(Protocol):
 
         Args:
             etcd: The member's way to etcd.
-            key_space: What the member sees.
+            key_space: The member's mirror.
             member_id: The member.
-            random: Its own source of chance.
+            random: The member's source of randomness.
         """
         ...
 
@@ -199,7 +199,7 @@ def make_member(
     latency_seconds: tuple[float, float],
     workload: WorkloadFactory,
 ) -> SimulatedMember:
-    """Put a member together; it does not run yet."""
+    """Assemble a member; it does not run yet."""
     member_id = config.member_id
     link = Link(random, latency_seconds)
     recording = RecordingSolver(solver)

@@ -1,10 +1,10 @@
-"""One member's way to etcd, with everything that can go wrong on it.
+"""One member's connection to etcd, with every fault that it can have.
 
     member ──request──► (delay, or lost) ──► etcd applies it ──answer──► (delay, or lost) ──► member
        └── gives up after `request_timeout_seconds`; what was sent may still be applied, much later
 
-Every fault of a request is a matter of when its two messages arrive, if ever. Messages travel outside the member's
-process: one that stands still has already sent what it sent.
+Every fault of a request is a delay or loss of one of its two messages. Messages travel outside the member's process: a
+stopped process has already sent its earlier messages.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ REQUEST_TIMEOUT_SECONDS = 5.0
 LATE_SECONDS_MAX = 12.0
 """Longest delay of a late message: well past the sender's patience, and past a lease's end."""
 RESUME_SECONDS = 0.05
-"""Pause before a broken watch is opened anew."""
+"""Pause before a broken watch is opened again."""
 
 
 @dataclass(slots=True)
 class Link:
-    """What is wrong at the moment; nothing, to begin with."""
+    """The current faults of a connection; none at first."""
 
     random: Random
     latency_seconds: tuple[float, float] = (0.0005, 0.01)
-    """Of each message, drawn anew: so messages overtake each other."""
+    """Drawn for each message, so messages overtake each other."""
     skew_seconds: float = 0.0
-    """Each watch lags behind by up to so much, for itself: the servers that watches are at do so."""
+    """Each watch lags by up to this much, independently, as different servers do."""
     loss: float = 0.0
     """Share of messages that never arrive."""
     late: float = 0.0
@@ -54,13 +54,13 @@ class Link:
     _mended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def cut_off(self, *, refuses: bool) -> None:
-        """Let nothing through from now on."""
+        """Block all messages from now on."""
         self.cut = True
         self.refuses = refuses
         self._mended.clear()
 
     def mend(self) -> None:
-        """Let everything through again, streams anew."""
+        """Let all messages through again, with new streams."""
         if self.cut:
             self.breaks += 1
         self.cut = False
@@ -88,7 +88,7 @@ class Link:
 
 
 class FaultyEtcd:
-    """The port of one member: a `FakeEtcd` behind a `Link`."""
+    """The etcd port of one member: a `FakeEtcd` behind a `Link`."""
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class FaultyEtcd:
         author: str,
         note: Callable[[], object] = lambda: None,
     ) -> None:
-        """Connect.
+        """Connect the member.
 
         Args:
-            etcd: What answers.
-            link: What is in between.
+            etcd: The etcd that answers.
+            link: The faults in between.
             author: The member, as named in commits.
-            note: Taken when a transaction is sent; it goes into the commit.
+            note: Called when a transaction is sent; its result goes into the commit.
         """
         self._etcd = etcd
         self._link = link
@@ -118,7 +118,7 @@ class FaultyEtcd:
         return await self._ask(lambda: self._etcd.read(key, range_end, revision=revision))
 
     async def newest_revision(self, prefix: bytes) -> int:
-        """Return the revision of the latest write among keys with `prefix` that are there."""
+        """Return the newest revision among the existing keys with `prefix`."""
         return await self._ask(lambda: self._etcd.newest(prefix))
 
     async def txn(
@@ -146,7 +146,7 @@ class FaultyEtcd:
         return await self._ask(lambda: self._etcd.keep_alive(lease))
 
     async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
-        """Return how much is left of a lease."""
+        """Return how much time a lease has left."""
         return await self._ask(lambda: self._etcd.life(lease))
 
     async def watch(
@@ -163,7 +163,7 @@ class FaultyEtcd:
                 async for batch in batches:
                     await self._arrival(lag_seconds)
                     if self._link.breaks != breaks:
-                        # It went down with its stream: the next one starts before it.
+                        # The batch was lost with its stream: the next stream starts before it.
                         break
                     next_revision = batch.header.revision + 1
                     yield batch
@@ -175,7 +175,7 @@ class FaultyEtcd:
         await self._link.wait_mended()
 
     async def _ask(self, action: Callable[[], T]) -> T:
-        """Have etcd do something, and return or raise what it says."""
+        """Have etcd perform a request, and return its answer or raise its error."""
         if self._link.cut and self._link.refuses:
             await asyncio.sleep(self._link.latency_seconds[1])
             raise EtcdUnavailableError(("simulated",), "connection refused")
@@ -188,7 +188,7 @@ class FaultyEtcd:
             raise EtcdUnavailableError(("simulated",), "no answer in time") from None
 
     def _apply(self, action: Callable[[], T], answer: asyncio.Future[T]) -> None:
-        """Do what was asked, now that the request arrived, and send the answer."""
+        """Perform a request that has arrived, and send the answer."""
         try:
             result = action()
         except AllocatorError as error:
@@ -206,5 +206,5 @@ class FaultyEtcd:
             if not self._link.cut:
                 arrive()
 
-        # Outside of any process: the network does not stop with those who use it.
+        # Outside any process, because the network does not stop with the processes that use it.
         asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())

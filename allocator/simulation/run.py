@@ -1,4 +1,4 @@
-"""One run: a cluster drawn from a seed, a time of faults, a time of quiet, and a judgement throughout."""
+"""One run: a cluster drawn from a seed, a period of faults, a quiet period, and checks throughout."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from broadsheet.allocator.simulation.world import World, describe
 
 POLL_SECONDS = 1.0
 END_SECONDS_MAX = 600.0
-"""A member that was cancelled and has not ended by then never will."""
+"""Bound after which a cancelled member that has not ended counts as stuck."""
 
 
 class InvariantViolationError(Exception):
-    """A run broke an invariant; its text is the report."""
+    """A run broke an invariant; the message is the report."""
 
 
 def simulate(
@@ -41,18 +41,18 @@ def simulate(
     *,
     sink: Callable[[str], object] | None = None,
 ) -> Report:
-    """Run one cluster through one course of events.
+    """Run one cluster through one sequence of events.
 
-    Not for a running event loop: it runs one of its own. While it runs, the process-wide random generator is seeded
-    and logs go to `sink`; both are restored.
+    It must not be called from a running event loop, because it runs a separate one. While it runs, the process-wide
+    random generator is seeded and logs go to `sink`; both are restored.
 
     Args:
-        seed: Picks the cluster and the course of events; the same seed gives the same run.
-        scenario: The family of runs to pick from; the default one if none is given.
-        sink: Is given every line of the trace, and what members log.
+        seed: Selects the cluster and the sequence of events; the same seed gives the same run.
+        scenario: The family of runs to select from; the default one if not given.
+        sink: Gets every line of the trace, and the members' log lines.
     """
     state = random.getstate()
-    # Jitter that nobody injects comes from the process-wide generator.
+    # Jitter that is not injected comes from the process-wide generator.
     random.seed(seed)
     try:
         with logs_to(sink):
@@ -92,7 +92,7 @@ class _Run:
             try:
                 await self._time_of_quiet(quiet_at)
             finally:
-                # Also after an error of the judge: a process that stands still could not even be cancelled.
+                # Also after an error of a check, because a stopped process could not even be cancelled.
                 await self._shut_down()
         return self._report(quiet_at)
 
@@ -120,7 +120,7 @@ class _Run:
         while self._violation is None:
             await asyncio.sleep(POLL_SECONDS)
             if not any(not member.process.stuck_in_work for member in self._cluster.alive()):
-                # The last one died of what it went through before.
+                # The last working member died or hangs after the earlier faults.
                 self._cluster.join()
             if loop.time() - max(self._changed_at, quiet_at) >= self._scenario.idle_seconds:
                 self._judge_rest()
@@ -191,7 +191,7 @@ class _Run:
 
 @contextmanager
 def logs_to(sink: Callable[[str], object] | None) -> Iterator[None]:
-    """Send structured logs to `sink`, or nowhere, for a while."""
+    """Send structured logs to `sink`, or discard them, for a while."""
 
     def show(_: object, method: str, event: structlog.typing.EventDict) -> str:
         process = current_process()

@@ -1,4 +1,4 @@
-"""What is simulated: the shape of the cluster, what goes wrong, and how long.
+"""Scenario of a simulation: the shape of the cluster, its faults, and the duration.
 
 Ranges are inclusive; where a run falls in them is drawn from its seed.
 """
@@ -22,18 +22,18 @@ IntRange = tuple[int, int]
 
 
 class Fault(Enum):
-    """What may happen to a cluster, good or bad."""
+    """An event of a cluster, good or bad."""
 
     JOIN = "join"
-    """A new member comes, or a dead one's successor under a new identity."""
+    """A new member joins, or a dead one's successor under a new identity."""
     EXIT = "exit"
     """A member asks to leave."""
     CORDON = "cordon"
-    """An operator keeps new replicas from a member, or lets them come again."""
+    """An operator cordons a member, or ends that."""
     CRASH = "crash"
-    """A process is killed; its lease runs out."""
+    """A process is killed; its lease expires."""
     ROLLOUT = "rollout"
-    """Several members ask to leave at once, and as many come, before or after."""
+    """Several members ask to leave at once, and as many join, before or after."""
     REVOKE = "revoke"
     """A process is killed, and its lease revoked."""
     LEASE_LOST = "lease-lost"
@@ -41,13 +41,13 @@ class Fault(Enum):
     ZONE_LOST = "zone-lost"
     """All processes of a zone are killed."""
     PAUSE = "pause"
-    """A process stands still for a while, and wakes with all it had begun."""
+    """A process is stopped for a while, and continues all that it had begun."""
     HANG = "hang"
     """A member's decisions do not come back for a while; its lease is kept alive."""
     CUT = "cut"
     """A member does not reach etcd for a while."""
     OUTAGE = "outage"
-    """Nobody reaches etcd for a while."""
+    """No member reaches etcd for a while."""
     SLOW = "slow"
     """A member's messages take up to seconds for a while."""
     LOSSY = "lossy"
@@ -55,15 +55,15 @@ class Fault(Enum):
     WATCH_BROKEN = "watch-broken"
     """A member's watch breaks."""
     COMPACTION = "compaction"
-    """Etcd forgets its history."""
+    """Etcd discards its history."""
     ORPHAN = "orphan"
-    """A replica is there whose member is not: somebody restored it, or a member without a lease left it."""
+    """A replica without a member appears: an operator restored it, or a member without a lease left it."""
     ITEM_ADDED = "item-added"
     ITEM_REMOVED = "item-removed"
     REPLICATION_CHANGED = "replication-changed"
     LIMIT_CHANGED = "limit-changed"
     REPLICA_FAILED = "replica-failed"
-    """Replicas of an item on a member fail for a while, however often they are made anew."""
+    """Replicas of an item on a member fail for a while, even if they are created again."""
 
 
 FAULTS: Mapping[Fault, float] = {
@@ -90,7 +90,7 @@ FAULTS: Mapping[Fault, float] = {
     Fault.LIMIT_CHANGED: 1.5,
     Fault.REPLICA_FAILED: 1.0,
 }
-"""How often each happens, against the others."""
+"""Relative frequency of each fault."""
 
 
 AT_ONCE = TransitionPolicy(settle_seconds=0.0)
@@ -109,7 +109,7 @@ HASTE_SECONDS_MAX = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A family of runs, of which a seed picks one."""
+    """A family of runs, from which a seed selects one."""
 
     zones: IntRange = (1, 3)
     members: IntRange = (2, 5)
@@ -120,13 +120,13 @@ class Scenario:
     limit: IntRange = (1, 8)
     """Replicas that a member takes."""
     steps: IntRange = (5, 20)
-    """Things that happen before it becomes quiet."""
+    """Faults before the quiet period."""
     pause_seconds: Range = (0.0, 6.0)
     """Between two of them."""
     haste: float = 0.4
-    """Share of pauses that are `HASTE_SECONDS_MAX` at most: things that happen at once meet each other on their way."""
+    """Share of pauses that are `HASTE_SECONDS_MAX` at most, so that faults overlap."""
     spell_seconds: Range = (0.5, 15.0)
-    """How long what passes lasts; a lease lasts `lease_ttl_seconds`."""
+    """How long a transient fault lasts; a lease lasts `lease_ttl_seconds`."""
     catch_up_seconds: Range = (0.05, 4.0)
     """How long a replica takes from one state to the next."""
     latencies_seconds: Sequence[Range] = ((0.0005, 0.01), (0.0005, 0.01), (0.001, 0.2), (0.01, 1.0))
@@ -142,10 +142,10 @@ class Scenario:
     allocation: AllocationConfig = field(
         default_factory=lambda: AllocationConfig(
             recheck_seconds=10.0,
-            # Never: what changed must be enough to know what to look at.
+            # Never audited, because the changes alone must tell what to examine.
             audit_seconds=1e6,
             retry_seconds_max=2.0,
-            # Never: one that hangs is not one that is refused.
+            # Never, because a decision that hangs does not count as refused.
             decide_seconds_max=1e6,
             replace_failed_after_seconds=15.0,
         )
@@ -172,7 +172,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What became of one run."""
+    """The outcome of one run."""
 
     seed: int
     trace_hash: str
@@ -191,7 +191,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every invariant held."""
+        """True if every invariant held."""
         return self.violation is None
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""What etcd keeps, in memory: keys with every version that is not compacted, and the changes of each revision.
+"""Etcd's store in memory: keys with every version that is not compacted, and the changes of each revision.
 
-Pure and synchronous: `broadsheet.allocator.simulation.etcd` adds leases' time, waiting and the port.
+Pure and synchronous: `broadsheet.allocator.simulation.etcd` adds lease expiry, waiting and the port.
 
 Source: etcd-io/etcd server/etcdserver/apply (order of checks, what a transaction's revision is) and
 server/etcdserver/api/v3rpc/key.go (limits, writes of one key).
@@ -36,16 +36,16 @@ _NO_LEASE = LeaseId(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCommit:
-    """One revision: who made it, and what it changed."""
+    """One revision: its author, and its changes."""
 
     revision: int
     events: tuple[WatchEvent, ...]
     author: str
-    """Who asked for it; empty for etcd itself, which ends leases."""
+    """The requester; empty for etcd itself, which ends leases."""
     ended_lease: LeaseId = _NO_LEASE
     """The lease whose end it is; 0 for a transaction."""
     note: object = None
-    """Whatever the author sent along for observers; etcd does not look at it."""
+    """A value from the author for observers; etcd does not read it."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class SimulatedStore:
 
     revision: int = 1
     compacted_revision: int = 0
-    """What came before is forgotten."""
+    """Earlier history is discarded."""
     kvs: SortedDict[bytes, KeyValue] = field(default_factory=SortedDict)
     """As of the newest revision."""
     leases: dict[LeaseId, set[bytes]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class SimulatedStore:
         """Return keys in [key, range_end) (only `key` if no end) as of a revision (0: the newest).
 
         Raises:
-            RevisionCompactedError: that revision is forgotten.
+            RevisionCompactedError: that revision is compacted.
             EtcdRequestError: that revision has not happened yet.
         """
         if not revision or revision == self.revision:
@@ -89,7 +89,7 @@ class SimulatedStore:
         author: str = "",
         note: object = None,
     ) -> tuple[bool, tuple[tuple[KeyValue, ...], ...], StoreCommit | None]:
-        """Perform a transaction: whether its comparisons held, what it read, and the revision it made, if it wrote.
+        """Perform a transaction. Return whether its comparisons held, its reads, and the revision that it wrote.
 
         Raises:
             EtcdLimitError: it is too large, or writes a key twice.
@@ -130,10 +130,10 @@ class SimulatedStore:
         return self._commit(events, author, ended_lease=lease)
 
     def compact(self, revision: int) -> None:
-        """Forget what was before a revision.
+        """Discard the history before a revision.
 
         Raises:
-            RevisionCompactedError: it is forgotten already.
+            RevisionCompactedError: it is already compacted.
             EtcdRequestError: it has not happened yet.
         """
         if revision <= self.compacted_revision:
@@ -228,7 +228,7 @@ class SimulatedStore:
     def _keys_in(kvs: SortedDict[bytes, object], key: bytes, range_end: bytes) -> Iterable[bytes]:
         if not range_end:
             return [key] if key in kvs else []
-        # A single NUL byte is etcd's way to write "no end".
+        # Etcd encodes "no end" as a single NUL byte.
         end = None if range_end == b"\x00" else range_end
         return list(kvs.irange(key, end, inclusive=(True, False)))
 
@@ -242,12 +242,12 @@ class SimulatedStore:
 
 
 def key_of(event: WatchEvent) -> bytes:
-    """Return the key that an event is about."""
+    """Return the key of an event."""
     return event.kv.key if isinstance(event, KeyPut) else event.key
 
 
 def _refusal(text: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> AllocatorError:
-    """Return the error that the client makes of etcd's own text."""
+    """Return the error that the client makes of etcd's error text."""
     return error_for(code, f"etcdserver: {text}", ())
 
 

@@ -1,4 +1,4 @@
-"""What happened, in order: kept in full on request, hashed always.
+"""Events in order: kept in full on request, and always hashed.
 
 Two runs of one seed have the same hash, or the simulator is not deterministic.
 """
@@ -14,7 +14,7 @@ RECENT_LINES = 60
 
 
 class Trace:
-    """Lines with the virtual time in front."""
+    """Lines with the virtual time as a prefix."""
 
     def __init__(
         self, now_seconds: Callable[[], float], *, sink: Callable[[str], object] | None = None
@@ -23,7 +23,7 @@ class Trace:
 
         Args:
             now_seconds: Virtual time.
-            sink: Is given each line at once.
+            sink: Gets each line at once.
         """
         self._now_seconds = now_seconds
         self._sink = sink
@@ -32,7 +32,7 @@ class Trace:
         """The last lines, oldest first."""
 
     def add(self, text: str) -> None:
-        """Add what happened now."""
+        """Add an event that happens now."""
         line = f"{self._now_seconds():10.4f}  {text}"
         self._hash.update(line.encode())
         self.recent.append(line)
@@ -40,7 +40,7 @@ class Trace:
             self._sink(line)
 
     def remark(self, text: str) -> None:
-        """Show a line that is not part of what happened: what a member logs."""
+        """Show a line that is not an event, such as a member's log line."""
         if self._sink is not None:
             self._sink(f"{self._now_seconds():10.4f}      {text}")
 

@@ -1,4 +1,4 @@
-"""What simulated items, members and replicas look like in etcd: small JSON values, and words.
+"""Values of simulated items, members and replicas in etcd: small JSON objects, and words.
 
 item        {"R": replication}
 member      {"R": limit, "E": exiting, "C": cordoned}
@@ -26,7 +26,7 @@ class SimulatedItem:
     replication: int
 
     def desired_replication(self) -> int:
-        """Return how many replicas it wants."""
+        """Return how many replicas the item should have."""
         return self.replication
 
     def encoded(self) -> bytes:
@@ -43,15 +43,15 @@ class SimulatedMemberValue:
     cordoned: bool = False
 
     def item_limit(self) -> int:
-        """Return the most replicas it takes."""
+        """Return the most replicas that the member takes."""
         return self.limit
 
     def is_exiting(self) -> bool:
-        """Return whether it wants to leave."""
+        """Return whether the member wants to leave."""
         return self.exiting
 
     def is_cordoned(self) -> bool:
-        """Return whether it keeps what it holds and is to get nothing new."""
+        """Return whether the member keeps its replicas but must get no new ones."""
         return self.cordoned
 
     def encoded(self) -> bytes:
@@ -79,17 +79,17 @@ class SimulatedDecoder:
 
 
 class SimulatedConsistency:
-    """A replica is consistent when it says so."""
+    """A rule by which a replica is consistent if its value says so."""
 
     def is_consistent(
         self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
     ) -> bool:
-        """Return whether it says so."""
+        """Return whether the replica's value says that it is consistent."""
         return assignment.kv.value == CONSISTENT
 
 
 def is_failed(assignment: Assignment) -> bool:
-    """Return whether a replica says that it failed."""
+    """Return whether a replica's value says that it has failed."""
     return assignment.kv.value == FAILED
 
 

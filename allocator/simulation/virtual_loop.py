@@ -1,12 +1,12 @@
-"""An event loop on virtual time, and processes in it that can be stopped and started.
+"""An event loop on virtual time, with processes that can be stopped and continued.
 
 The loop never sleeps: when nothing is ready, its selector jumps to the next timer. A run in which nothing is ready and
-no timer is set would hang for ever; it raises `DeadlockError` at once. There are no threads: what is given to an
-executor runs where it is called. So the order of everything follows from the program alone.
+no timer is set would hang for ever; it raises `DeadlockError` at once. There are no threads: work for an executor runs
+where it is submitted. So the order of events depends only on the program.
 
-A `Process` is what a task and all that it starts belong to (its context says which). While a process stands still none
-of its callbacks runs, whatever they wait for: they are kept, in order, and run when it goes on. That is what SIGSTOP
-does to a member, and with no SIGCONT after it, what a crash looks like from outside.
+A task and everything that it starts belong to a `Process`, which their context names. While a process is stopped, none
+of its callbacks runs, whatever they wait for: they are kept in order, and run when it continues. That is the effect of
+SIGSTOP on a member, and without a later SIGCONT it looks like a crash from outside.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ class DeadlockError(Exception):
 
 @dataclass(eq=False)
 class Process:
-    """A group of tasks that stands still and goes on as one."""
+    """A group of tasks that is stopped and continued as one."""
 
     name: str
     stopped: bool = False
     stuck_in_work: bool = False
-    """While set, work that is given to an executor does not come back; everything else goes on."""
+    """While set, work that is given to an executor does not finish; everything else continues."""
     _steps_left: int = -1
-    """Callbacks that it still runs before it stands still; negative: no end is set."""
+    """Callbacks that it still runs before it stops; negative: no end is set."""
     _kept: list[_Guarded] = field(default_factory=list)
     _unfinished: list[asyncio.Future[None]] = field(default_factory=list)
 
     def stop(self) -> None:
-        """Stand still from now on."""
+        """Stop now."""
         self.stopped = True
 
     def stop_after(self, steps: int) -> None:
-        """Stand still after so many more callbacks: between any two steps of any of its tasks."""
+        """Stop after this many more callbacks, which may be between any two steps of any task."""
         self._steps_left = steps
         self.note_step()
 
     def note_step(self) -> None:
-        """Count a callback that was run; for the loop."""
+        """Count a callback that ran; for the loop."""
         if self._steps_left == 0:
             self.stopped = True
         self._steps_left = max(-1, self._steps_left - 1)
 
     def go_on(self) -> None:
-        """Run what was kept back, in its order, and go on."""
+        """Run the kept callbacks in order, and continue."""
         self.stopped = False
         self._steps_left = -1
         kept, self._kept = self._kept, []
@@ -64,11 +64,11 @@ class Process:
             guarded.reschedule()
 
     def get_stuck(self) -> None:
-        """Let work given to an executor from now on hang."""
+        """Make work that is given to an executor hang from now on."""
         self.stuck_in_work = True
 
     def get_unstuck(self) -> None:
-        """Let work that hangs come back."""
+        """Let hanging work finish."""
         self.stuck_in_work = False
         unfinished, self._unfinished = self._unfinished, []
         for future in unfinished:
@@ -76,17 +76,17 @@ class Process:
                 future.set_result(None)
 
     def run(self, action: Callable[[], T]) -> T:
-        """Call `action` in this process: what it starts belongs to it."""
+        """Call `action` in this process, so that everything it starts belongs to the process."""
         context = copy_context()
         context.run(_PROCESS.set, self)
         return context.run(action)
 
     def keep(self, guarded: _Guarded) -> None:
-        """Keep a callback back; for the loop."""
+        """Keep a callback until the process continues; for the loop."""
         self._kept.append(guarded)
 
     def add_unfinished(self, future: asyncio.Future[None]) -> None:
-        """Have a future wait until work comes back; for the loop."""
+        """Make a future wait until hanging work finishes; for the loop."""
         self._unfinished.append(future)
 
 
@@ -99,7 +99,7 @@ def current_process() -> Process | None:
 
 
 class _Guarded:
-    """A callback of a process: kept back while the process stands still."""
+    """A callback of a process, which is kept while the process is stopped."""
 
     __slots__ = ("_args", "_callback", "_context", "_loop", "_process", "handle")
 
@@ -126,7 +126,7 @@ class _Guarded:
             self._process.note_step()
 
     def reschedule(self) -> None:
-        """Call soon what was kept back; unless it was cancelled meanwhile, as a timer may be."""
+        """Call a kept callback soon, unless it was cancelled meanwhile, as a timer may be."""
         if self.handle is None or not self.handle.cancelled():
             self._loop.call_soon(self._replay, context=self._context)
 
@@ -136,7 +136,7 @@ class _Guarded:
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Waits for nothing but time, and that by jumping."""
+    """A selector that waits only for time, by jumping to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop. `time()` is seconds since its start."""
+    """An event loop on virtual time. `time()` is seconds since its start."""
 
     def __init__(self) -> None:
         selector = _JumpingSelector()
@@ -166,12 +166,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now_seconds
 
     def tick(self) -> float:
-        """Let a nanosecond pass, and return the time: whoever looks at a clock again and again sees it move."""
+        """Advance time by a nanosecond and return it, so that repeated reads of a clock see it move."""
         self._virtual.now_seconds += 1e-9
         return self._virtual.now_seconds
 
     def end_at(self, seconds: float) -> None:
-        """Raise `DeadlockError` once it is later than this: something goes on and on, and gets nowhere."""
+        """Raise `DeadlockError` after this time, to end a run that makes no progress."""
         self._virtual.end_seconds = seconds
 
     def call_soon(
@@ -180,7 +180,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """Call a callback in the next turn, or when its process goes on."""
+        """Call a callback in the next iteration, or when its process continues."""
         process = _process_of(context)
         if process is None:
             return super().call_soon(callback, *args, context=context)
@@ -195,7 +195,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call a callback at a virtual time, or later when its process goes on."""
+        """Call a callback at a virtual time, or later when its process continues."""
         process = _process_of(context)
         if process is None:
             return super().call_at(when, callback, *args, context=context)
@@ -210,13 +210,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """Call a callback in the next turn: there is but one thread."""
+        """Call a callback in the next iteration; there is only one thread."""
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(
         self, executor: object, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Run work at once, and return a future that is done; unless the process is stuck in its work."""
+        """Run work at once, and return a finished future, unless the process hangs in its work."""
         done: asyncio.Future[T] = self.create_future()
         process = current_process()
         if process is not None and process.stuck_in_work:
@@ -244,7 +244,7 @@ def _process_of(context: Context | None) -> Process | None:
 
 
 class VirtualClock:
-    """The clocks of simulated members: they show the loop's time, and a date to go with it."""
+    """The clocks of simulated members: the loop's time, and a matching date."""
 
     EPOCH_SECONDS = 1_700_000_000.0
 
@@ -261,17 +261,17 @@ class VirtualClock:
 
 
 def running_loop() -> VirtualLoop:
-    """Return the virtual loop that runs."""
+    """Return the running virtual loop."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop), "simulations run on virtual time"
     return loop
 
 
 def run_virtual(main: Coroutine[object, object, T]) -> T:
-    """Run a coroutine to its end on a loop of its own.
+    """Run a coroutine to completion on a new loop.
 
     Raises:
-        DeadlockError: it waits for what never comes; the message names the tasks that wait.
+        DeadlockError: the coroutine waits for ever; the message names the waiting tasks.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         try:

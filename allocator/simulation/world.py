@@ -1,4 +1,4 @@
-"""The cluster as etcd has it, followed revision by revision, apart from every mirror that is under test."""
+"""The cluster as stored in etcd, followed revision by revision, independent of the mirrors under test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from broadsheet.allocator.simulation.values import (
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 
 OPERATOR = "operator"
-"""Author of what is done to a cluster from outside."""
+"""Author of changes from outside the cluster."""
 _DECODER = SimulatedDecoder()
 
 
@@ -43,7 +43,7 @@ class SimulatedReplica:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether it may be relied upon."""
+        """True if the replica counts as consistent."""
         return self.kv.value == CONSISTENT
 
 
@@ -53,7 +53,7 @@ Replicas = Mapping[bytes, SimulatedReplica]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One revision, as the cluster saw it."""
+    """One revision, as a change of the cluster."""
 
     commit: StoreCommit
     before: Mapping[ItemId, Replicas]
@@ -63,7 +63,7 @@ class Change:
     """Whether it created, moved or deleted assignments on purpose: a leader's write, and not the end of a lease."""
 
     def added(self, item_id: ItemId) -> list[MemberId]:
-        """Return members that the item has now and had not before."""
+        """Return members that newly hold the item."""
         had = {replica.member_id for replica in self.before[item_id].values()}
         return [r.member_id for r in self.after[item_id].values() if r.member_id not in had]
 
@@ -84,7 +84,7 @@ class World:
     kvs: dict[bytes, KeyValue] = field(default_factory=dict)
 
     def apply(self, commit: StoreCommit) -> Change | None:
-        """Take a revision in, and return what it changed; None if nothing below the root."""
+        """Apply a revision, and return its changes; None if nothing below the root changed."""
         self._follow_epoch(commit)
         prefix = self.keys.watched_prefix
         events = [event for event in commit.events if key_of(event).startswith(prefix)]
@@ -111,11 +111,11 @@ class World:
         )
 
     def load(self, member_id: MemberId) -> int:
-        """Return the replicas that a member holds, of deleted items too."""
+        """Return how many replicas a member holds, including those of deleted items."""
         return self.loads()[member_id]
 
     def loads(self) -> Counter[MemberId]:
-        """Return the replicas that members hold, of deleted items too."""
+        """Return how many replicas each member holds, including those of deleted items."""
         return Counter(
             replica.member_id
             for replicas in self.replicas.values()
@@ -123,7 +123,7 @@ class World:
         )
 
     def state(self) -> AllocState:
-        """Return what the allocator's own derivation makes of it."""
+        """Return the state that the allocator derives from it."""
         members = [
             Member(member_id=m, value=value, kv=self.kvs[self.keys.member(m)])
             for m, value in sorted(self.members.items())
@@ -183,7 +183,7 @@ class World:
 
 
 def describe(keys: Keys, commit: StoreCommit) -> str:
-    """Return a revision as one line."""
+    """Format a revision as one line."""
     who = commit.author or "etcd"
     if commit.ended_lease:
         who += f" ends lease {commit.ended_lease:x}"

@@ -31,7 +31,7 @@ class Loads:
     """Replicas and primaries on each member."""
 
     total: Mapping[MemberId, int]
-    """Replicas of deleted items included: their members run them until they are gone."""
+    """Includes replicas of deleted items, because their members run them until they are gone."""
     primary: Mapping[MemberId, int]
     """Of items that exist."""
 
@@ -45,12 +45,12 @@ class Demand:
     """
 
     members: tuple[ProblemMember, ...]
-    """Those that may hold anything: one that comes or goes without room changes nothing."""
+    """Members that may hold anything; others do not affect the placement."""
     items: tuple[tuple[ItemId, int], ...]
     avoided: Avoided
     objective: Objective = field(default_factory=Objective)
     loads: tuple[tuple[ItemId, int], ...] = ()
-    """Items that weigh more than 1, and what they weigh."""
+    """The loads of items that weigh more than 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +71,23 @@ class AllocState:
     item_slots: int
     """Replicas wanted, over all items."""
     member_slots: int
-    """Replicas that members take, those left out that are drained."""
+    """Replicas that members take, without drained members."""
     unreadable_items: frozenset[ItemId] = frozenset()
     """Items whose key is there but cannot be decoded: unknown, but not deleted."""
     avoided: Avoided = frozenset()
     """Replicas that have failed for too long: better placed elsewhere."""
     item_loads: Mapping[ItemId, int] = field(default_factory=dict)
-    """What one replica weighs on its member, from 1; items that are absent weigh 1."""
+    """The load of one replica on its member, from 1; absent items weigh 1."""
     lags: Lags = field(default_factory=dict)
     """Standbys that are behind."""
     capacities: Mapping[MemberId, int] = field(default_factory=dict)
     """Load that each member can carry, in units of its own against other members; absent ones: their limit."""
     drain_costs: Mapping[MemberId, int] = field(default_factory=dict)
-    """Members that are drained, and what each replica on them costs; see `ProblemMember.drain_cost`."""
+    """Drained members, and the cost of each replica on them; see `ProblemMember.drain_cost`."""
     objective: Objective = field(default_factory=Objective)
-    """What makes one placement better than another at present."""
+    """The current objective."""
     is_whole: bool = True
-    """Whether all items are here; a demand and a problem can be stated only then."""
+    """Whether all items are included; only then are there a demand and a problem."""
 
     @classmethod
     def observe(

@@ -30,7 +30,7 @@ from broadsheet.allocator.state.mirror import Changes
 from broadsheet.allocator.state.snapshot import Snapshot
 
 PART_KEYS = 1_024
-"""Of one part of everything: some 10 ms."""
+"""Keys in one part: about 10 ms."""
 
 
 class Contents(Protocol):
@@ -63,7 +63,7 @@ class _Counts:
     primary: int = 0
     """Of items that exist."""
     orphaned: int = 0
-    """Of items that do not, or that cannot be read: they take room until they are gone."""
+    """Of items that do not exist or cannot be decoded: they take room until they are gone."""
 
 
 @dataclass(slots=True)

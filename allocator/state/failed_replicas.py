@@ -18,7 +18,7 @@ from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, Avoided, Consistency
 
 _Identity = tuple[bytes, int]
-"""Key and create revision: a replica made anew starts anew."""
+"""Key and create revision, so that a re-created replica starts over."""
 
 
 class FailedSince:

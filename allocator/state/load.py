@@ -20,7 +20,7 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import LoadPolicy
 
 LOAD_LEAST = 1.0
-"""Less than this is idle, and weighs 1."""
+"""A lower load is idle, and weighs 1."""
 _BYTES_IN_A_MEGABYTE = 1_000_000
 
 # Bucket `b` represents the load `ratio ** b`. A value between two buckets stays in its previous one, so noise near a
@@ -42,7 +42,7 @@ class Lag:
     """
 
     seconds: float = 0.0
-    """At the rate at which it plays; infinite if it does not get on."""
+    """At its current replay rate; infinite if it makes no progress."""
     behind_bytes: int = 0
     """Of its recovery log."""
 
@@ -104,7 +104,7 @@ class Drift:
 
     bucket: Bucket = IDLE
     measured: bool = False
-    """Whether `bucket` was measured; before that, it is nobody's."""
+    """Whether `bucket` was measured; before that, it is not used."""
     since_monotonic_seconds: float | None = None
 
     def after(

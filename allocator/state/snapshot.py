@@ -17,7 +17,7 @@ class Snapshot:
 
     revision: int
     basis: tuple[int, int] = field(compare=False)
-    """The tracker's, at the time."""
+    """The basis of the derived state at that moment."""
     local_id: MemberId
     members: Mapping[MemberId, Member]
     items: Mapping[ItemId, Item]

@@ -49,7 +49,7 @@ class WaitReason(Enum):
     HAND_OVER_WAITS = "hand-over-waits"
     """A planned hand-over of the primary waits for its turn."""
     QUARANTINED = "quarantined"
-    """The step was refused again and again, and is tried ever more rarely."""
+    """The step was refused repeatedly, and is retried at growing intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ class Step:
     checkpoint: TxnCheckpoint
     counts: ReplicaCounts
     reason: str = ""
-    """What is at stake, for the ledger."""
+    """The risk that the step addresses, for the move log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ class Break:
     """The addition that breaks a cycle."""
 
     decision: ItemDecision
-    """What the item was to do so far: nothing."""
+    """The item's decision so far, which has no step."""
     member_id: MemberId
 
 

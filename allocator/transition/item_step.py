@@ -138,7 +138,7 @@ class KeptReplica:
     assignment: Assignment
     reason: WaitReason
     others: int
-    """Consistent replicas besides."""
+    """The number of other consistent replicas."""
 
 
 def removals(
@@ -263,7 +263,7 @@ class Add:
     member_id: MemberId
     slot: int
     is_move: bool
-    """Whether it is for balance or draining: one that replaces a lost replica is not limited."""
+    """Whether it is for balance or draining; the replacement of a lost replica is not limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +274,7 @@ class PendingItem:
     replicas: ItemReplicas
     risk: Risk
     planned_primary: MemberId | None = None
-    """The replica to elect, where none is primary."""
+    """The replica to elect, if there is no primary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +286,7 @@ class ItemDecision:
     removes: tuple[Assignment, ...] = ()
     moves: tuple[SlotMove, ...] = ()
     keeps: tuple[Assignment, ...] = ()
-    """What stays: the step relies on it, so it must still be as it was."""
+    """The replicas that stay: the step relies on them, so they must be unchanged."""
     hands_over: bool = False
     """The moves take the primary from one live replica to another."""
     blocked: tuple[Blocked, ...] = ()

@@ -63,9 +63,9 @@ class Settling:
     policy: TransitionPolicy = field(default_factory=TransitionPolicy)
     observed_monotonic_seconds: float = 0.0
     changed_monotonic_seconds: float | None = None
-    """When a member last joined, left or wished to leave; None: never looked."""
+    """When a member last joined, left or started to exit; None before the first observation."""
     unsettled_monotonic_seconds: float | None = None
-    """When the first of those changes was that balance waits for; None: never looked."""
+    """When the first of the changes that balance waits for was; None before the first observation."""
     is_starting: bool = False
     """Nothing was placed at first, and membership has changed ever since."""
     _presences: Mapping[MemberId, _Presence] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Settling:
     _members: Mapping[MemberId, Member] | None = None
     """What was looked at."""
     _same_until_monotonic_seconds: float = float("-inf")
-    """Another look at the same before then finds the same."""
+    """Until this time, another observation of the same members has the same result."""
 
     def observed(
         self,

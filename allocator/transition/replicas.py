@@ -25,7 +25,7 @@ class Risk(IntEnum):
     SINGLE_ZONE = 2
     """All of its live replicas would be lost with one zone, and that can be helped."""
     DRAINING = 3
-    """A replica is on a member that leaves, or is gone."""
+    """A replica is on a member that is leaving or gone."""
     BALANCE = 4
     """It is safe where it is."""
 
@@ -40,7 +40,7 @@ class ItemReplicas:
     replication: int
     current: tuple[Assignment, ...]
     desired: tuple[MemberId, ...]
-    """Members that should hold the item and are there."""
+    """Existing members that should hold the item."""
     missing: tuple[MemberId, ...]
     """Those of them that do not hold it."""
     unwanted: frozenset[bytes]

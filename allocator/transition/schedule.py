@@ -31,18 +31,18 @@ class Targets:
     """The desired placement, and the rules on the way there."""
 
     desired: Desired
-    """Members by item; an item it does not know is left alone, for it is newer than the plan."""
+    """Members by item; an unknown item is left alone, because it is newer than the plan."""
     primaries: Mapping[ItemId, MemberId] = field(default_factory=dict)
-    """Whom to elect, where no replica is primary."""
+    """The member to elect for an item without a primary."""
     policy: TransitionPolicy = field(default_factory=TransitionPolicy)
     drains_waiting: frozenset[MemberId] = frozenset()
-    """Exiting members that give up nothing yet."""
+    """Exiting members that keep their replicas for now."""
     hand_overs: Mapping[ItemId, HandOver] = field(default_factory=dict)
     """Live primaries that should move, most useful first."""
     hand_overs_allowed: int = 0
-    """How many may be begun now."""
+    """How many may begin now."""
     sees_all_pending: bool = True
-    """Whether every item that is not where it should be is in the snapshot: only then is a circle known for one."""
+    """Whether the snapshot has every misplaced item: only then can a cycle be found."""
 
 
 @dataclass(frozen=True, slots=True)

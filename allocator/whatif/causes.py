@@ -20,7 +20,7 @@ TRIALS_MAX = 100_000
 """Trials for one answer, about half a second: 1,000 changes that wait in a cluster of 100 members."""
 
 NOT_TRIED = "`explain` tells the cause"
-"""What is said of changes beyond that bound; an explanation is of one item, and tries all of its changes."""
+"""The text for changes beyond that bound; an explanation is for one item, and tries all of its changes."""
 
 Causes = Mapping[Verdict, int]
 """How many members each verdict keeps a replica from."""

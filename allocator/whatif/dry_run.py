@@ -37,7 +37,7 @@ class ReplicaChange:
     """One change that a plan makes."""
 
     round: int
-    """Which pass of the schedule, from 0; between two passes replicas catch up."""
+    """The pass of the schedule, from 0; between two passes replicas catch up."""
     kind: Kind
     item_id: ItemId
     member_id: MemberId
@@ -45,7 +45,7 @@ class ReplicaChange:
     from_member: MemberId | None = None
     """The former primary, of a promotion or hand-over."""
     cold: bool = False
-    """The new primary has yet to catch up: nobody serves the item in the meantime."""
+    """The new primary has not caught up yet: the item is not served in the meantime."""
 
 
 def happenings(
@@ -308,7 +308,7 @@ def _made(put: Put, keys: Keys, known: Mapping[MemberId, Assignment], revision: 
 
 
 ROUNDS_MAX = 100_000
-"""What budgets of one move at a time need for tens of thousands of moves; a rehearsal must end."""
+"""Enough for tens of thousands of moves with a budget of one at a time; a dry run must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,9 +317,9 @@ class DryRun:
 
     happenings: tuple[ReplicaChange, ...]
     waits: tuple[Blocked, ...]
-    """What would have to wait at first."""
+    """The changes that would wait at first."""
     stuck: tuple[Blocked, ...]
-    """What would wait still when nothing more happens."""
+    """The changes that would still wait at the end."""
     final: AllocState
 
 

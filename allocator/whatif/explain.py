@@ -26,9 +26,9 @@ class ReplicaExplained:
     slot: int
     consistent: bool
     desired: bool
-    """It should be there."""
+    """Whether the replica should be there."""
     lag: Lag
-    """What it has yet to play."""
+    """The replay that remains."""
     why: str
 
 
@@ -43,7 +43,7 @@ class Explanation:
     desired: tuple[MemberId, ...]
     planned_primary: MemberId | None
     risk: str
-    """What is at stake, if anything is to be done."""
+    """The risk that a pending change addresses, if there is one."""
     blocked: tuple[Blocked, ...]
     notes: tuple[str, ...]
 

@@ -16,7 +16,7 @@ from broadsheet.allocator.state.snapshot import Snapshot
 from broadsheet.allocator.transition.membership_settling import Settling
 
 Basis = tuple[int, int, int]
-"""The leadership, and what its tracker counts: equal ones stand for the same items, members and assignments."""
+"""The leadership, and its derived state's versions: equal ones mean the same items, members and assignments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class LeaderSnapshot:
     settling: Settling
     now_monotonic_seconds: float
     quarantined: frozenset[str]
-    """Items whose step was refused, and is tried ever more rarely."""
+    """Items whose step was refused, and is retried at growing intervals."""
     epoch: int
     solver: Solver
     consistency: Consistency
@@ -52,9 +52,9 @@ class Hypothesis:
     """Hypothetical differences from the current cluster."""
 
     drained: frozenset[MemberId] = frozenset()
-    """Members that would wish to leave."""
+    """Members that would be exiting."""
     joined: tuple[Member, ...] = ()
-    """Members that would be there."""
+    """Members that would exist."""
     changed: tuple[Item, ...] = ()
     """Items as they would be, new ones included."""
     deleted: frozenset[ItemId] = frozenset()

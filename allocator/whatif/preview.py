@@ -40,9 +40,9 @@ class PlanPreview:
     """A plan for a hypothetical state."""
 
     id: str
-    """Tells this plan from every other, even one for the same change made later."""
+    """Unique id of this plan, even among plans for the same change."""
     basis: Basis
-    """What it rests on: while that is what it was, the plan is as good as it was."""
+    """The basis of the plan: the plan is valid while this is unchanged."""
     revision: int
     hypothesis: Hypothesis
     plan: Plan

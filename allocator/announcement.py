@@ -1,7 +1,7 @@
 """A member's key: announced under its lease, kept up to date, and taken over from dead predecessors.
 
-Source: gazette/core allocator/announce.go. Ours: the wait for a conflict has a deadline and can be cancelled; a lost
-reply to an update is recognised; predecessors that are known to be dead need not be waited for.
+Source: gazette/core allocator/announce.go. Ours: waiting for a conflicting holder has a deadline and can be cancelled;
+a lost reply to an update is recognised; predecessors that are known to be dead need not be waited for.
 """
 
 from __future__ import annotations

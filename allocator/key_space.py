@@ -78,7 +78,7 @@ class KeySpace:
         self._resume_revision = 0
         self.header = _NOT_LOADED
         self.changes = Changes()
-        """What differs from the step before; for observers, which need not look at everything then."""
+        """Differences from the previous step, so that observers need not examine everything."""
 
     @property
     def keys(self) -> Keys:

@@ -10,9 +10,9 @@ Keys that only this project's members know lie outside the root, where mirrors o
     /broadsheet.v1{root}/leader                            who leads; on the leader's lease
     /broadsheet.v1{root}/leader/epoch                      how often leadership was taken; stays
     /broadsheet.v1{root}/leader/candidates/{zone}#{suffix} a member that may lead; on its lease
-    /broadsheet.v1{root}/plan, plan/{chunk}                what the leader is about to do
-    /broadsheet.v1{root}/loads/{zone}#{suffix}             what a member measured; on its lease
-    /broadsheet.v1{root}/moves/{time}-{writer}-{number}    what one transaction did to assignments
+    /broadsheet.v1{root}/plan, plan/{chunk}                the leader's remaining work
+    /broadsheet.v1{root}/loads/{zone}#{suffix}             a member's measured loads; on its lease
+    /broadsheet.v1{root}/moves/{time}-{writer}-{number}    one transaction's moves of assignments
 
 `#` sorts below every byte that an id, a zone or a suffix may contain, so the byte order of keys is the order of their
 tuples, and the assignments of one item are one contiguous range.

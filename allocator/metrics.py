@@ -50,9 +50,9 @@ class AllocatorMetrics:
         self._members = self._gauge("members", "Members.")
         self._adds_blocked = self._gauge("adds_blocked", "Additions that wait for room.")
         self._primaries: Mapping[MemberId, int] = {}
-        """As last shown."""
+        """The primaries that the gauge last showed."""
         self._unplaced = 0
-        """Those of them that not even the plan has a place for: known from a look at everything."""
+        """Waiting additions for which even the plan has no place; known from a whole snapshot."""
         self._removes_blocked = self._gauge(
             "removes_blocked", "Removals that wait for consistent replacements."
         )

@@ -30,7 +30,7 @@ class Objective:
     balance: Balance = Balance.TWO_SIDED
     moves_before_balance: bool = False
     """Fewest moves first, then balance among the placements with the fewest: for a cluster whose membership is in
-    motion. Draining is no balance: what must leave leaves, and goes where balance wants it."""
+    motion. Draining is not balance: replicas that must leave do leave, and go where balance wants them."""
     tolerance_ratio: float = 0.0
     """Hysteresis: while every load is within its fair share times (1 ± this), balance alone moves nothing; once one
     is not, loads are balanced fully. 0 balances always."""
@@ -68,7 +68,7 @@ class LoadPolicy:
     """The weight of an item. A weight that its owner declares always counts; measuring is off by default."""
 
     measure: bool = False
-    """Use what members report of their replicas, for items without a declared weight."""
+    """Use members' load reports for items without a declared weight."""
     cpu_weight: float = 1000.0
     """Load of one CPU kept busy."""
     megabyte_weight: float = 20.0

@@ -42,7 +42,7 @@ class PrefixMirror:
         self._loaded = asyncio.Event()
         self._resume_revision = 0
         self.revision = 0
-        """What the contents are as of; 0 before the first load."""
+        """The revision of the contents; 0 before the first load."""
 
     @property
     def kvs(self) -> Mapping[bytes, KeyValue]:

@@ -1,6 +1,6 @@
 """One decision of the leader: from a snapshot and its memory to the next steps. Pure, and made off the loop.
 
-whole snapshot    plan if the demand changed, verify ──► steps of every item, and what to store
+whole snapshot    plan if the demand changed, verify ──► steps of every item, and the plan to store
 partial snapshot  the plan in force                  ──► steps of the items that are open
 """
 

@@ -9,8 +9,8 @@ first. It claims at once if there is no leader; the others follow in order, each
 claim. A leader whose beat stops is suspected, then confirmed as silent, and then superseded. An exiting leader gives
 way to a member that is not exiting.
 
-    nobody leads          rank 0 claims at once, rank n after n graces
-    beat stands still     the same, counted from the end of a suspicion and of its confirmation
+    no leader             rank 0 claims at once, rank n after n graces
+    beat stops            the same, counted from the end of a suspicion and of its confirmation
     leader exiting        rank 0 claims, if it is not exiting itself
 
 The beat is timed by the observer's own monotonic clock. A claim compares the leader's key as it was observed, so it

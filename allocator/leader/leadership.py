@@ -84,10 +84,10 @@ class Leadership:
         self._changed = asyncio.Event()
         self._observers: list[Callable[[], None]] = []
         self._deadline_monotonic_seconds = float("-inf")
-        """The leader beats until then."""
+        """The time until which the leader beats."""
         self._stuck = False
-        """Whether our allocation was last seen standing still while we led. Until it gets on we do not claim: where a
-        leader that leaves is to give way to us, we would take leadership from it again and again, and do nothing."""
+        """Whether our allocation last made no progress while we led. Until it does, we do not claim: otherwise, if a
+        leaving leader gives way to us, we would take leadership from it again and again, and do nothing."""
         self._resigned = False
         self._mirror = PrefixMirror(
             etcd,
@@ -97,7 +97,7 @@ class Leadership:
         )
         self._view: ElectionView | None = None
         self.fence: Fence | None = None
-        """What to compare with every write; None while we do not lead."""
+        """The comparisons of every write; None while we do not lead."""
         key_space.observe(self._on_key_space_update)
 
     @property

@@ -1,6 +1,6 @@
 """The decisions of one leader round: its scope, its result, and the time of the next round.
 
-    scope        when                                                          what is looked at
+    scope        when                                                          items examined
     EVERYTHING   the plan is out of date, the audit is due, or primaries        every item
                  may be handed over
     OPEN_ITEMS   otherwise, if an item is open                                  open items; waiting ones, too, where

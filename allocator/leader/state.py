@@ -192,7 +192,7 @@ class Observation:
         self._replace_failed_after_seconds = replace_failed_after_seconds
         self._tracker: DerivedState | None = None
         self._growing: DerivedState | None = None
-        """Has not seen everything yet."""
+        """A derived state that is not complete yet."""
         self._failed: FailedSince | None = None
         key_space.observe(self._on_update)
 

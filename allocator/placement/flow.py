@@ -62,7 +62,7 @@ class Network:
     def __init__(self) -> None:
         self.heads: list[int] = []
         self.residuals: list[int] = []
-        """Capacity left, by arc; of a reverse arc: the flow that may be taken back."""
+        """Remaining capacity, by arc; for a reverse arc, the flow that may be undone."""
         self.costs: list[int] = []
         self.arcs_out: list[list[int]] = []
         """Arcs by tail, reverse ones included."""

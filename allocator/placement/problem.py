@@ -38,8 +38,8 @@ class ProblemMember:
     capacity: int = 0
     """Load that it can carry, in units of its own against other members; 0: its limit."""
     drain_cost: int = 0
-    """What each replica that stays on it costs, if it is drained; 0: it is not. Of several the oldest costs most, and
-    is the first to be empty where there is no room for all."""
+    """The cost of each replica that stays on it, if it is drained; 0: it is not. Of several the oldest costs most, and
+    is emptied first if there is no room for all."""
 
     @property
     def closed(self) -> bool:

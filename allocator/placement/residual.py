@@ -114,7 +114,7 @@ class Residual:
         self._hubbed = np.ones(len(columns.items), dtype=np.bool_)
         self._hubbed[placed.explicit] = False
         self.rounds = 0
-        """Times that distances were lowered."""
+        """The number of times that distances were lowered."""
 
     def _by_zone(self, direct: Bools) -> Ints:
         zone = self.columns.zone_of[:-1]

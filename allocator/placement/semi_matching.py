@@ -79,7 +79,7 @@ class SemiMatching:
         self._weights = weights
         scale = lcm(*weights)
         self._per_unit = [scale // weight for weight in weights]
-        """By member, what one of its units weighs beside others', in whole numbers."""
+        """By member, the weight of one of its units relative to others', as an integer."""
         self._classes = classes
         self._placed: list[dict[int, int]] = [{} for _ in classes]
         self._arcs: list[dict[int, _Arc]] = [{} for _ in weights]

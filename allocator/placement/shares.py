@@ -104,7 +104,7 @@ class _Vessel:
     member_id: MemberId
     width: int
     height: int
-    """The most replicas that it can hold: one of each item at most; a closed one no more than now."""
+    """The most replicas that it can hold: one of each item, unless items are few; a closed one no more than now."""
     held: int
     closed: bool
 

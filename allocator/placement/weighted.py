@@ -73,11 +73,11 @@ class WorkingPlacement:
         self.limits = [member.limit for member in members]
         self.counts = [0] * len(members)
         self.new_counts = [0] * len(members)
-        """Replicas that are to be made anyway: where there are none, no step is free."""
+        """Replicas that must be created anyway: without any, no step is free."""
         self.loads = [0] * len(members)
         self.placed: list[set[int]] = [set() for _ in items]
         self._held: list[dict[int, tuple[dict[int, None], ...]]] = [{} for _ in members]
-        """By member and load: the items, by how gladly they go."""
+        """By member and load: the items, in the order of moves."""
         for index, item_id in enumerate(self._item_ids):
             for member_id in desired[item_id]:
                 self._add(index, position[member_id])
@@ -209,7 +209,7 @@ class _Search:
         self._fair = _fair_utilisations(problem, desired)
         relief = _relief(problem, desired)
         self._levels = [relief * fair for fair in self._fair]
-        """By member, the utilisation to aim for."""
+        """By member, the target utilisation."""
         self._pairs_left = PAIRS_MAX
         objective = problem.objective
         self._may_make = not objective.moves_before_balance and not self._is_within(

@@ -19,8 +19,8 @@ class Clock(Protocol):
 
 
 BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine is suspended, where the system has such a clock: leases end in the meantime, and a process
-that wakes up must see that they did. `CLOCK_MONOTONIC`, by which the event loop's timers go, stands still."""
+"""A clock that runs on while the machine is suspended, if the system has one: leases end meanwhile, and a process
+that wakes up must see that they did. `CLOCK_MONOTONIC`, which the event loop's timers use, stops meanwhile."""
 
 
 class SystemClock:

@@ -140,7 +140,7 @@ class Cluster:
         lag = Random(f"{seed} leases")
         self.etcd = FakeEtcd(progress_seconds=20.0, expiry_lag=lambda: lag.uniform(0.0, 0.5))
         self.members: list[SimulatedMember] = []
-        """All that ever were, oldest first."""
+        """All members of the run, oldest first."""
         self.cursed: set[tuple[ItemId, MemberId]] = set()
         """Replicas that fail."""
         self._group = group
@@ -148,7 +148,7 @@ class Cluster:
         self._names = 0
         self._items = 0
         self.latency_seconds = self.random.choice(scenario.latencies_seconds)
-        """Of messages, while nothing is wrong."""
+        """Latency of messages without faults."""
         self._skew_seconds = self.random.choice(scenario.skews_seconds)
         self.policy = self.random.choice(scenario.policies)
         self.zones = [f"zone-{letter}" for letter in "abcdefgh"[: self.draw(scenario.zones)]]

@@ -56,7 +56,7 @@ class FakeEtcd:
         """
         self.store = SimulatedStore()
         self.observers: list[Callable[[StoreCommit], None]] = []
-        """Called with each revision, at once and before anyone else learns of it."""
+        """Called with each revision, synchronously and before any watch delivers it."""
         self._progress_seconds = progress_seconds
         self._expiry_lag = expiry_lag
         self._leases: dict[LeaseId, _Lease] = {}

@@ -25,7 +25,7 @@ class Faults:
         self._cluster = cluster
         self._random = cluster.random
         self._hanging: set[SimulatedMember] = set()
-        """Those that hang for ever."""
+        """Members that hang for ever."""
         self._actions: dict[Fault, Callable[[], str | None]] = {
             Fault.JOIN: self._join,
             Fault.EXIT: self._exit,

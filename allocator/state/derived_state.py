@@ -109,10 +109,10 @@ class DerivedState:
         self.failed = failed or FailedSince(
             is_failed, consistency, after_seconds=replace_failed_after_seconds
         )
-        """Since when which replicas have failed; changes with every look."""
+        """Failed replicas and since when; changes with every observation."""
         self._open: set[ItemId] = set()
         self._unobserved: set[ItemId] = set(self.failed.item_ids)
-        """Items that changed since the last look for failed replicas."""
+        """Items that changed since the last check for failed replicas."""
         self._global: _Global | None = None
         self._declared: dict[ItemId, int] = {}
         self._measured: Mapping[ItemId, int] | None = None

@@ -40,9 +40,9 @@ class FailedSince:
         except as the first."""
         self._too_long: dict[tuple[ItemId, _Identity], MemberId] = {}
         self._is_stale = False
-        """Whether `avoided` is not what follows from `_too_long`."""
+        """Whether `avoided` is outdated relative to `_too_long`."""
         self.avoided: Avoided = frozenset()
-        """Replicas that have failed for too long, as of the last look at the clock."""
+        """Replicas that have failed for too long, as of the last check of the clock."""
 
     @property
     def item_ids(self) -> Collection[ItemId]:

@@ -165,7 +165,7 @@ class MeasuredLoads:
         self.capacities: Mapping[MemberId, int] = {}
         """By member; those that declare none are absent."""
         self.lags: Lags = {}
-        """Of the standbys that are behind. They decide about promotions, and place nothing."""
+        """Lags of the standbys that are behind. They decide promotions, not placement."""
         self._items: dict[ItemId, _Item] = {}
         self._observed = False
 

@@ -71,7 +71,7 @@ class Capacity:
 
     def __init__(self, state: AllocState, policy: TransitionPolicy) -> None:
         self.total = dict(state.loads.total)
-        """Replicas by member, absent members left out."""
+        """Replicas by existing member."""
         self.primary = dict(state.loads.primary)
         """Primaries by member."""
         self._limits = state.limits

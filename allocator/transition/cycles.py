@@ -61,12 +61,12 @@ def find_break(
     """
     stuck: list[ItemDecision] = []
     opening: set[MemberId] = set()
-    """Members where something goes by itself."""
+    """Members on which something changes by itself."""
     for decision in decisions:
         if _moves_on(decision):
             opening.update(a.member_id for a in decision.removes)
             if decision.hands_over:
-                # The surplus replica is removed in the next step.
+                # The former primary's replica is removed in the next step.
                 opening.update(m.assignment.member_id for m in decision.moves if m.from_primary)
             opening.update(b.member_id for b in _refused(decision) if b.member_id is not None)
         elif _targets(decision):

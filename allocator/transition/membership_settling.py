@@ -36,7 +36,7 @@ class _Presence:
     """It joined since membership was last at rest."""
     exiting_since_monotonic_seconds: float | None = None
     drains: bool = False
-    """It may give up what it holds."""
+    """It may give up its replicas."""
 
     @property
     def is_exiting(self) -> bool:
@@ -71,7 +71,7 @@ class Settling:
     _presences: Mapping[MemberId, _Presence] = field(default_factory=dict)
     _heirs: Mapping[MemberId, _Heir] = field(default_factory=dict)
     _members: Mapping[MemberId, Member] | None = None
-    """What was looked at."""
+    """The observed members."""
     _same_until_monotonic_seconds: float = float("-inf")
     """Until this time, another observation of the same members has the same result."""
 
@@ -158,7 +158,7 @@ class Settling:
 
     @property
     def capacities(self) -> Mapping[MemberId, int]:
-        """The capacities that heirs have in place of their own."""
+        """The capacities of heirs, in place of their configured ones."""
         return {m: heir.capacity for m, heir in self._heirs.items()}
 
     def objective(self, configured: Objective) -> Objective:

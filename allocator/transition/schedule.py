@@ -83,7 +83,7 @@ class _Pass:
         )
         self._blocked: list[Blocked] = []
         self._parting: dict[ItemId, Item] = {}
-        """Items of which a replica stays on a member that leaves, because nobody can replace it."""
+        """Items with a replica that stays on a leaving member, because it cannot be replaced."""
 
     def schedule(self) -> Schedule:
         pending = sorted(self._pending(), key=lambda each: (each.risk, each.item.item_id))

@@ -128,13 +128,13 @@ class Sandbox:
             }
         )
         self._lagging = set(state.lags)
-        """Standbys that would serve, but have much of their log to play first."""
+        """Standbys that could serve, but have much of their log to replay first."""
         everything = state.items.keys() | state.assignments.keys()
         self._pending = {item_id for item_id in everything if not self._is_done(item_id)}
         self._hand_overs: list[HandOver] = []
-        """Named, and not yet tried."""
+        """Hand-overs that were found and not yet tried."""
         self._handed_over = True
-        """Whether a hand-over came of those that were named last."""
+        """Whether any of the last found hand-overs took place."""
         self.happenings: list[ReplicaChange] = []
         self.round = 0
 

@@ -69,7 +69,7 @@ async def announce(
                     return await _try_announce(etcd, key, value, lease)
                 except (AnnounceConflictError, EtcdUnavailableError) as error:
                     if failure is None:
-                        _log.warning("member.announce_waits", key=key.decode(), cause=str(error))
+                        _log.warning("member.announce_retrying", key=key.decode(), cause=str(error))
                     failure = error
                 await backoff.sleep()
     if failure is None:

@@ -35,10 +35,10 @@ class AllocatorMetrics:
         )
         self._converged = self._counter("converge", "Rounds of convergence.")
         self._refused = self._counter("checkpoint_refused", "Item steps refused by etcd.")
-        self._failed = self._counter("round_failed", "Rounds that etcd did not let finish.")
+        self._failed = self._counter("round_failed", "Rounds that an etcd error ended.")
         self._invalid = self._counter(
             "plan_invalid",
-            "Decisions that were not used: the verifier refused the plan, or something was raised.",
+            "Decisions that were not used: the verifier refused the plan, or an error was raised.",
         )
         self._solve_seconds = Summary(
             "gazette_allocator_max_flow_runtime_seconds",

@@ -157,10 +157,10 @@ class LeaseKeeper:
         if ttl_seconds <= 0:
             raise LeaseLostError(self.lease, "etcd says that it expired or was revoked")
         # A process that was suspended while the answer came must not count the answer as fresh.
-        self._check_deadline("this process stood still for too long")
+        self._check_deadline("this process was suspended or blocked for too long")
         self._sent_monotonic_seconds = sent
         self._ttl_seconds = ttl_seconds
-        self._check_deadline("this process stood still for too long")
+        self._check_deadline("this process was suspended or blocked for too long")
 
     def _left_seconds(self) -> float:
         return self.deadline_monotonic_seconds - self._clock.monotonic_seconds()

@@ -100,7 +100,7 @@ class LoadFeed:
                 kvs = (await self._etcd.get_range(prefix, prefix_range_end(prefix))).kvs
                 break
             except EtcdError as error:
-                _log.warning("loads.not_read", cause=str(error))
+                _log.warning("loads.read_failed", cause=str(error))
                 if read_at is not None:
                     self._read_at_monotonic_seconds = self._clock.monotonic_seconds()
                     return False

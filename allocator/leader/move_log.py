@@ -119,10 +119,10 @@ class MoveLog:
         try:
             removed = await self._prune(fence)
         except EtcdError as error:
-            _log.warning("ledger.prune_failed", cause=str(error))
+            _log.warning("move_log.prune_failed", cause=str(error))
             return
         if removed:
-            _log.info("ledger.pruned", entries=removed)
+            _log.info("move_log.pruned", entries=removed)
 
     def is_key(self, key: bytes) -> bool:
         """Return whether a key is one of the log's."""

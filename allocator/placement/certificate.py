@@ -382,7 +382,7 @@ class _Check:
             zones = {member_id.zone for member_id in placed}
             elsewhere = (m for m in others if m.zone in self._kept_zones - zones)
             if (other := next(elsewhere, None)) is not None:
-                yield Violation(item.item_id, other, "stands in one zone, another has room")
+                yield Violation(item.item_id, other, "is in one zone, another has room")
         for member_id in self._drained.intersection(placed):
             yield from self._drain_violations(item, member_id, others)
 

@@ -121,7 +121,7 @@ def solution_of(problem: Problem) -> Solution:
         rows = underpriced(residual, network.outer(solved.potential), solves)
         if len(rows):
             if (roles.loose[rows] == columns.held[rows]).all() and roles.active[rows].all():
-                raise FlowUnsolvedError("items in the network itself are priced below nothing")
+                raise FlowUnsolvedError("items in the network itself have paths of negative cost")
             roles.open(columns, rows)
             continue
         units, members, stuck = _pair_hubs(columns, placed)

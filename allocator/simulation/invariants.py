@@ -328,7 +328,7 @@ def _coverage_violations(
             return
     if _in_one_zone(placed) > _in_one_zone(best):
         items = [i for i, members in placed.items() if _is_in_one_zone(members)]
-        yield InvariantViolation("I4", f"{', '.join(items)} stand in one zone; fewer could")
+        yield InvariantViolation("I4", f"{', '.join(items)} are in one zone; fewer could be")
 
 
 def _refused_placement(problem: Problem, placed: Desired) -> Iterable[InvariantViolation]:

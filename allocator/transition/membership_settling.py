@@ -145,7 +145,7 @@ class Settling:
     def describe(self) -> str:
         """Return the reason for which balance waits, for people."""
         quiet, longest = self.policy.settle_seconds, self.policy.settle_seconds_max
-        words = f"balance waits until membership has not changed for {quiet:g} s and nobody leaves"
+        words = f"balance waits until membership has not changed for {quiet:g} s and no member is leaving"
         if not longest:
             return words
         left = max(0.0, self._settles_at_last - self.observed_monotonic_seconds)

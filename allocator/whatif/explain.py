@@ -98,7 +98,7 @@ def _blocked(
         yield Blocked(
             item_id=item.item_id,
             reason=WaitReason.QUARANTINED,
-            detail="etcd refused its last step: somebody else writes its keys; it is tried again ever more rarely",
+            detail="etcd refused its last step: another process writes its keys; it is retried at growing intervals",
         )
     if not standing.settling.is_settled:
         balanced = standing.solver.solve(
@@ -141,7 +141,7 @@ def _why(
     if member is None:
         return "its member is gone"
     if assignment.kv.key in replicas.surplus:
-        return "a second replica on one member is worth nothing"
+        return "a second replica on one member protects nothing"
     if wanted:
         why = _to_stay(causes, assignment.item_id, assignment.member_id)
     else:
@@ -150,8 +150,8 @@ def _why(
         return f"it has failed for too long; {why}"
     if member.value.is_exiting():
         if assignment.member_id in standing.settling.drains_waiting:
-            return f"its member wishes to leave, and waits for a member that replaces it; {why}"
-        return f"its member wishes to leave; {why}"
+            return f"its member is exiting, and waits for a member that replaces it; {why}"
+        return f"its member is exiting; {why}"
     return f"it is primary; {why}" if assignment.slot == PRIMARY_SLOT else why
 
 

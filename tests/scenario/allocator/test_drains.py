@@ -71,8 +71,7 @@ def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
     assert [each.detail for each in explanation.blocked] == [told]
     why = {each.member_id: each.why for each in explanation.replicas}
     assert (
-        why[ONE]
-        == "its member wishes to leave; it stays; other members: 2 with another replica of it"
+        why[ONE] == "its member is exiting; it stays; other members: 2 with another replica of it"
     )
 
 

@@ -169,9 +169,9 @@ def test_verifier_names_each_kind_of_defect() -> None:
     assert found(b1, a1) == ["item-0000: has members out of order"]
     assert found(a1, a1)[:2] == [
         "item-0000: has a member twice",
-        "item-0000 on b#b1: stands in one zone, another has room",
+        "item-0000 on b#b1: is in one zone, another has room",
     ]
-    assert found(a1, a2) == ["item-0000 on b#b1: stands in one zone, another has room"]
+    assert found(a1, a2) == ["item-0000 on b#b1: is in one zone, another has room"]
     assert found(a1) == ["item-0000 on a#a2: is short of a replica that fits"]
     assert "item-0000: has 3 of 2 replicas" in found(a1, a2, b1)
     assert found(a1, MemberId("z", "z9"))[0] == "z#z9: is no member"

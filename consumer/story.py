@@ -29,19 +29,16 @@ def new_story() -> deque[StoryEntry]:
 
 
 def story_text(machine: str, entries: Sequence[StoryEntry], fields: Sequence[str]) -> str:
-    """Return the story as text, one line an event, the last event last.
+    """Return the story as text, one line an event, the newest first, because a status keeps only the head of a text.
 
     Args:
         machine: Whose story it is.
         entries: In order of time; the first one tells the state before the others.
         fields: Names of the parts of the state.
     """
-    first, last = entries[0], entries[-1]
-    known = ", ".join(
-        f"{name} {_shown(value)}" for name, value in zip(fields, first[3], strict=True)
-    )
-    lines = [f"the last {len(entries) - 1} events of {machine}, after {known}:"]
-    for before, (at, event, details, state, orders) in pairwise(entries):
+    lines = [f"the last {len(entries) - 1} events of {machine}, the newest first:"]
+    newest_at = entries[-1][0]
+    for before, (at, event, details, state, orders) in reversed(list(pairwise(entries))):
         changes = [
             f"{name} {_shown(old)} → {_shown(new)}"
             for name, old, new in zip(fields, before[3], state, strict=True)
@@ -50,8 +47,10 @@ def story_text(machine: str, entries: Sequence[StoryEntry], fields: Sequence[str
         what = f"{event}({', '.join(map(_shown, details))})"
         ordered = f" ⇒ {', '.join(order.__name__ for order in orders)}" if orders else ""
         lines.append(
-            f"  {at - last[0]:+.3f} s {what}: {', '.join(changes) or 'no change'}{ordered}"
+            f"  {at - newest_at:+.3f} s {what}: {', '.join(changes) or 'no change'}{ordered}"
         )
+    known = zip(fields, entries[0][3], strict=True)
+    lines.append(f"  before: {', '.join(f'{name} {_shown(value)}' for name, value in known)}")
     return "\n".join(lines)
 
 

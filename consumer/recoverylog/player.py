@@ -14,6 +14,17 @@ that the fence was ours is it tried again from where the log is then.
 An operation whose answer was lost may arrive at any later time, and take the fence with it. So it is repeated under
 another author: were it ours, it would give the log back to us when others have long recorded in it.
 
+One enum says what is decided about the end; it never goes back, whatever is asked for late or twice:
+
+    PLAYING ── stop_at_head ──► STOPPING ── all is played ───────────────────────► FINISHED
+       │                           │ hand_over                                      ▲    ▲
+       └─────── hand_over ─────────┴─► HANDING_OVER ── our operation is played ─────┘    │
+                                            │                                            │
+                                            └── it took the fence ──► FENCED ── all before it is played, or it is
+
+`tailing` is beside it: set at the first head, in whatever state. Only the event loop moves the state, because requests
+arrive there while the thread plays.
+
 The event loop reads ahead; what has arrived is decoded and written on a thread.
 
 Source: gazette/core consumer/recoverylog/player.go (states, checks, hand-over). Reading ahead and the thread are ours.
@@ -22,8 +33,9 @@ Source: gazette/core consumer/recoverylog/player.go (states, checks, hand-over).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -48,6 +60,7 @@ from broadsheet.consumer.recoverylog.fsm import FileStateMachine, author_from, f
 from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
 from broadsheet.consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
 from broadsheet.consumer.recoverylog.standby_files import CopyOrders, PlayedFiles, PlayThread
+from broadsheet.consumer.story import StoryEntry, new_story, noting, story_text
 
 STEP_BYTES: Final = 4 << 20
 """Played at once, about: who waits for the player waits for so many bytes, of tiny operations a quarter of a second."""
@@ -74,6 +87,30 @@ class Recovered:
     """Offset after the last of them, bytes."""
     author: int
     """Who the log was handed over to; 0: nobody."""
+
+
+class PlayerState(Enum):
+    """What is decided about a playback's end."""
+
+    PLAYING = "playing"
+    """No end was asked for: at the log's end it waits for more."""
+    STOPPING = "stopping"
+    """It ends at the log's end, without a trace in it."""
+    HANDING_OVER = "handing over"
+    """At the log's end it appends the operation that hands the log over, again if that one was not the next."""
+    FENCED = "fenced"
+    """That operation took the fence: nobody else records any more, and what stands before it is all there is."""
+    FINISHED = "finished"
+
+
+_NEXT: Final[Mapping[PlayerState, frozenset[PlayerState]]] = {
+    PlayerState.PLAYING: frozenset({PlayerState.STOPPING, PlayerState.HANDING_OVER}),
+    PlayerState.STOPPING: frozenset({PlayerState.HANDING_OVER, PlayerState.FINISHED}),
+    PlayerState.HANDING_OVER: frozenset({PlayerState.FENCED, PlayerState.FINISHED}),
+    PlayerState.FENCED: frozenset({PlayerState.FINISHED}),
+    PlayerState.FINISHED: frozenset(),
+}
+_STORY_FIELDS: Final = ("state", "tailing", "author", "log", "played_to", "head")
 
 
 class Player:
@@ -109,26 +146,70 @@ class Player:
         self._author = 0
         self._injected_at = -1
         """Where our newest operation stands that is to hand the log over."""
-        self._fenced = False
-        """Whether that operation took the fence."""
-        self._ending = False
-        self._finished = False
+        self._state = PlayerState.PLAYING
         self._wake = asyncio.Event()
         self._copies = CopyOrders(self._files, on_order=self._wake.set)
         self.tailing = asyncio.Event()
         """Set once it has played all there was when it began."""
         self.progress = PlaybackProgress()
+        self._story = new_story()
+        self._tell("created")
+
+    @property
+    def state(self) -> PlayerState:
+        """What is decided about its end."""
+        return self._state
+
+    def story(self) -> str:
+        """Return the recent events with what each changed, as text; a failed assertion in `run` has it as a note."""
+        now = self._story_entry("now", ())
+        return story_text(f"the player of {self._log}", [*self._story, now], _STORY_FIELDS)
 
     def hand_over(self, author: int) -> None:
-        """Have the log handed over to `author`, or to one that `Recovered` names, at its end; `run` then returns."""
-        self._author = author
-        self.stop_at_head()
+        """Have the log handed over to `author`, or to one that `Recovered` names, at its end; `run` then returns.
+
+        Nothing changes if it has been handed over already, or `run` has reached the end it was asked for.
+
+        Args:
+            author: Not 0, which is nobody.
+        """
+        if self._state not in (PlayerState.FENCED, PlayerState.FINISHED):
+            # Not later, because the fence has the name of the author it was taken for.
+            self._author = author
+        if self._state in (PlayerState.PLAYING, PlayerState.STOPPING):
+            self._move(PlayerState.HANDING_OVER)
+        self._tell("hand_over", author)
+        self._end()
 
     def stop_at_head(self) -> None:
-        """Have `run` return at the log's end, without a trace in it."""
-        self._ending = True
+        """Have `run` return at the log's end, without a trace in it, unless it is to be handed over there."""
+        if self._state is PlayerState.PLAYING:
+            self._move(PlayerState.STOPPING)
+        self._tell("stop_at_head")
+        self._end()
+
+    def _end(self) -> None:
         self._copies.refuse()
         self._wake.set()
+
+    def _move(self, to: PlayerState) -> None:
+        assert to in _NEXT[self._state], f"a player is {self._state.value}, not to be {to.value}"
+        self._state = to
+
+    def _tell(self, event: str, *details: object) -> None:
+        self._story.append(self._story_entry(event, details))
+
+    def _story_entry(self, event: str, details: tuple[object, ...]) -> StoryEntry:
+        at = self._playback.position
+        state = (
+            self._state,
+            self.tailing.is_set(),
+            self._author,
+            at.log,
+            at.offset,
+            self._heads.get(at.log),
+        )
+        return self._clock.monotonic_seconds(), event, details, state, ()
 
     async def copy_to(self, target: Path) -> bool:
         """Copy the files as of the log's end, or a little later, to their paths below `target`.
@@ -142,7 +223,7 @@ class Player:
             ConsumerError: no broker tells where the log ends.
             OSError: as of the disk.
         """
-        if self._ending or not self.tailing.is_set():
+        if self._state is not PlayerState.PLAYING or not self.tailing.is_set():
             return False
         return await self._copies.order(target, through=await self._write_head(self._log))
 
@@ -155,6 +236,10 @@ class Player:
             ConsumerError: the log cannot be read or appended to.
             OSError: as of the disk.
         """
+        with noting(self.story):
+            return await self._run()
+
+    async def _run(self) -> Recovered:
         thread = PlayThread()
         live = False
         try:
@@ -180,10 +265,10 @@ class Player:
             self._playback.position,
             group,
             self._wake.set,
-            linger_seconds=0.0 if self._ending else LINGER_SECONDS,
+            linger_seconds=LINGER_SECONDS if self._state is PlayerState.PLAYING else 0.0,
         )
         while not self._is_finished():
-            if self._ending:
+            if self._state is not PlayerState.PLAYING:
                 feeds.hurry(self._playback.position)
             if self._at_head():
                 await self._on_head()
@@ -202,6 +287,9 @@ class Player:
                 continue
             began = self._clock.monotonic_seconds()
             await thread.run(partial(self._play_spans, spans))
+            if self._playback.handed_over:
+                self._move(PlayerState.FINISHED)
+                self._tell("handed over")
             self._go_on(feeds)
             self.progress.on_played(
                 self._playback.position.offset,
@@ -229,9 +317,8 @@ class Player:
         log = self._playback.position.log
         for span in spans:
             self._play_span(span)
-            self._finished = self._playback.handed_over
             seek = self._playback.seek
-            if self._finished or (seek is not None and seek.log != log):
+            if self._playback.handed_over or (seek is not None and seek.log != log):
                 break
 
     def _play_span(self, span: ReadSpan) -> None:
@@ -248,16 +335,17 @@ class Player:
         if seek is not None and not feeds.current.reaches(seek):
             feeds.jump(seek)
             self._playback.go_to(seek)
+            self._tell("jumped")
         feeds.prepare(self._playback.upcoming)
 
     async def _wait(self) -> None:
         """Wait for more to read, or to be asked to end, if that is not so already."""
-        if not (self._ending and self._at_head()):
+        if self._state is PlayerState.PLAYING or not self._at_head():
             await self._wake.wait()
 
     def _is_finished(self) -> bool:
         # A method, for type checkers believe that what they just compared stays.
-        return self._finished
+        return self._state is PlayerState.FINISHED
 
     # -- at the head
 
@@ -281,19 +369,31 @@ class Player:
         if not self.tailing.is_set():
             self.progress.tailing = True
             self.tailing.set()
-        if not self._ending:
-            return
-        if self._author:
-            self._check_followed()
-            self._check_heard()
-            if self._fenced:
-                self._finished = True
-            else:
+            self._tell("tailing")
+        match self._state:
+            case PlayerState.STOPPING:
+                await self._stop_unless_more_is_there()
+            case PlayerState.HANDING_OVER:
+                self._check_appended()
                 self._heads[self._log] = await self._inject()
-            return
+            case PlayerState.FENCED:
+                self._check_appended()
+                self._move(PlayerState.FINISHED)
+                self._tell("all before the fence is played")
+            case PlayerState.PLAYING | PlayerState.FINISHED:
+                pass
+
+    async def _stop_unless_more_is_there(self) -> None:
         head = await self._write_head(self._log)
-        self._finished = head <= self._playback.position.offset
+        # A hand-over that was asked for meanwhile is still to be made.
+        if head <= self._playback.position.offset and self._state is PlayerState.STOPPING:
+            self._move(PlayerState.FINISHED)
         self._heads[self._log] = max(head, self._head())
+        self._tell("write head", head)
+
+    def _check_appended(self) -> None:
+        self._check_followed()
+        self._check_heard()
 
     def _check_followed(self) -> None:
         """Check that the log does not go on with operations that we could not follow: a hand-over would undo them."""
@@ -329,6 +429,7 @@ class Player:
             except AppendOutcomeUnknownError:
                 # It may stand there, and then it applies; the next one's number is stale, and it is tried once more.
                 self._author = author_from(self._author)
+                self._tell("answer lost")
                 await backoff.sleep()
                 continue
             except (EndpointError, JournalUnavailableError) as error:
@@ -344,7 +445,9 @@ class Player:
                     f"{played_to}: {_LOST_END}",
                 )
             self._injected_at = response.commit.begin
-            self._fenced = holds_fence(response.registers, self._author)
+            if holds_fence(response.registers, self._author):
+                self._move(PlayerState.FENCED)
+            self._tell("injected", response.commit.begin, response.commit.end)
             return response.commit.end
 
     async def _write_head(self, log: str) -> int:
@@ -363,6 +466,7 @@ class Player:
                     f"it ends at {head}, and its hints have {segment}: {_LOST_END}",
                 )
         self.progress.head = self._heads[self._log]
+        self._tell("heads found")
 
     def _report(self) -> None:
         playback = self._playback

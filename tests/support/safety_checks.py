@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from broadsheet.allocator.model import Assignment, MemberId
@@ -68,7 +68,7 @@ def check_step(
             value = after.members[added].value
             assert not value.is_exiting(), f"{item_id} came to leaving {added}"
             assert not value.is_cordoned(), f"{item_id} came to cordoned {added}"
-        _check_election(before, old, new, is_consistent)
+        _check_election(before, old, new, is_consistent, staying=staying)
         for primary in old:
             serves = primary.slot == 0 and primary.member_id in was and is_consistent(primary)
             if wanted and serves and primary.member_id not in {a.member_id for a in new}:
@@ -80,15 +80,22 @@ def _check_election(
     old: Iterable[Assignment],
     new: Iterable[Assignment],
     is_consistent: IsConsistent,
+    *,
+    staying: Collection[MemberId],
 ) -> None:
-    """Assert that of consistent replicas none on a leaving member was elected while another could be."""
+    """Assert that of consistent replicas none on a leaving member was elected while another that stays could be."""
     before = {a.member_id: a for a in old}
     for elected in new:
         known = before.get(elected.member_id)
         if elected.slot != 0 or known is None or known.slot == 0 or not is_consistent(elected):
             continue
         if state.is_leaving(elected.member_id):
-            others = [a for a in new if is_consistent(a) and not state.is_leaving(a.member_id)]
+            # One that the plan does not keep is no choice: it is removed next, and its member may be needed by others.
+            others = [
+                a
+                for a in new
+                if is_consistent(a) and not state.is_leaving(a.member_id) and a.member_id in staying
+            ]
             assert not others, f"{elected.member_id} leaves, and was elected"
 
 

@@ -97,15 +97,15 @@ def test_rendezvous_mapping_notices_new_partitions() -> None:
     assert mapping("key").journal == "a/two"
 
 
-class Key(bytes):
-    """A key that can be found while it is in memory."""
-
-
 @pytest.mark.parametrize("make", [modulo_mapping, rendezvous_mapping])
 def test_keys_that_never_repeat_leave_memory(
     make: Callable[[Callable[[str], bytes], Partitions], Callable[[str], MappedJournal]],
 ) -> None:
     """Plan: 20,000 keys, each once. Why: a key for each stream or order is usual, and a process must not grow by it."""
+
+    class Key(bytes):
+        """A key that can be found while it is in memory, and is no other test's."""
+
     mapping = make(lambda message: Key(message.encode()), partitions_of(4))
 
     for number in range(20_000):

@@ -1,14 +1,15 @@
-"""Reads a format's options; the error of a wrong one says what was expected.
-
-Pure.
-"""
+"""Reads a format's options, and what they name; the error of a wrong one says what was expected."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Any
 
 from broadsheet.spark_bridge.errors import SparkBridgeError
 
+_CACHED_NAMES_MAX = 64
 _FLAGS = {"true": True, "false": False}
 
 
@@ -76,3 +77,30 @@ class FormatOptions:
         if not value.strip().isdecimal() or int(value) < 1:
             raise OptionError(name, expected, got=value)
         return int(value)
+
+
+@lru_cache(maxsize=_CACHED_NAMES_MAX)
+def imported(name: str, *, option: str) -> Any:
+    """Return the object that an option names by `module:attribute`: a message class, a mapping.
+
+    Args:
+        name: The option's value.
+        option: The option's name, for the error.
+
+    Raises:
+        OptionError: it names nothing.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise OptionError(option, "module:name", got=name)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        expected = (
+            "module:name of something that the driver and every executor can import, installed or shipped with "
+            f"--py-files ({error})"
+        )
+        raise OptionError(option, expected, got=name) from error
+    return found

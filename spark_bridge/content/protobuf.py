@@ -14,8 +14,7 @@ from broadsheet.consumer.message.types import ProtobufType
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
 from broadsheet.spark_bridge.content.frames import frames_of, framing_error, places_of, whole_frames
 from broadsheet.spark_bridge.errors import PublishError
-from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_sink.imports import imported
+from broadsheet.spark_bridge.format_options import OptionError, imported
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_sink.texts import Indices
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent

@@ -18,8 +18,7 @@ from pyspark.sql.types import AtomicType, StructType
 
 from broadsheet.consumer.message.mapping import fnv1a_32
 from broadsheet.spark_bridge.errors import PublishError
-from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_sink.imports import imported
+from broadsheet.spark_bridge.format_options import OptionError, imported
 from broadsheet.spark_bridge.journal_sink.options import MODULO, RENDEZVOUS, WriteOptions
 from broadsheet.spark_bridge.journal_sink.texts import Indices, content_of, plain_text
 

@@ -184,7 +184,7 @@ def test_uuid_texts_over_the_low_part_of_the_time() -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (StructType([StructField("_meta", LongType())]), "column _meta: the UUID"),
+        (StructType([StructField("_meta", LongType())]), "column _meta: it holds the UUID"),
         (StructType([StructField("v", VariantType())]), "column v: JSON takes no variant"),
         (
             StructType([StructField("s", StructType([StructField("v", VariantType())]))]),

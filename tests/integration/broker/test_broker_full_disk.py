@@ -109,7 +109,7 @@ async def test_journal_that_needs_repair_waits_for_space(tmp_path: Path) -> None
         Broker(BrokerConfig(data_dir=tmp_path), disk=disk) as broker,
         broker_stub(broker.address) as stub,
     ):
-        with pytest.raises(grpc.aio.AioRpcError, match="must be repaired") as caught:
+        with pytest.raises(grpc.aio.AioRpcError, match="needs repair") as caught:
             await read(stub, SMALL)
         assert (await read(stub, LARGE)).content == 2 * CONTENT
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -123,7 +123,7 @@ async def test_passing_refusals_are_waited_out() -> None:
         ([metadata(5, 0, 9), pb.ReadResponse(offset=5, content=b"12345")], "expected content in"),
         ([pb.ReadResponse(offset=5, content=b"x")], "metadata before content"),
         ([pb.ReadResponse(header=header())], "fragment"),
-        ([_refusal(pb.PROPOSAL_MISMATCH)], "no answer to this request"),
+        ([_refusal(pb.PROPOSAL_MISMATCH)], "unexpected status PROPOSAL_MISMATCH"),
     ],
 )
 async def test_answer_against_the_protocol_delivers_nothing_and_surfaces(

@@ -131,7 +131,7 @@ async def test_lease_that_cannot_be_acquired_is_not_held(
     seen = await _seen(manager)
     assert not seen.fence
 
-    with pytest.raises(DependencyError, match="faster"):
+    with pytest.raises(DependencyError, match="lost the compare-and-swap"):
         await manager.take(seen, "w1")
 
     assert (await host.fields("0"))["owner"] == ""

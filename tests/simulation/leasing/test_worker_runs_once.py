@@ -44,12 +44,12 @@ def test_worker_runs_once() -> None:
             group.start_soon(worker.run(), name="w1")
             await eventually(lambda: [*worker.held] == ["a", "b"])
 
-            with pytest.raises(RuntimeError, match=r"worker w1 .*make another"):
+            with pytest.raises(RuntimeError, match=r"worker w1 .*create another"):
                 await worker.run()
 
             assert worker.held == {"a": 1, "b": 1}
             worker.stop()
-        with pytest.raises(RuntimeError, match=r"worker w1 .*make another"):
+        with pytest.raises(RuntimeError, match=r"worker w1 .*create another"):
             await worker.run()
 
     run_virtual(play())

@@ -148,7 +148,7 @@ async def test_other_things_in_the_table_are_no_leases(
 
     assert [each.record.key for each in await manager.list_leases()] == [SHARD]
     assert await manager.list_leases_of("w") == ()
-    with pytest.raises(InvalidStateError, match="no lease"):
+    with pytest.raises(InvalidStateError, match="another kind of data"):
         await manager.get_lease("x")
 
 

@@ -160,6 +160,7 @@ class _Plan:
         """Assign free leases, those free for longest first."""
         free = [lease for lease in self._leases if lease.held_by is None]
         for lease in sorted(free, key=lambda lease: (-lease.free_seconds, lease.key)):
+            # A worker that takes leases itself may have claimed it: leave it to that worker.
             awaited_by_outsider = lease.bound_for not in (None, *self._workers)
             if lease.in_hand_off or not awaited_by_outsider:
                 self._pass_on(lease, GivenHow.FREE)

@@ -73,6 +73,7 @@ def plan_shares(
     overdue = [lease for lease in free if lease.free_seconds > limits.overdue_seconds]
     room = limits.leases_max - counts[me]
     missing = target - counts[me]
+    # No other worker took these in time, so they are taken even beyond the fair share.
     if overdue and len(overdue) > missing:
         return _taking(target, overdue, room, dice)
     if free:

@@ -135,6 +135,7 @@ def _is_due(
     held: Collection[str],
 ) -> bool:
     known = memory[record.key]
+    # Assigned to this worker, or left from its earlier life.
     if record.owner == observer.me and record.handoff_from is None:
         return record.key not in held
     if known.asker != observer.me:

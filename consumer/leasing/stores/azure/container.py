@@ -63,7 +63,7 @@ async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
         writes: It may have been applied if no answer comes.
 
     Raises:
-        BlobRefusedError:  a condition does not hold, or there is no such blob.
+        BlobRefusedError: a condition does not hold, or there is no such blob.
         DependencyError: no answer came.
         ThrottlingError: Azure has too much to do, or still deletes a container of that name.
         InvalidStateError: there is no container, or Azure refuses the request and always will.
@@ -208,7 +208,7 @@ class BlobContainer:
             Its etag.
 
         Raises:
-            BlobRefusedError:  it has another etag, or another lease.
+            BlobRefusedError: it has another etag, or another lease.
         """
         blob = self._client.get_blob_client(name)
         if only_if is None:
@@ -236,7 +236,7 @@ class BlobContainer:
             lease_id: Of its native lease, if somebody has it.
 
         Raises:
-            BlobRefusedError:  it has another etag, or another lease.
+            BlobRefusedError: it has another etag, or another lease.
         """
         blob = self._client.get_blob_client(name)
         conditions = {} if only_if is None else _unchanged(only_if)
@@ -252,7 +252,7 @@ class BlobContainer:
         """Acquire the native lease of an unleased blob.
 
         Raises:
-            BlobRefusedError:  it is leased, or the blob has another etag.
+            BlobRefusedError: it is leased, or the blob has another etag.
         """
         lease = self._lease(name, lease_id)
         await answer_of(lease.acquire(seconds, **_unchanged(only_if)), writes=True)
@@ -261,7 +261,7 @@ class BlobContainer:
         """Take over the native lease of a blob from its holder, by changing its id; it lasts as long as a renewed one.
 
         Raises:
-            BlobRefusedError:  it has another id, or ended; or the blob has another etag.
+            BlobRefusedError: it has another id, or ended; or the blob has another etag.
         """
         lease = self._lease(name, lease_id)
         await answer_of(lease.change(new_id, **_unchanged(only_if)), writes=True)
@@ -270,7 +270,7 @@ class BlobContainer:
         """Renew a native lease.
 
         Raises:
-            BlobRefusedError:  it is another's.
+            BlobRefusedError: it is another's.
         """
         await answer_of(self._lease(name, lease_id).renew(), writes=True)
 
@@ -278,7 +278,7 @@ class BlobContainer:
         """Release a native lease.
 
         Raises:
-            BlobRefusedError:  it is another's.
+            BlobRefusedError: it is another's.
         """
         await answer_of(self._lease(name, lease_id).release(), writes=True)
 
@@ -286,7 +286,7 @@ class BlobContainer:
         """Break a native lease, of any holder.
 
         Raises:
-            BlobRefusedError:  it is not leased.
+            BlobRefusedError: it is not leased.
         """
         blob = self._client.get_blob_client(name)
         await answer_of(BlobLeaseClient(blob).break_lease(0), writes=True)

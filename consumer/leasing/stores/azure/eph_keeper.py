@@ -133,6 +133,7 @@ class BlobLeaseKeeper:
         sent_seconds = self._clock.monotonic_seconds()
         if sent_seconds >= held.deadline_monotonic_seconds:
             _log.warning("leasing.eph.lease_lost", blob=name, cause="not renewed in time")
+            # Never renew it again: its consumer may have stopped, and no worker would process the shard.
             self.ignore(name, held.token)
             return
         try:

@@ -291,7 +291,7 @@ class LeaseTable:
         """Write a row, and return it.
 
         Raises:
-            ConditionRefusedError:  the condition does not hold; it says what is there.
+            ConditionRefusedError: the condition does not hold; it says what is there.
         """
         answer = await _call(
             lambda: self._client.update_item(
@@ -314,7 +314,7 @@ class LeaseTable:
             condition: What must hold; may be empty.
 
         Raises:
-            ConditionRefusedError:  the condition does not hold; it says what is there.
+            ConditionRefusedError: the condition does not hold; it says what is there.
         """
         answer = await _call(
             lambda: self._client.delete_item(

@@ -139,6 +139,7 @@ class LeaderTerm:
                     self._assigner.run_pass(leads=lambda: self._lock.is_held and goes_on())
                 )
         except LeasingError:
+            # Another worker may reach the stores, so a leader that keeps failing gives way.
             self._failures += 1
             if self._failures >= self._failed_passes_max:
                 now_seconds = self._clock.monotonic_seconds()

@@ -125,7 +125,7 @@ class SimulatedMember:
 
     @property
     def decisions_refused(self) -> int:
-        """How often the member discarded a decision: its plan broke a rule, or an error was raised."""
+        """Number of decisions that the member discarded: its plan broke a rule, or an error was raised."""
         registry = self.session.metrics.registry
         return int(registry.get_sample_value("gazette_allocator_plan_invalid_total") or 0)
 

@@ -242,7 +242,7 @@ def _position_fields(position: Position | None) -> dict[str, object] | None:
 @click.option(
     "--owners",
     is_flag=True,
-    help="Move owners too; without, whoever works on TO takes the leases anew.",
+    help="Move owners too; without it, workers on TO acquire the leases again.",
 )
 @click.option(
     "--force",

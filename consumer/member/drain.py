@@ -27,7 +27,7 @@ class DrainVerdict(Enum):
     """Next step of a leaving process."""
 
     WAIT = "wait"
-    GIVE_UP_ALONE = "no other member stays and takes shards, so there is nobody to hand them to"
+    GIVE_UP_ALONE = "no other member stays and takes shards, so no member can take them over"
     GIVE_UP_COVERED = (
         "every shard left has a ready replica on a member that stays, but none took another in time"
     )

@@ -76,7 +76,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a playback ended with."""
+    """The end of a playback."""
 
     fsm: FileStateMachine
     directory: Path
@@ -90,7 +90,7 @@ class Recovered:
 
 
 class PlayerState(Enum):
-    """What is decided about a playback's end."""
+    """The decision about the end of a playback."""
 
     PLAYING = "playing"
     """No end was asked for: at the log's end it waits for more."""
@@ -99,7 +99,7 @@ class PlayerState(Enum):
     HANDING_OVER = "handing over"
     """At the log's end it appends the operation that hands the log over, again if that one was not the next."""
     FENCED = "fenced"
-    """That operation took the fence: nobody else records any more, and what stands before it is all there is."""
+    """That operation took the fence: no other process records any more, so the log ends before it."""
     FINISHED = "finished"
 
 
@@ -157,7 +157,7 @@ class Player:
 
     @property
     def state(self) -> PlayerState:
-        """What is decided about its end."""
+        """The decision about its end."""
         return self._state
 
     def story(self) -> str:
@@ -171,7 +171,7 @@ class Player:
         Nothing changes if it has been handed over already, or `run` has reached the end it was asked for.
 
         Args:
-            author: Not 0, which is nobody.
+            author: Not 0, which names no author.
         """
         if self._state not in (PlayerState.FENCED, PlayerState.FINISHED):
             # Not later, because the fence has the name of the author it was taken for.

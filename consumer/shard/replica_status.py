@@ -150,7 +150,7 @@ async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
     result = await etcd.get_range(observed.key)
     created = result.kvs[0].create_revision if result.kvs else 0
     if created != observed.create_revision:
-        now = f"was made anew at revision {created}" if created else "is gone"
+        now = f"was created again at revision {created}" if created else "is gone"
         raise AssignmentLostError(
             f"assignment {observed.key.decode()} {now}; this process no longer serves the shard"
         )

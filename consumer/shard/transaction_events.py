@@ -21,7 +21,7 @@ from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnLimits:
-    """When a transaction may and must close; read from the spec at its start."""
+    """Bounds on when a transaction may and must close; read from the spec at its start."""
 
     min_seconds: float
     """It stays open at least so long after its begin, and longer while input is ready."""
@@ -32,7 +32,7 @@ class TxnLimits:
 
 
 class Activity(Enum):
-    """What the machine waits for."""
+    """The event that the machine waits for."""
 
     WORKING = "working"
     """For a callback, a commit, its acknowledgements, or input that it asked for once more."""
@@ -43,7 +43,7 @@ class Activity(Enum):
 
 
 class InputDemand(Enum):
-    """What input the machine can take now."""
+    """The input that the machine can take now."""
 
     NOTHING = "nothing"
     BATCH = "batch"
@@ -66,7 +66,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentified:
-    """What is read of a source from now on, and all that was read of it before, is of an epoch."""
+    """The epoch of all that is read of a source, before this and from now on."""
 
     journal: str
     epoch: JournalEpoch
@@ -263,7 +263,7 @@ class Finalize:
     def checkpoint(self, ack_intents: Mapping[str, bytes]) -> shard_pb2.Checkpoint:
         """Return the transaction's checkpoint.
 
-        A transaction that published nothing keeps one acknowledgement of before: whoever takes over learns from it up
+        A transaction that published nothing keeps one acknowledgement of before: the next primary learns from it up
         to where our producer has committed (`broadsheet.consumer.message.rollback`), and may repeat it without effect.
         """
         return build_checkpoint(self.sources, ack_intents or self.prior_acknowledgement)
@@ -339,7 +339,7 @@ class RecordCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnTimings:
-    """When a completed transaction passed its stations, monotonic seconds, in this order."""
+    """Times at which a completed transaction passed its stations, monotonic seconds, in this order."""
 
     prior_prepared: float
     """The transaction before it had started its commit."""

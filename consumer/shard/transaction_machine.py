@@ -1,4 +1,4 @@
-"""When a transaction begins, takes input, closes, commits and acknowledges: a pure state machine.
+"""Pure state machine of transactions: begin, take input, close, commit, acknowledge.
 
     events ──► TransactionMachine ──► instructions       transaction N+1:  begin ─ deliver … ─ finalize ─ start commit
                                                          transaction N:    ── committing ── acknowledging ──┘
@@ -78,7 +78,7 @@ FIRST_TXN_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryLimits:
-    """How much the application is handed at once.
+    """Bounds on what the application is handed at once.
 
     The timer and the commit of the transaction before are noticed between deliveries, so these bound how late.
     """
@@ -89,7 +89,7 @@ class DeliveryLimits:
 
 
 def leading_acks(batch: MessageBatch) -> int:
-    """Return how many acknowledgements stand at the front of a batch."""
+    """Return how many acknowledgements are at the front of a batch."""
     count = 0
     for flags in batch.flags:
         if flags != Flags.ACK_TXN:
@@ -197,7 +197,7 @@ class PriorTxn:
 
 
 class _Phase(Enum):
-    """Which callback is under way, or that none is."""
+    """The callback that is under way, or none."""
 
     CONSUMING = "consuming"
     BEGINNING = "beginning"
@@ -209,7 +209,7 @@ class _Phase(Enum):
 
 
 class _Intake(Enum):
-    """What may still be read of the sources."""
+    """The input that may still be read from the sources."""
 
     OPEN = "open"
     IDLE = "idle"
@@ -277,12 +277,12 @@ class TransactionMachine:
 
     @property
     def demand(self) -> InputDemand:
-        """What input the machine can take, as of the last event."""
+        """The input that the machine can take, as of the last event."""
         return self._demand
 
     @property
     def activity(self) -> Activity:
-        """What it waits for, as of the last event: while it works, something must move."""
+        """The event that it waits for, as of the last one: while it works, something must move."""
         if self._phase is not _Phase.CONSUMING or self._prior is not None or self._replay:
             return Activity.WORKING
         return Activity.WAITING if self._demand is InputDemand.NOTHING else Activity.READING
@@ -598,7 +598,7 @@ class TransactionMachine:
         self._arm(now)
 
     def _arm(self, now: float) -> None:
-        """Set the timer to the next moment at which the running transaction decides anew."""
+        """Set the timer to the next moment at which the running transaction decides again."""
         at = self._running.next_decision(now)
         if at is not None and at != self._timer:
             self._timer = at

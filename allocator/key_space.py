@@ -199,6 +199,23 @@ class KeySpace:
         while self.header.revision < revision:
             await self._updated.wait()
 
+    async def catch_up(self, *, timeout_seconds: float) -> bool:
+        """Wait until everything is applied that etcd held when this was called; False if that takes too long.
+
+        Args:
+            timeout_seconds: Longest wait, without that for etcd's answer.
+
+        Raises:
+            EtcdUnavailableError: etcd did not answer.
+        """
+        newest = await self._etcd.newest_revision(self._keys.watched_prefix)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.wait_for_revision(newest)
+        except TimeoutError:
+            return False
+        return True
+
     async def wait_for_update(self, after_revision: int | None = None) -> None:
         """Wait for the next change; with `after_revision`, for a newer state, which may already be here."""
         if after_revision is None:

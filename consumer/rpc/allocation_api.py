@@ -243,7 +243,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         plan_id = cause.plan_id
         if plan_id not in self._plans:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_PLAN_NOT_FOUND)
-        is_newest = await self._catch_up()
+        is_newest = await self._key_space.catch_up(timeout_seconds=CATCH_UP_SECONDS_MAX)
         kept = self._plans.find(plan_id, basis=self._allocation.basis())
         if kept is None or not is_newest:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
@@ -276,16 +276,6 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             Status.ALLOCATION_STATUS_OK if adopted else Status.ALLOCATION_STATUS_PLAN_SUPERSEDED
         )
         return ApplyPlanResponse(status=status, revision=revision)
-
-    async def _catch_up(self) -> bool:
-        """Wait until the key space shows etcd's state as of this call; return False if it does not in time."""
-        newest = await self._etcd.newest_revision(self._key_space.keys.watched_prefix)
-        try:
-            async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
-                await self._key_space.wait_for_revision(newest)
-        except TimeoutError:
-            return False
-        return True
 
     async def _forward(
         self,

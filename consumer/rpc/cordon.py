@@ -86,7 +86,8 @@ class Cordon:
         asked = _asked(request)
         keys: tuple[bytes, ...] = ()
         for _ in range(ATTEMPTS):
-            await self._catch_up()
+            # What the mirror still lacks after that, the comparison finds.
+            await self._key_space.catch_up(timeout_seconds=CATCH_UP_SECONDS_MAX)
             writes = list(_writes(asked, self._key_space.members, cordoned=request.cordoned))
             # All members are in the requested state already.
             if not writes:
@@ -102,15 +103,6 @@ class Cordon:
                 log.info(event, members=changed, actor=actor, revision=revision)
                 return CordonMembersResponse(revision=revision, changed=changed)
         raise TxnConflictError(keys)
-
-    async def _catch_up(self) -> None:
-        """Wait until the mirror shows etcd's state as of this call; if it lags, the write's comparison fails."""
-        newest = await self._etcd.newest_revision(self._key_space.keys.watched_prefix)
-        try:
-            async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
-                await self._key_space.wait_for_revision(newest)
-        except TimeoutError:
-            log.warning("key_space.behind", revision=newest)
 
 
 def _asked(request: CordonMembersRequest) -> Sequence[MemberId]:

@@ -296,5 +296,6 @@ class KeySpace:
         self.changes = self._mirror.take_changes()
         for observer in self._observers:
             observer()
+        # A new event for the next change: those that wait from now on must not find this one set.
         updated, self._updated = self._updated, asyncio.Event()
         updated.set()

@@ -203,11 +203,13 @@ class Caller:
             metadata = await self.metadata(channel, timeout_seconds=timeout_seconds)
             response = await invocation(channel.channel, metadata, timeout_seconds)
         except asyncio.CancelledError:
+            # gRPC also cancels calls when their channel is closed, and that is no cancellation of our task.
             self.pool.check_not_closed_under_call()
             raise
         except grpc.aio.AioRpcError as error:
             failure = translated(error, self.pool.endpoints)
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                # It was connected but silent, so the next attempt asks another endpoint.
                 self.pool.suspect(channel)
             elif isinstance(failure, EtcdUnavailableError):
                 call.told = failure

@@ -131,6 +131,7 @@ class EtcdClient:
             EtcdUnavailableError: no answer; unless it only reads, it may have been applied.
         """
         gets = tuple(each for each in success if isinstance(each, Get))
+        # An older etcd crashes if a read-only transaction is cancelled: see `reads`.
         if gets == success and gets and not compares and not failure:
             return await read_ranges(self._caller, gets)
         request = txn_to(compares, success, failure)

@@ -144,6 +144,7 @@ class LeaseKeeper:
                     await self._renew()
                     return
             except TimeoutError:
+                # The deadline passed during the call: the check above raises.
                 continue
             except EtcdUnavailableError as error:
                 cause = str(error)
@@ -152,6 +153,7 @@ class LeaseKeeper:
             await asyncio.sleep(max(0.0, min(backoff.next_seconds(), self._left_seconds())))
 
     async def _renew(self) -> None:
+        # Before the call: etcd counts from when it handles the request, which is later.
         sent = self._clock.monotonic_seconds()
         ttl_seconds = await self._etcd.lease_keep_alive_once(self.lease)
         if ttl_seconds <= 0:
@@ -160,6 +162,7 @@ class LeaseKeeper:
         self._check_deadline("this process was suspended or blocked for too long")
         self._sent_monotonic_seconds = sent
         self._ttl_seconds = ttl_seconds
+        # Once more, because etcd may have granted less time than before.
         self._check_deadline("this process was suspended or blocked for too long")
 
     def _left_seconds(self) -> float:

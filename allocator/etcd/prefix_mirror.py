@@ -83,6 +83,7 @@ class PrefixMirror:
 
     def _apply(self, batch: WatchBatch) -> None:
         self._resume_revision = max(self._resume_revision, batch.header.revision + 1)
+        # A progress notification: it moves only the resume point.
         if not batch.events:
             return
         for event in batch.events:

@@ -140,6 +140,7 @@ class _Run:
             try:
                 result = await self._send(now)
             except (EtcdLimitError, EtcdRequestError) as error:
+                # Etcd refused the batch as a whole and did not say why: it is halved until the culprit is alone.
                 if len(now) == 1:
                     self.culprits.append(Culprit(checkpoint=now[0], cause=error))
                 else:
@@ -147,6 +148,7 @@ class _Run:
                     todo += [now[middle:], now[:middle]]
                 continue
             if result.succeeded:
+                # Batches are concurrent, so a lower revision may be answered last.
                 self.revision = max(self.revision, result.header.revision)
                 self.applied += [checkpoint.subject for checkpoint in now]
             elif innocent := self._sort_out(now, await self._read_back(now)):
@@ -200,6 +202,7 @@ class _Run:
     def _batches(self, checkpoints: Iterable[TxnCheckpoint]) -> Iterable[Sequence[TxnCheckpoint]]:
         """Cut a wave into batches below the limits. A checkpoint over the limits is sent alone, for etcd to refuse."""
         batch: list[TxnCheckpoint] = []
+        # Leaves room for the note.
         operations_max = TXN_OPERATIONS_MAX - (self.note is not None)
         compares, operations, size = set(self.fixed), 0, 0
         for checkpoint in checkpoints:

@@ -156,6 +156,7 @@ def _create_request(prefix: bytes, start_revision: int) -> rpc_pb2.WatchRequest:
             key=prefix,
             range_end=prefix_range_end(prefix),
             start_revision=start_revision,
+            # Moves the resume point of an idle watch, so that a compaction does not end it.
             progress_notify=True,
             fragment=True,
         )
@@ -186,6 +187,7 @@ def _check(
     if not response.canceled:
         return
     reason = response.cancel_reason or "no reason given"
+    # A cancelled watch has a reason as text, and no status code.
     failure: AllocatorError = error_for(
         grpc.StatusCode.PERMISSION_DENIED
         if "permission denied" in reason.lower()
@@ -207,6 +209,7 @@ def _batch(response: rpc_pb2.WatchResponse, events: list[WatchEvent]) -> WatchBa
         # after.
         header = header_from(response.header, revision=mod_revision_of(events[-1]))
         return WatchBatch(header=header, events=tuple(events))
+    # Its header has the store's revision, but older events may still follow.
     if response.created:
         return None
     return WatchBatch(header=header_from(response.header), events=())

@@ -91,6 +91,7 @@ def decide(question: DecisionBasis) -> Decision | PlanRefused:
         previous = plan
         if previous is None and question.stored is not None:
             previous = taken_up(question.stored, state)
+        # If the demand has changed since, the operator's plan is outdated, and the leader makes its own.
         if question.ordered is not None and question.ordered.answers(
             state.demand(), state.objective
         ):

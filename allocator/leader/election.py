@@ -180,6 +180,7 @@ class ElectionView:
         if own is None or self.leader_kv is None or self.leader is None or self.epoch is None:
             return None
         named = name_of(self.own_id)
+        # The lease tells us from an earlier process with the same member id.
         is_ours = (
             self.leader.member == self.epoch.member == named
             and self.leader.epoch == self.epoch.epoch
@@ -271,6 +272,7 @@ class Election:
         grace = rank * config.claim_grace_seconds
         if leader is None:
             return self._claim_at(self._since_monotonic_seconds + grace, now_monotonic_seconds)
+        # Two exiting members would take leadership from each other again and again.
         if rank == 0 and view.is_exiting(leader) and not view.is_exiting(view.own_id):
             return self._claim_at(now_monotonic_seconds, now_monotonic_seconds)
         suspected = self._since_monotonic_seconds + config.suspect_after_seconds

@@ -71,6 +71,7 @@ class Executor:
         now = self._clock.monotonic_seconds()
         tried = self._quarantine.admitted(steps, now)
         if not tried:
+            # Still needed, because items that have no step any more leave the quarantine.
             self._quarantine = self._quarantine.after(
                 steps, tried=(), refused=(), now_monotonic_seconds=now
             )

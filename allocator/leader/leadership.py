@@ -130,6 +130,7 @@ class Leadership:
 
     async def resign(self) -> None:
         """Give up leadership, if we have it, and do not claim it again. Bounded in time; etcd need not answer."""
+        # Before the first `await`: from here on, nothing here may write as the leader.
         self._resigned = True
         fence, self.fence = self.fence, None
         candidate = self._candidate_put(may_lead=False)
@@ -137,10 +138,12 @@ class Leadership:
             return
         with suppress(EtcdError, TimeoutError):
             async with asyncio.timeout(RESIGN_SECONDS_MAX):
+                # Both in one transaction, so that the others do not wait for a candidate that will not claim.
                 await self._etcd.txn(fence.compares, (Delete(self._keys.leader), candidate))
                 _log.info("leadership.resigned", epoch=fence.epoch)
 
     def _on_key_space_update(self) -> None:
+        # Only members decide who may lead; assignments change all the time.
         if self._key_space.changes.members:
             self._on_update()
 
@@ -200,6 +203,7 @@ class Leadership:
     async def _step(self) -> float | None:
         """Take the due action, and return when to check again if nothing changes."""
         view = self._refresh_view()
+        # Without our member's key there is no lease to claim on, and the comparison with that key would fail.
         if self._resigned or self._stuck or self._member_id not in view.members:
             return None
         now = self._clock.monotonic_seconds()
@@ -307,6 +311,7 @@ class Leadership:
             if self._clock.monotonic_seconds() < self._deadline_monotonic_seconds:
                 await self.beat()
             elif self.fence is not None:
+                # No beat any more, so that another candidate supersedes a leader whose allocation hangs.
                 self._stuck = True
                 _log.warning("leadership.stuck", epoch=self.fence.epoch)
 

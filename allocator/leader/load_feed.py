@@ -86,6 +86,7 @@ class LoadFeed:
         elif await self._look():
             self._give(tracker)
         else:
+            # Lags change while loads in force do not. They need no new plan, because they decide only promotions.
             tracker.lags = self._measured.lags
 
     async def _look(self) -> bool:
@@ -101,6 +102,7 @@ class LoadFeed:
                 break
             except EtcdError as error:
                 _log.warning("loads.read_failed", cause=str(error))
+                # The last known loads stay in force. A new leader has none, so it keeps trying before its first plan.
                 if read_at is not None:
                     self._read_at_monotonic_seconds = self._clock.monotonic_seconds()
                     return False

@@ -134,6 +134,7 @@ class Rounds:
         facts = self._look(leader)
         plan = plan_round(facts)
         if plan.scope is Scope.NOTHING:
+            # Pruning of the move log is also due by time, so a cluster at rest must not skip it.
             await leader.executor.tidy(leader.fence)
             return self._wait_seconds(leader, Ending.AT_REST, retry_seconds=None)
         if plan.hand_overs:
@@ -141,6 +142,7 @@ class Rounds:
         decision = await self._decision(leader, plan)
         decided = self._clock.monotonic_seconds()
         result = conclude_round(plan, facts, decision, decided_monotonic_seconds=decided)
+        # Taken out by `_look`, so that a change during the decision opens its item again.
         self._observation.tracker.open(result.open_items)
         leader.remember(result)
         if isinstance(decision, PlanRefused):
@@ -200,6 +202,7 @@ class Rounds:
             hand_overs_allowed=plan.hand_overs,
             sees_all_pending=plan.sees_all_pending,
         )
+        # Only such a decision may solve, and a solver may block the keep-alive of the lease.
         if is_whole:
             await self._before_planning()
         times = self._leadership.config
@@ -217,6 +220,7 @@ class Rounds:
     async def _adopt(
         self, leader: LeaderState, decision: Decision, version: int, seconds: float
     ) -> None:
+        # The plan in force answers the new demand as well: it is stored and reported already.
         if not leader.take_up(decision.plan, version=version):
             return
         self._metrics.on_solved(seconds, gap=decision.plan.gap)
@@ -232,6 +236,7 @@ class Rounds:
             replicas_placed=placed,
             solve_seconds=round(seconds, 4),
         )
+        # Before the first step, because a successor can continue a stored plan that is half carried out.
         if decision.packed is not None:
             await self._plan_store.store(decision.packed, leader.fence)
 
@@ -246,6 +251,7 @@ class Rounds:
             )
             await leader.executor.tidy(leader.fence)
         except EtcdError as caught:
+            # A step may still be on its way to etcd. The next turn renews the epoch, so that etcd refuses it.
             error = caught
         ending = ending_of(decision, answered=error is None, right_lost=right_lost)
         if ending is Ending.UNANSWERED:
@@ -354,6 +360,7 @@ class AllocationLoop:
             await self._prepare_exit()
             if self._observation.is_drained():
                 return
+            # Before anything is read, so that a change during this turn wakes the next one.
             self._wake.clear()
             pause_seconds: float | None = None
             fence = self._leadership.fence
@@ -395,6 +402,7 @@ class AllocationLoop:
     def leader_state(self) -> LeaderState | None:
         """The state of this member as the leader; None if it does not lead, or only just started to."""
         leader = self._leader
+        # The fence may be gone already while a turn of the loop is still under way.
         is_known = leader is not None and leader.is_informed and self._leadership.fence is not None
         return leader if is_known else None
 
@@ -416,6 +424,7 @@ class AllocationLoop:
 
     async def _leader_under(self, fence: Fence) -> LeaderState:
         """Return the state of this term; a new term begins with its predecessor's stored plan."""
+        # What was learned in another epoch is void: another leader may have acted in between.
         if self._leader is None or self._leader.fence.epoch != fence.epoch:
             self._end_term()
             await self._catch_up()
@@ -478,6 +487,7 @@ class AllocationLoop:
 
     async def _wait(self, pause_seconds: float | None) -> None:
         """Wait for a change; meanwhile a leader reports its progress."""
+        # We do not lead, so time alone changes nothing: a change of leadership wakes the loop.
         if pause_seconds is None:
             await self._wake.wait()
             return
@@ -486,6 +496,7 @@ class AllocationLoop:
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0.0:
                 return
+            # To wait is progress, too: a leader at rest must not stop beating.
             self._extend_deadline()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, self._leadership.config.beat_seconds)):

@@ -101,6 +101,7 @@ class MoveLog:
             plan_id=cause.plan_id,
             moves=moves,
         )
+        # Counted even if the transaction is refused, because the number need only be unique.
         self._written += 1
         self._unpruned += 1
         return Put(entry_key(self._keys, entry, number=self._written), encoded(entry))
@@ -115,6 +116,7 @@ class MoveLog:
         is_old = now - self._pruned_at_monotonic_seconds >= PRUNE_SECONDS
         if not self.is_kept or not (is_old or self._unpruned >= PRUNE_ENTRIES):
             return
+        # Before the attempt, so that a failure is not repeated in every round.
         self._unpruned, self._pruned_at_monotonic_seconds = 0, now
         try:
             removed = await self._prune(fence)

@@ -125,6 +125,7 @@ def entry_key(keys: AuxiliaryKeys, entry: MoveLogEntry, *, number: int) -> bytes
         number: Unique among the entries of its writer's process.
     """
     writer = f"{entry.epoch}.{entry.writer}"
+    # Thirteen digits last until the year 2286, so keys sort like their times.
     return keys.moves_prefix + f"{entry.at_milliseconds:013}-{writer}-{number}".encode()
 
 

@@ -81,6 +81,7 @@ class PlanStore:
         except DocumentError as error:
             _log.warning("plan.unreadable", cause=str(error))
             return None
+        # Also of a plan that turns out to be incomplete, because the number must grow with every plan stored.
         self._generation = max(self._generation, head.generation)
         packed = b"".join(kv.value for kv in chunks)
         plan = unpack_or_none(packed) if _digest(packed) == head.digest else None

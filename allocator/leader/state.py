@@ -72,6 +72,7 @@ class PacingPolicy:
         due = self._hand_over_monotonic_seconds + primaries.hand_over_interval_seconds
         if not primaries.hand_over_above_spread or now_monotonic_seconds < due:
             return 0
+        # Last, because the spread takes time for each member.
         if tracker.primary_spread() <= primaries.hand_over_above_spread:
             return 0
         return primaries.hand_overs_in_flight_max
@@ -129,6 +130,7 @@ class LeaderState:
     def order(self, plan: Plan, cause: Cause) -> None:
         """Follow `plan` from the next round whose demand it answers, on behalf of an operator."""
         self.ordered, self._ordered_cause = plan, cause
+        # Only a round over everything can adopt a plan, and this makes the next one such a round.
         self.answered_version = -1
         self._order_settled.clear()
 
@@ -158,6 +160,7 @@ class LeaderState:
         is_ordered = self.ordered is not None and plan.desired == self.ordered.desired
         if is_new or is_ordered:
             self.cause = self._ordered_cause if is_ordered else Cause()
+        # A plan that was made after the order supersedes it, so the wait for the order ends.
         if self.ordered is not None and (is_new or plan is self.ordered):
             self.settle_order()
         self.plan = plan
@@ -220,6 +223,7 @@ class Observation:
             # Only now, because a replica that has failed for a while must not appear removed before its key is read.
             while growing.observe_some_failures(clock.monotonic_seconds()):  # noqa: ASYNC110 - a turn for others
                 await asyncio.sleep(0)
+            # Otherwise the term ended meanwhile (`forget`), and the loop starts again.
             if self._growing is growing:
                 self._tracker, self._growing = growing, None
 
@@ -241,6 +245,7 @@ class Observation:
         member = self._key_space.members.get(self._member_id)
         if member is None:
             key = self._key_space.keys.member(self._member_id)
+            # A key that exists but cannot be decoded does not mean that the member is gone.
             if self._key_space.kv_or_none(key) is None:
                 raise MemberKeyLostError(key.decode())
             return False
@@ -275,6 +280,7 @@ class Observation:
             failed=self._failed,
             look=look,
         )
+        # Kept for the next term, so that it does not restart the time for which replicas have failed.
         self._failed = tracker.failed
         return tracker
 

@@ -88,6 +88,7 @@ def plan_to_store(
         str(item_id): [position(member_id) for member_id in members]
         for item_id, members in desired.items()
         if not is_settled(state.assignments.get(item_id, ()), members)
+        # Not if only slots remain to be settled, because `desired` takes such items from the snapshot.
         and tuple(members) != holders(state, item_id)
     }
     moved = {
@@ -116,6 +117,7 @@ def unpack_or_none(packed: bytes) -> StoredPlan | None:
     except (zlib.error, DocumentError):
         return None
     named = [*stored.primaries.values(), *(p for each in stored.pending.values() for p in each)]
+    # Checked here, because a wrong position would only fail in the middle of a leader's decision.
     return stored if all(0 <= p < len(stored.members) for p in named) else None
 
 
@@ -148,6 +150,7 @@ def digest(demand: Demand) -> str:
     for each in fields(demand):
         value = getattr(demand, each.name)
         hashed.update(f"{each.name}=".encode())
+        # The order of a set differs between processes.
         parts = sorted(value) if isinstance(value, frozenset) else _parts(value)
         for part in parts:
             hashed.update(repr(part).encode())

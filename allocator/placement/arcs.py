@@ -61,6 +61,7 @@ def solve(arcs: Arcs, scales: Sequence[Scale]) -> Solved:
         try:
             return _Staged(arcs, scales, bits).solve()
         except FlowUnsolvedError:
+            # OR-tools refuses costs that are too large; more stages have smaller ones.
             bits -= 8
             if bits < COST_BITS // 2:
                 raise

@@ -81,6 +81,7 @@ def certify(
         objective=problem.objective,
         drain_cost_max=columns.drain_cost_max,
     )
+    # The bound is on moves, so lighter objectives do not count.
     heavy = replace(weights, keep=0, spread=0, level=0)
     if problem.objective.moves_before_balance:
         heavy = replace(heavy, overload=0)
@@ -139,6 +140,7 @@ def placed_of(
     at_column: dict[MemberId, int]
     for row, item_id in enumerate(ids):
         current = items[int(columns.items[row])].current
+        # The usual case: the item keeps all its replicas.
         if desired[item_id] == current and len(current) == held[row].sum():
             placed.keep[row] = held[row]
             continue

@@ -138,6 +138,7 @@ class Network:
         if far is None:
             return False
         for node, known in enumerate(distances):
+            # Nodes beyond the sink rise as far as the sink: that keeps reduced costs from falling below zero.
             self.potentials[node] += far if known is None or known > far else known
         return True
 

@@ -74,6 +74,7 @@ def classes_of(columns: PlacementColumns, roles: Roles, explicit: Ints) -> Class
     ports = np.where(
         roles.loose[rows], columns.current[rows].astype(np.int64) * PORT_KINDS + kind, 0
     )
+    # Sorts last, so that unused columns can be cut off.
     ports[~roles.loose[rows]] = columns.none * PORT_KINDS
     ports.sort(axis=1)
     width = int((ports < columns.none * PORT_KINDS).sum(axis=1).max(initial=0))
@@ -217,6 +218,7 @@ class HubNetwork:
         for member, pieces in enumerate(self._columns.outlets):
             begin = int(self._base[member])
             for piece in pieces:
+                # Fixed replicas already use the pieces before, which are cheaper.
                 if piece.upto > begin:
                     capacity = piece.upto - begin
                     rows.append((member, capacity, piece.overload, piece.level, piece.drain))

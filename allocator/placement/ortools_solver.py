@@ -120,6 +120,7 @@ def solution_of(problem: Problem) -> Solution:
         residual = Residual(columns, placed, weights)
         rows = underpriced(residual, network.outer(solved.potential), solves)
         if len(rows):
+            # All of them are open already, so another round would find the same.
             if (roles.loose[rows] == columns.held[rows]).all() and roles.active[rows].all():
                 raise FlowUnsolvedError("items in the network itself have paths of negative cost")
             roles.open(columns, rows)

@@ -63,6 +63,7 @@ class Totals:
         replications = Counter(min(item.replication, members) for item in problem.items)
         del replications[0]
         held: Mapping[MemberId, int] = {}
+        # Counting takes time for every replica, and nothing else needs it.
         if problem.objective.tolerance_ratio > 0 or any(m.closed for m in problem.members):
             held = Counter(m for i in problem.items if i.replication > 0 for m in i.current)
         return cls(replications=replications, held=held)
@@ -91,6 +92,7 @@ def load_windows(
         wide[vessel.member_id].floor <= vessel.held <= wide[vessel.member_id].ceiling
         for vessel in vessels
     )
+    # Hysteresis: once one member is outside the tolerance, all are levelled fully.
     return windows | wide if within else windows
 
 
@@ -227,6 +229,7 @@ class _Shares:
         several = spanning and len(self._zones) >= ZONES_WANTED
         allowed = 0
         for replication, count in self._counts.items():
+            # An item that spans two zones has at most all but one of its replicas in one zone.
             most = max(1, replication - 1) if several else replication
             allowed += count * min(replication, sum(min(most, n) for n in counts.values()))
         return allowed

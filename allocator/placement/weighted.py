@@ -299,6 +299,7 @@ class _Search:
             middle = bisect_left(givable, taken + ideal)
             for given in givable[max(0, middle - LOADS_NEAR) : middle + LOADS_NEAR]:
                 net = given - taken
+                # In integers, so that rounding decides nothing.
                 if net <= 0 or (load_low + net) * width_high >= load_high * width_low:
                     continue
                 after = max((load_high - net) / width_high, (load_low + net) / width_low)

@@ -111,6 +111,7 @@ class DerivedState:
         )
         """Failed replicas and since when; changes with every observation."""
         self._open: set[ItemId] = set()
+        # Items with failed replicas may have changed, or may be gone, since the earlier state was dropped.
         self._unobserved: set[ItemId] = set(self.failed.item_ids)
         """Items that changed since the last check for failed replicas."""
         self._global: _Global | None = None
@@ -304,6 +305,7 @@ class DerivedState:
             unreadable_items=frozenset(unreadable_items),
             avoided=self.failed.avoided,
             weights=self._item_weights(),
+            # An heir has its predecessor's capacity until that one is gone.
             capacities={**self._capacities, **self._inherited},
             lags=self.lags,
             objective=self._objective,
@@ -353,6 +355,7 @@ class DerivedState:
         self._update_weight(item_id, new)
         wanted_before = None if old is None else old.value.desired_replication()
         wanted = None if new is None else new.value.desired_replication()
+        # The replicas of a missing item count as orphaned, so they change sides.
         if (old is None) != (new is None):
             for assignment in self._groups.get(item_id, ()):
                 self._count(assignment, -1, exists=old is not None)
@@ -361,6 +364,7 @@ class DerivedState:
             self._items[item_id] = new
         elif old is not None:
             del self._items[item_id]
+        # A plan depends on an item only by its replication and its weight, which was compared above.
         if wanted == wanted_before:
             return
         self._plan_version += 1
@@ -377,6 +381,7 @@ class DerivedState:
         new = self._contents.assignments.get((key.item_id, key.member_id, key.slot))
         if (old is None) != (new is None):
             self._count(new or old, -1 if new is None else 1, exists=key.item_id in self._items)
+        # Not for a change of status, which is written all the time: it keeps the create revision.
         if old is None or new is None or old.kv.create_revision != new.kv.create_revision:
             self._shape += 1
         if old is not None and new is not None:
@@ -400,6 +405,7 @@ class DerivedState:
                 counts.primary += difference
         else:
             counts.orphaned += difference
+        # `holds_anything` is true while any member is left here.
         if counts.total == counts.orphaned == 0:
             del self._counts[assignment.member_id]
 

@@ -77,10 +77,12 @@ class FailedSince:
         since_latest = now_monotonic_seconds - self._after_seconds
         while self._due and self._due[0][0] <= since_latest:
             since, item_id, identity = heappop(self._due)
+            # If it recovered and failed again, a later entry of the heap counts.
             if self._fails_since(item_id, identity, since):
                 _, member_id = self._since[item_id][identity]
                 self._too_long[item_id, identity] = member_id
                 self._is_stale = True
+        # `next_seconds` reads the first entry, so that one must still fail.
         self._drop_recovered()
         if not self._is_stale:
             return False

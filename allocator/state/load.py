@@ -193,6 +193,7 @@ class MeasuredLoads:
             for member_id, report in reports.items()
             for item_id, lag in report.lags.items()
         }
+        # Declared capacities and lags count even where loads are not measured.
         if self.policy.measure:
             for item_id, load in self._busiest(reports).items():
                 changed |= self._measure(item_id, load, now_monotonic_seconds)
@@ -223,6 +224,7 @@ class MeasuredLoads:
         known = self._items.get(item_id)
         if known is None:
             drift = Drift(since_monotonic_seconds=now)
+            # The first reports of a new leader count at once, because its predecessor used only persistent values.
             if not self._observed:
                 bucket = bucket_of(load, policy.bucket_ratio, least=LOAD_LEAST)
                 drift = Drift(bucket=bucket, measured=True)

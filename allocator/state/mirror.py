@@ -227,7 +227,9 @@ class Mirror:
         entity = self.entity_or_none(parsed)
         if entity is None:
             return
+        # A re-created key is another entity: the last valid value says nothing about it.
         if entity.kv.create_revision != kv.create_revision:
+            # `delete` also drops the rejection, which must stay.
             rejected = self.rejected[kv.key]
             self.delete(kv.key)
             self.rejected[kv.key] = rejected

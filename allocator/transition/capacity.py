@@ -111,6 +111,7 @@ class Capacity:
         """
         if self.total[member_id] >= self._limits[member_id]:
             return WaitReason.LIMIT
+        # The replacement of a lost replica never waits for the budget.
         if not is_move or not self._is_budgeted:
             return None
         in_all, per_member = self._policy.moves_max, self._policy.moves_per_member_max

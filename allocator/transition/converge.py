@@ -149,6 +149,7 @@ def converge(
     dead = (
         item_id
         for item_id in state.assignments
+        # An item that cannot be decoded exists, so its replicas must stay.
         if item_id not in state.items and item_id not in state.unreadable_items
     )
     return Convergence(
@@ -164,11 +165,13 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
     item = decision.pending.item
     compares: list[Compare] = []
     operations: list[Operation] = []
+    # These depend on how many replicas the item wants; packing and promoting what exists do not.
     if decision.adds or decision.removes or decision.hands_over:
         compares.append(Compare.mod_revision(item.kv.key, item.kv.mod_revision))
     compares += _siblings(state, decision, keys)
     if decision.hands_over:
         new = next(move.assignment for move in decision.moves if move.slot == PRIMARY_SLOT)
+        # So that the new primary is not on a member that has started to exit meanwhile.
         member = state.members[new.member_id].kv
         compares.append(Compare.mod_revision(member.key, member.mod_revision))
     parts: Iterable[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = chain(

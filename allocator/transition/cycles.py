@@ -72,6 +72,7 @@ def find_break(
         elif _targets(decision):
             stuck.append(decision)
     stuck, opening = _without_hope(stuck, opening)
+    # While a member is over its limit, one cycle is being broken already, and only one may be at a time.
     if not stuck or any(_comes_back(state, m, load, opening) for m, load in loads.items()):
         return None
     at_limit = {m for m, load in loads.items() if load == state.limits[m] and _stays(state, m)}

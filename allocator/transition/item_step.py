@@ -194,6 +194,7 @@ def removals(
 
 def parting_primary(replicas: ItemReplicas, removes: Iterable[Assignment]) -> Assignment | None:
     """Return the primary that goes after it has handed over; None if it stays or has nothing to hand over."""
+    # The item wants no replicas at all, so there is no successor to wait for.
     if replicas.replication == 0:
         return None
     for assignment in removes:

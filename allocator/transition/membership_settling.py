@@ -104,11 +104,14 @@ class Settling:
             presences = {m: self._presence(member, now) for m, member in members.items()}
             if self._differs(presences):
                 if replace(self, observed_monotonic_seconds=now).is_settled:
+                    # The upper bound counts from the first change, so that changes without end cannot postpone balance
+                    # for ever.
                     unsettled = now
                 changed = now
         if not any(p.is_exiting for p in presences.values()) and (
             now >= changed + self._memory_seconds
         ):
+            # A join and an exit that are this far apart do not belong to one renewal.
             presences = {m: replace(p, is_newcomer=False) for m, p in presences.items()}
         heirs = _heirs(presences, self._heirs, capacities or {}) if self._memory_seconds else {}
         looked = replace(

@@ -62,6 +62,7 @@ class ItemQuarantine:
             known = self.refusals.get(checkpoint.subject)
             is_same = known is not None and _is_same(known.checkpoint, checkpoint)
             times = known.times + 1 if known is not None and is_same else 1
+            # The exponent is bounded, because a float overflows after a thousand refusals.
             delay = min(DELAY_SECONDS_MAX, DELAY_SECONDS_FIRST * 2.0 ** min(times - 1, 16))
             refusals[checkpoint.subject] = _Refusal(
                 checkpoint, times, now_monotonic_seconds + delay

@@ -159,6 +159,7 @@ def _surplus_keys(current: Sequence[Assignment]) -> list[bytes]:
     """Return all but the lowest slot of each member."""
     seen: set[MemberId] = set()
     found: list[bytes] = []
+    # The lowest slot stays, so a primary is never the surplus one.
     for assignment in sorted(current, key=lambda a: (a.member_id, a.slot)):
         if assignment.member_id in seen:
             found.append(assignment.kv.key)

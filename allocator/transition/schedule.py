@@ -99,6 +99,7 @@ class _Pass:
         state, desired = self._state, self._targets.desired
         for item_id, item in state.items.items():
             wanted = desired.get(item_id)
+            # The item is newer than the plan, so it waits for the next one.
             if wanted is None:
                 continue
             self._blocked += self._shortfall(item, wanted)
@@ -156,11 +157,13 @@ class _Pass:
     def _hand_overs(self, decided: Mapping[ItemId, ItemDecision]) -> Iterator[ItemDecision]:
         state, targets = self._state, self._targets
         for item_id, left in self._parting.items():
+            # A hand-over waits until the item needs nothing else.
             if item_id in decided:
                 continue
             pending = self._pend(left, targets.desired[item_id])
             parting = parting_wish(state, pending)
             if parting is not None:
+                # Outside the turns, because the member may be gone at any moment.
                 yield decide_hand_over(state, pending, parting, at_rest=True, turns_left=1)
         turns_left = targets.hand_overs_allowed
         for item_id, wish in targets.hand_overs.items():

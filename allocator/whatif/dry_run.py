@@ -221,6 +221,7 @@ class Sandbox:
                     return False
             allowed = max(1, primaries.hand_overs_in_flight_max)
             turn, self._hand_overs = self._hand_overs[:allowed], self._hand_overs[allowed:]
+            # Only these items, because a look at the whole would take time for everything in each turn.
             state = self._partial({each.item_id for each in turn})
             if self.perform(self.converged(state, turn, sees_all_pending=False).steps):
                 self._handed_over = True

@@ -55,6 +55,7 @@ def explain(standing: LeaderSnapshot, item_id: ItemId) -> Explanation | None:
     if item is None:
         return None
     plan = standing.plan
+    # The item is newer than the plan in force: tell what the next plan would do.
     if plan is None or item_id not in plan.desired:
         policy = replace(standing.policy, objective=state.objective)
         made = plan_for(state, plan, standing.solver, policy)

@@ -51,7 +51,7 @@ class ChannelPool:
         self._config = config
         self._clock = clock
         self._channels: tuple[EndpointChannel, ...] = ()
-        self._turn = 0
+        self._first = 0
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -108,8 +108,8 @@ class ChannelPool:
                 await self._wait_for_any()
         except TimeoutError:
             self._check_open()
-            return self._in_turn()[0]
-        return self._next_ready_or_none() or self._in_turn()[0]
+            return self._rotated()[0]
+        return self._next_ready_or_none() or self._rotated()[0]
 
     def suspect(self, channel: EndpointChannel) -> None:
         """Avoid this endpoint for a while: it is connected but did not answer."""
@@ -130,16 +130,16 @@ class ChannelPool:
         if not self._channels:
             raise EtcdUnavailableError(self.endpoints, "the client is not open")
 
-    def _in_turn(self) -> list[EndpointChannel]:
-        self._turn = (self._turn + 1) % len(self._channels)
-        return [*self._channels[self._turn :], *self._channels[: self._turn]]
+    def _rotated(self) -> list[EndpointChannel]:
+        self._first = (self._first + 1) % len(self._channels)
+        return [*self._channels[self._first :], *self._channels[: self._first]]
 
     def _next_ready_or_none(self) -> EndpointChannel | None:
         if len(self._channels) == 1:
             only = self._channels[0]
             return only if only.is_ready() else None
         # A list, not a generator: asking each for its state is what makes the others connect.
-        ready = [each for each in self._in_turn() if each.is_ready()]
+        ready = [each for each in self._rotated() if each.is_ready()]
         if not ready:
             return None
         now = self._clock.monotonic_seconds()

@@ -89,39 +89,44 @@ def _loosen(columns: PlacementColumns, roles: Roles, one_zone: Bools) -> None:
     roles.active[rows] = True
     done[rows] = True
     used = np.bincount(columns.current[roles.loose], minlength=columns.none + 1)
+    quotas = _Quotas(quota=quota, used=used, done=done)
     free = np.flatnonzero(~done)
-    _take(columns, roles, free, best[free], quota, used, done)
+    quotas.loosen(columns, roles, free, best[free])
     # If a member has mostly primaries, its loose replicas include primaries.
     for column in range(columns.current.shape[1]):
         if (used < quota).any():
             free = np.flatnonzero(~done & held[:, column])
-            _take(columns, roles, free, np.full(len(free), column), quota, used, done)
+            quotas.loosen(columns, roles, free, np.full(len(free), column))
 
 
-def _take(
-    columns: PlacementColumns,
-    roles: Roles,
-    rows: Ints,
-    at: Ints,
-    quota: Ints,
-    used: Ints,
-    done: Bools,
-) -> None:
-    """Loosen the replicas in columns `at` of `rows`, up to their members' quotas."""
-    member = columns.current[rows, at]
-    wanted = quota[member] > used[member]
-    rows, at, member = rows[wanted], at[wanted], member[wanted]
-    order = np.argsort(member, kind="stable")
-    ordered = member[order]
-    begin = np.searchsorted(ordered, ordered, side="left")
-    rank = np.empty(len(rows), dtype=np.int64)
-    rank[order] = np.arange(len(rows)) - begin
-    chosen = rank + used[member] < quota[member]
-    rows, at = rows[chosen], at[chosen]
-    roles.loose[rows, at] = True
-    roles.active[rows] = True
-    done[rows] = True
-    used += np.bincount(member[chosen], minlength=len(used))
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Quotas:
+    """Quotas of loose replicas by member, and how far they are used. The arrays are changed in place."""
+
+    quota: Ints
+    """(m + 1,): loose replicas wanted on each member; the last is for no member, and 0."""
+    used: Ints
+    """(m + 1,): loose replicas so far."""
+    done: Bools
+    """(n,): items with a loose replica; each item provides one at most."""
+
+    def loosen(self, columns: PlacementColumns, roles: Roles, rows: Ints, at: Ints) -> None:
+        """Loosen the replicas in columns `at` of `rows`, up to their members' quotas."""
+        quota, used = self.quota, self.used
+        member = columns.current[rows, at]
+        wanted = quota[member] > used[member]
+        rows, at, member = rows[wanted], at[wanted], member[wanted]
+        order = np.argsort(member, kind="stable")
+        ordered = member[order]
+        begin = np.searchsorted(ordered, ordered, side="left")
+        rank = np.empty(len(rows), dtype=np.int64)
+        rank[order] = np.arange(len(rows)) - begin
+        chosen = rank + used[member] < quota[member]
+        rows, at = rows[chosen], at[chosen]
+        roles.loose[rows, at] = True
+        roles.active[rows] = True
+        self.done[rows] = True
+        used += np.bincount(member[chosen], minlength=len(used))
 
 
 def _open_overfull(columns: PlacementColumns, roles: Roles, loads: Ints) -> None:

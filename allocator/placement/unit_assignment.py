@@ -16,7 +16,7 @@ Source: Gale, A Theorem on Flows in Networks (1957), for the choice of members w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain, groupby, islice
 
@@ -65,18 +65,16 @@ def pair_hub_units(
     Returns:
         The member of each unit, and the items that are stuck: on a member twice.
     """
-    slots = _in_turn(quotas)
-    given, bad = _judged(items, slots, members, taken)
-    if len(bad) > len(items) * BAD_SHARE_MAX:
+    pairing = _Pairing(items, _round_robin(quotas), members=members, taken=taken)
+    if len(pairing.bad) > len(items) * BAD_SHARE_MAX:
         slots = _most_left_first(items, quotas, taken)
-        given, bad = _judged(items, slots, members, taken)
+        pairing = _Pairing(items, slots, members=members, taken=taken)
     tries = iter(range(PARTNERS_TRIED_IN_ALL_MAX))
-    swap = partial(_swap, items=items, slots=slots, given=given, members=members, taken=taken)
-    unresolved = [index for index in bad if not swap(index, tries=tries)]
-    return slots, [items[index] for index in unresolved]
+    unresolved = [index for index in pairing.bad if not pairing.swap(index, tries)]
+    return pairing.slots, [items[index] for index in unresolved]
 
 
-def _in_turn(quotas: Mapping[int, int]) -> list[int]:
+def _round_robin(quotas: Mapping[int, int]) -> list[int]:
     """Return members in rounds, each until its quota is used up."""
     rounds = sorted((copy, m) for m, quota in quotas.items() for copy in range(quota))
     return [member for _, member in rounds]
@@ -110,48 +108,56 @@ def _most_left_first(
     return [next(rest) if member < 0 else member for member in slots]
 
 
-def _judged(
-    items: Sequence[int],
-    slots: Sequence[int],
-    members: int,
-    taken: Callable[[int], Collection[int]],
-) -> tuple[set[int], list[int]]:
-    """Return the good pairs, and the positions of the bad ones."""
-    given: set[int] = set()
-    bad: list[int] = []
-    for index, (item, member) in enumerate(zip(items, slots, strict=True)):
-        pair = item * members + member
-        if pair in given or member in taken(item):
-            bad.append(index)
-        else:
-            given.add(pair)
-    return given, bad
+@dataclass(slots=True)
+class _Pairing:
+    """The pairs of a hub's units with members, of which bad ones can be swapped with others."""
 
+    items: Sequence[int]
+    """The item of each unit."""
+    slots: list[int]
+    """The member of each unit."""
+    members: int = field(kw_only=True)
+    """The total number of members."""
+    taken: Callable[[int], Collection[int]] = field(kw_only=True)
+    """Tells which members an item must not get."""
+    bad: list[int] = field(init=False, default_factory=list)
+    """Positions of the pairs that were bad at first: an item twice on a member, or on one that it must not get."""
+    _good: set[int] = field(init=False, default_factory=set)
+    """Good pairs, as numbers."""
 
-def _swap(
-    index: int,
-    *,
-    tries: Iterator[int],
-    items: Sequence[int],
-    slots: list[int],
-    given: set[int],
-    members: int,
-    taken: Callable[[int], Collection[int]],
-) -> bool:
-    item, member = items[index], slots[index]
-    barred = taken(item)
-    others: Iterable[int] = chain(range(index + 1, len(items)), range(index))
-    for other, _ in zip(islice(others, PARTNERS_TRIED_MAX), tries, strict=False):
-        partner, theirs = items[other], slots[other]
-        if (
-            theirs not in barred
-            and item * members + theirs not in given
-            and member not in taken(partner)
-            and partner * members + member not in given
-        ):
-            given.discard(partner * members + theirs)
-            given.add(item * members + theirs)
-            given.add(partner * members + member)
-            slots[index], slots[other] = theirs, member
-            return True
-    return False
+    def __post_init__(self) -> None:
+        """Tell the good pairs from the bad ones."""
+        for index, (item, member) in enumerate(zip(self.items, self.slots, strict=True)):
+            pair = self._pair(item, member)
+            if pair in self._good or member in self.taken(item):
+                self.bad.append(index)
+            else:
+                self._good.add(pair)
+
+    def swap(self, index: int, tries: Iterator[int]) -> bool:
+        """Swap the member of a bad pair with that of another unit, so that both are good. False if none was found.
+
+        Args:
+            index: The position of the bad pair.
+            tries: Yields once for every partner that may be tried.
+        """
+        item, member = self.items[index], self.slots[index]
+        barred = self.taken(item)
+        others: Iterable[int] = chain(range(index + 1, len(self.items)), range(index))
+        for other, _ in zip(islice(others, PARTNERS_TRIED_MAX), tries, strict=False):
+            partner, theirs = self.items[other], self.slots[other]
+            if (
+                theirs not in barred
+                and self._pair(item, theirs) not in self._good
+                and member not in self.taken(partner)
+                and self._pair(partner, member) not in self._good
+            ):
+                self._good.discard(self._pair(partner, theirs))
+                self._good.add(self._pair(item, theirs))
+                self._good.add(self._pair(partner, member))
+                self.slots[index], self.slots[other] = theirs, member
+                return True
+        return False
+
+    def _pair(self, item: int, member: int) -> int:
+        return item * self.members + member

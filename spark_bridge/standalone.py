@@ -115,7 +115,6 @@ class StandaloneCluster:
         cores_per_worker: int = 4,
         worker_memory_mib: int = 1024,
         worker_hosts: Sequence[str] = (),
-        java: Java | None = None,
         start_timeout_seconds: float = 60.0,
     ) -> None:
         """Describe the cluster; `start` starts it.
@@ -127,14 +126,12 @@ class StandaloneCluster:
             worker_memory_mib: Memory of all executors of one worker together, MiB.
             worker_hosts: A loopback address for each worker; all have the same if not given. Spark takes workers of
                 one address for one machine, on which it starts no speculative copy of a task that runs there.
-            java: The Java to use; found if not given.
             start_timeout_seconds: Deadline for the master, and then for the workers.
         """
         self._worker_count = workers
         self._cores_per_worker = cores_per_worker
         self._worker_memory_mib = worker_memory_mib
         self._worker_hosts = tuple(worker_hosts) or (_HOST,) * workers
-        self._java = java
         self._start_timeout_seconds = start_timeout_seconds
         self._directory: Path | None = None
         self._master: Daemon | None = None
@@ -180,7 +177,7 @@ class StandaloneCluster:
             JavaNotFoundError: there is no Java.
             ClusterStartError: a process ended or was not ready in time.
         """
-        java = self._java or find_java()
+        java = find_java()
         self._directory = Path(tempfile.mkdtemp(prefix="broadsheet-spark-"))
         try:
             self._master = self._start_daemon(

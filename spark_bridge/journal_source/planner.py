@@ -101,8 +101,8 @@ class TableClocks:
             _log.warning("sequencer.clock_ahead", allowed_seconds=allowed, **told.fields)
 
 
-class JournalScanner:
-    """Scans one journal of a broker, micro-batch by micro-batch. Driver only."""
+class TableReader:
+    """Reads one journal of a broker as tables of its messages."""
 
     def __init__(
         self,
@@ -110,80 +110,35 @@ class JournalScanner:
         journal: str,
         *,
         new_tables: Callable[[], Tables],
-        state: JournalState,
         gaps_allowed: bool,
-        stretch_bytes: int,
-        keep_damaged: bool = False,
-        on_table: Callable[[str, MessageTable], None],
     ) -> None:
-        """Continue from a state.
+        """Prepare; nothing is read yet.
 
         Args:
             client: Reads the journal.
             journal: Its name.
             new_tables: Returns a finder of its messages, a new one for each read.
-            state: State at which an earlier scan ended, or a bare offset.
             gaps_allowed: Whether bytes that were not read yet may be gone.
-            stretch_bytes: Target length of stretches of messages.
-            keep_damaged: Whether damaged records are wanted.
-            on_table: Called with the journal's messages when they are first read; its exceptions fail the read.
         """
         self._client = client
-        self._journal = journal
+        self.journal = journal
         self._new_tables = new_tables
         self._gaps_allowed = gaps_allowed
-        self._on_table = on_table
-        self._scan = CommitScan(state, stretch_bytes=stretch_bytes, keep_damaged=keep_damaged)
-        self.state = state
-        """State at which the next micro-batch begins."""
 
-    async def next_batch(self, head: int, limits: ScanLimits) -> ScannedBatch:
-        """Return the next micro-batch.
-
-        Args:
-            head: End of the journal, bytes.
-            limits: Of the batch.
+    async def read(self, begin: int, end: int) -> AsyncGenerator[MessageTable, None]:
+        """Yield the messages in [begin, end), bytes.
 
         Raises:
             JournalBytesGoneError: the journal lost bytes before they were read.
             FramingError: content is no messages.
             ConsumerError: the journal cannot be read.
         """
-        scan = self._scan
-        scan.begin(limits)
-        if await self._advance() and scan.position < head:
-            async with aclosing(self._read(scan.position, head)) as tables:
-                async for table in tables:
-                    self._on_table(self._journal, table)
-                    scan.feed(table)
-                    if not await self._advance():
-                        break
-        batch = scan.finish(time.monotonic())
-        self.state = batch.end
-        return batch
-
-    async def _advance(self) -> bool:
-        """Sequence what was fed; return whether there is room for more."""
-        self._scan.advance()
-        while self._scan.replay is not None:
-            await self._read_again(self._scan.replay)
-            self._scan.end_replay()
-            self._scan.advance()
-        return not self._scan.full
-
-    async def _read_again(self, replay: ScanReplay) -> None:
-        async with aclosing(self._read(replay.begin, replay.end)) as tables:
-            async for table in tables:
-                self._scan.feed_replay(table)
-
-    async def _read(self, begin: int, end: int) -> AsyncGenerator[MessageTable, None]:
-        """Yield the messages in [begin, end), bytes."""
         finder = self._new_tables()
         chunks: list[bytes] = []
         size, expected = 0, begin
         finder.restart(begin)
         async with self._client.reader(
-            self._journal, offset=begin, block=False, end_offset=end
+            self.journal, offset=begin, block=False, end_offset=end
         ) as reader:
             async for span in reader:
                 if span.offset != expected:
@@ -204,7 +159,72 @@ class JournalScanner:
     def _check_gap(self, begin: int, end: int) -> None:
         """Refuse a gap, except for the one before a journal's first remaining byte."""
         if begin > 0 and not self._gaps_allowed:
-            raise JournalBytesGoneError(self._journal, begin, end)
+            raise JournalBytesGoneError(self.journal, begin, end)
+
+
+class JournalScanner:
+    """Scans one journal, micro-batch by micro-batch. Driver only."""
+
+    def __init__(
+        self,
+        reader: TableReader,
+        scan: CommitScan,
+        *,
+        state: JournalState,
+        on_table: Callable[[str, MessageTable], None],
+    ) -> None:
+        """Continue a scan.
+
+        Args:
+            reader: Reads the journal.
+            scan: Sequences its messages.
+            state: The state that the scan continues from.
+            on_table: Called with the journal's messages when they are first read; its exceptions fail the read.
+        """
+        self._reader = reader
+        self._scan = scan
+        self._on_table = on_table
+        self.state = state
+        """State at which the next micro-batch begins."""
+
+    async def next_batch(self, head: int, limits: ScanLimits) -> ScannedBatch:
+        """Return the next micro-batch.
+
+        Args:
+            head: End of the journal, bytes.
+            limits: Of the batch.
+
+        Raises:
+            JournalBytesGoneError: the journal lost bytes before they were read.
+            FramingError: content is no messages.
+            ConsumerError: the journal cannot be read.
+        """
+        scan = self._scan
+        scan.begin(limits)
+        if await self._advance() and scan.position < head:
+            async with aclosing(self._reader.read(scan.position, head)) as tables:
+                async for table in tables:
+                    self._on_table(self._reader.journal, table)
+                    scan.feed(table)
+                    if not await self._advance():
+                        break
+        batch = scan.finish(time.monotonic())
+        self.state = batch.end
+        return batch
+
+    async def _advance(self) -> bool:
+        """Sequence what was fed; return whether there is room for more."""
+        self._scan.advance()
+        while self._scan.replay is not None:
+            await self._read_again(self._scan.replay)
+            self._scan.end_replay()
+            self._scan.advance()
+        return not self._scan.full
+
+    async def _read_again(self, replay: ScanReplay) -> None:
+        async with aclosing(self._reader.read(replay.begin, replay.end)) as tables:
+            async for table in tables:
+                self._scan.feed_replay(table)
 
 
 class MicroBatchLimits(NamedTuple):
@@ -252,7 +272,7 @@ class Planner:
             FramingError: content is no messages.
             ConsumerError: a journal cannot be read.
         """
-        journals = self._in_turn(heads)
+        journals = self._rotated(heads)
         begin = {**dict.fromkeys(journals, AT_THE_BEGINNING), **start}
         end = dict(begin)
         await self._plan_shares(journals, end, heads=heads, limits=limits)
@@ -336,21 +356,26 @@ class Planner:
     def _scanner(self, name: str, state: JournalState) -> JournalScanner:
         scanner = self._scanners.get(name)
         if scanner is None or scanner.state != state:
-            content_type = self._content_types.get(name, "")
-            scanner = JournalScanner(
-                self._client,
-                name,
-                new_tables=partial(tables_for, name, content_type, self._options),
-                state=state,
-                gaps_allowed=not self._options.fail_on_data_loss,
-                stretch_bytes=_stretch_bytes(self._options),
-                keep_damaged=self._options.mode is ReadMode.PERMISSIVE,
-                on_table=self._clocks.on_table,
-            )
+            scanner = self._new_scanner(name, state)
             self._scanners[name] = scanner
         return scanner
 
-    def _in_turn(self, heads: Heads) -> list[str]:
+    def _new_scanner(self, name: str, state: JournalState) -> JournalScanner:
+        options, content_type = self._options, self._content_types.get(name, "")
+        reader = TableReader(
+            self._client,
+            name,
+            new_tables=partial(tables_for, name, content_type, options),
+            gaps_allowed=not options.fail_on_data_loss,
+        )
+        scan = CommitScan(
+            state,
+            stretch_bytes=_stretch_bytes(options),
+            keep_damaged=options.mode is ReadMode.PERMISSIVE,
+        )
+        return JournalScanner(reader, scan, state=state, on_table=self._clocks.on_table)
+
+    def _rotated(self, heads: Heads) -> list[str]:
         """Return the journals in rotating order, so that none is always served last."""
         journals = sorted(heads.keys() & self._content_types.keys())
         if not journals:

@@ -152,5 +152,6 @@ def _make_shim(home: Path, shims_dir: Path) -> Path:
     java = shlex.quote(str(home / "bin" / "java"))
     script.write_text(_SHIM.format(java=java, dropped=_VECTOR_MODULE_ARGUMENT))
     script.chmod(0o755)
+    # Renamed, so that another process never runs half a script.
     script.replace(shim / "bin" / "java")
     return shim

@@ -209,6 +209,7 @@ class TaskResolver:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._plan = state["plan"]
         self._token = dict(state["token"])
+        # Stubs hold channels, which cannot be pickled.
         self._stubs = {}
 
 

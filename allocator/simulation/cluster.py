@@ -137,6 +137,7 @@ class Cluster:
         self.trace = trace
         self._on_defect = on_defect
         self.keys = Keys(ROOT)
+        # A separate generator, so that the number of leases does not change what else is drawn from the seed.
         lag = Random(f"{seed} leases")
         self.etcd = FakeEtcd(progress_seconds=20.0, expiry_lag=lambda: lag.uniform(0.0, 0.5))
         self.members: list[SimulatedMember] = []

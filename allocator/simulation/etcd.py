@@ -124,6 +124,7 @@ class FakeEtcd:
             if next_revision < self.store.compacted_revision:
                 raise RevisionCompactedError(next_revision, self.store.compacted_revision)
             batch = self._batch(prefix, next_revision)
+            # Before the `yield`, because the store may change while the consumer has the batch.
             next_revision = max(next_revision, self.store.revision + 1)
             if batch is not None:
                 yield batch
@@ -244,5 +245,6 @@ class FakeEtcd:
             return
         for observer in self.observers:
             observer(commit)
+        # A new event for each revision, because on one that stays set no watch would wait.
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

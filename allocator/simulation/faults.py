@@ -188,6 +188,7 @@ class Faults:
         return f"{member.member_id} for {seconds:.1f} s"
 
     def _unhang(self, member: SimulatedMember) -> None:
+        # It may hang for ever by now: `end` decided that after this timer was set.
         if member not in self._hanging:
             member.process.get_unstuck()
 
@@ -215,6 +216,7 @@ class Faults:
         return self._spell(lambda: self._forget_and_mend(member))
 
     def _forget_and_mend(self, member: SimulatedMember) -> None:
+        # The link may have been mended by another event since.
         if member.link.cut:
             self._forget_all()
         member.link.mend()

@@ -161,6 +161,7 @@ class SimulatedMember:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            # The value may change again while it is being written.
             while announced != self.value:
                 value = self.value
                 try:

@@ -171,6 +171,7 @@ class FaultyEtcd:
 
     async def _arrival(self, lag_seconds: float) -> None:
         """Wait as long as an answer travels on a stream, which loses nothing."""
+        # TCP repeats what is lost, so loss only breaks whole streams.
         await asyncio.sleep(lag_seconds + (self._link.travel_seconds() or 0.0))
         await self._link.wait_mended()
 
@@ -203,6 +204,7 @@ class FaultyEtcd:
             return
 
         def on_arrival() -> None:
+            # A cut also loses what is on its way.
             if not self._link.cut:
                 arrive()
 

@@ -165,6 +165,7 @@ class _Run:
 
     def _violate(self, violation: InvariantViolation) -> None:
         self._trace.add(f"VIOLATION {violation}")
+        # The first one is reported, because later ones often follow from it.
         self._violation = self._violation or violation
 
     def _report(self, quiet_at: float) -> Report:

@@ -145,6 +145,7 @@ class SimulatedStore:
         for key, versions in list(self._versions.items()):
             kept = [each for each in versions if each[0] >= revision]
             older = [each for each in versions if each[0] < revision]
+            # The value as of the compacted revision can still be read.
             if older and older[-1][1] is not None:
                 kept.insert(0, older[-1])
             if kept:
@@ -167,6 +168,7 @@ class SimulatedStore:
         ended_lease: LeaseId = _NO_LEASE,
         note: object = None,
     ) -> StoreCommit | None:
+        # Reads alone, or a deletion of nothing, make no revision.
         if not events:
             return None
         self.revision += 1
@@ -191,6 +193,7 @@ class SimulatedStore:
             version=old.version + 1 if old else 1,
             lease=lease,
         )
+        # A key that changed its lease must not end with the former one.
         if old is not None and old.lease != lease and old.lease:
             self.leases[LeaseId(old.lease)].discard(put.key)
         if lease:

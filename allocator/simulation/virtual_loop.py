@@ -131,6 +131,7 @@ class _Guarded:
             self._loop.call_soon(self._replay, context=self._context)
 
     def _replay(self) -> None:
+        # Cancelled between its rescheduling and this call.
         if self.handle is None or not self.handle.cancelled():
             self._callback(*self._args)
 
@@ -148,6 +149,7 @@ class _JumpingSelector(selectors.SelectSelector):
             raise DeadlockError("nothing is ready and no timer is set")
         self.now_seconds += max(0.0, timeout)
         if self.now_seconds > self.end_seconds:
+            # Once only, because what is cancelled after the error may still wait for time to pass.
             self.end_seconds = math.inf
             raise DeadlockError("the time set for this is up")
         return []

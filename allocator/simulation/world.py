@@ -154,6 +154,7 @@ class World:
         for event in commit.events:
             if isinstance(event, KeyPut) and event.kv.key == AuxiliaryKeys(self.keys.root).epoch:
                 before, self.epoch = self.epoch, decoded_or_none(event.kv.value, EpochRecord)
+                # Only recorded here; an invariant reports it with the revision.
                 self.epochs_grow &= self.epoch is not None and self.epoch.epoch > (
                     before.epoch if before else 0
                 )

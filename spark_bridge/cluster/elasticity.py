@@ -95,6 +95,7 @@ class Elasticity:
         Raises:
             ClusterStoppedError: a job failed, so that members no longer come back.
         """
+        # A job that ended, even without an error, starts lost members no more.
         failure = self._jobs.failure
         if failure is not None or not self._jobs.running.issuperset(self._wanted):
             raise ClusterStoppedError(

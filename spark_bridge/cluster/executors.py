@@ -166,6 +166,7 @@ class ExecutorWatch:
             return
         for host in self._membership.hosts():
             life = (host.partition, host.attempt)
+            # Ordered once: the key of an order stays, so a repetition would only write.
             if host.executor_id in leaving and life not in self._moved:
                 log.info(
                     "cluster.executor_leaving",

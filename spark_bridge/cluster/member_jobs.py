@@ -118,4 +118,5 @@ class _Job:
         except Exception as error:  # Py4J and Spark raise anything; the cluster reports it
             self.failure = error
         finally:
+            # Also after a failure, because `stop` waits for it.
             self.ended.set()

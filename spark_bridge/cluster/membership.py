@@ -177,6 +177,7 @@ class Membership:
             parsed = self._keys.parse(kv.key)
             assert isinstance(parsed, MemberKey), "read below members/"
             incarnation = parse_suffix(parsed.member_id.suffix)
+            # Members of other Spark applications, or outside Spark, may share the root.
             if incarnation is None or not self._is_ours(incarnation):
                 continue
             spec = _spec_or_none(kv.value)

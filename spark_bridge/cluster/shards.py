@@ -52,9 +52,11 @@ class MemberClient:
             held_by, client = self._connected
             if any(member.member_id == held_by for member in members):
                 return client
+            # Its member has left.
             self.close()
         if not members:
             raise NoMemberError("no member is alive at the moment; Spark starts lost ones again")
+        # Forget those that are gone, because ids are never used again.
         self._unreachable &= {member.member_id for member in members}
         chosen = min(
             members,

@@ -90,6 +90,7 @@ class CsvDecoder:
                 quoted_strings_can_be_null=False,
             ),
         )
+        # Arrow skips empty lines, which would shift all rows after it.
         if table.num_rows != records:
             raise ValueError(f"{table.num_rows} rows in {records} records")
         return {

@@ -336,6 +336,7 @@ def _read_at_once(data: bytes, schema: pa.Schema, lines: int) -> dict[str, pa.Ar
             explicit_schema=schema, unexpected_field_behavior="ignore"
         ),
     )
+    # An empty line, or two objects on one, would shift all rows after it.
     if table.num_rows != lines:
         raise pa.ArrowInvalid(f"{table.num_rows} messages in {lines} lines")
     return {name: table.column(name).combine_chunks() for name in schema.names}

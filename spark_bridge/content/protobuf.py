@@ -83,6 +83,7 @@ def _field_values(field: Any, messages: Iterable[Message]) -> Sequence[Any]:
 def _value_of(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
+        # A later version of the enum may have added the number.
         return known.name if known else str(value)
     if field.message_type is None:
         return value

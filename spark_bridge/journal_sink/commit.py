@@ -126,6 +126,7 @@ async def commit_publication(
                 f"publication {name} is committed, but not every journal has its acknowledgement yet: {error!r}. "
                 "Write again with this option `publication` to finish it; nothing is published twice"
             ) from error
+        # The name was made for this write alone, so nothing will ask for it again.
         if not keep:
             await commit_store.forget(etcd, key)
         await _prune(etcd, target)
@@ -149,6 +150,7 @@ async def commit_micro_batch(target: CommitTarget, query: str, record: Publicati
         target.on_step(CommitStep.RECORDED, record.batch)
         if durable is not None:
             await acknowledge(target, durable)
+        # Pruning reads every record, so it is not done with each batch.
         if record.batch % _PRUNE_EVERY_BATCHES == 0:
             await _prune(etcd, target)
     target.on_step(CommitStep.FINISHED, record.batch)
@@ -186,6 +188,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
             "restart the query to write it again, and raise retentionDays"
         )
     target.on_step(CommitStep.RECORDED, batch)
+    # A later batch is recorded only after this one was acknowledged.
     if latest.batch == batch:
         await acknowledge(target, latest)
     target.on_step(CommitStep.FINISHED, batch)
@@ -214,6 +217,7 @@ async def _prune(etcd: EtcdClient, target: CommitTarget) -> None:
 
 async def _append_again(journals: JournalClient, journal: str, intent: bytes) -> None:
     """Repeat an append until the broker answers."""
+    # Repeated although the append may have landed, because readers discard a second acknowledgement.
     repeating = AsyncRetrying(
         retry=retry_if_exception_type(AppendOutcomeUnknownError), wait=wait_fixed(_RETRY_SECONDS)
     )

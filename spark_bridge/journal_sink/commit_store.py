@@ -157,6 +157,7 @@ async def commit_batch(etcd: EtcdClient, key: bytes, record: Publication) -> Pub
         result = await etcd.txn(
             (Compare.mod_revision(key, revision),), (Put(key, encoded(record)),)
         )
+        # Otherwise another driver of the query wrote in between: what it recorded decides.
         if result.succeeded:
             return record
 

@@ -92,6 +92,7 @@ class RendezvousMapping:
         best_scores = np.zeros(len(hashes), dtype=np.uint32)
         for index, journal in enumerate(journals):
             scores = hashes ^ np.uint32(fnv1a_32(journal.encode()))
+            # A score of 0 does not exceed the initial one, so the first journal always counts.
             better = scores > best_scores if index else np.ones(len(hashes), dtype=bool)
             best[better] = index
             best_scores[better] = scores[better]

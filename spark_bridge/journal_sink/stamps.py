@@ -52,6 +52,7 @@ class Stamper:
 
     def stamp_messages(self, count: int) -> Bytes:
         """Return UUIDs of messages within a transaction, in the order of their clocks; shape (count, 16)."""
+        # Clocks grow even if the wall clock is set back.
         before = max(self._clock, clock_at(self._now()))
         steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(CLOCK_UNITS_PER_MESSAGE)
         self._clock = before + count * CLOCK_UNITS_PER_MESSAGE

@@ -128,6 +128,7 @@ class BatchJournalWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Append rows, uncommitted, unless the publication is committed."""
+        # A name that was made for this write alone cannot be committed yet.
         if self._named and asyncio.run(committed_publication(self._target, self._publication)):
             return AttemptMessage(None)
         return _attempted(iterator, self._plan)
@@ -135,6 +136,8 @@ class BatchJournalWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the tasks' messages, or finish an earlier publication of the name."""
         given = _succeeded(messages)
+        # A task found the publication committed, so the others' messages are of another attempt and stay
+        # unacknowledged.
         if any(message.attempt is None for message in given):
             asyncio.run(finish_publication(self._target, self._publication))
             return
@@ -186,6 +189,7 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         attempts = list(_attempts(given))
         if len(attempts) < len(given):
             asyncio.run(finish_micro_batch(self._target, given[0].query, batchId))
+        # An empty batch records nothing; repeating it does no harm.
         elif any(attempt.journals for attempt in attempts):
             record = publication_of(attempts, batch=batchId)
             asyncio.run(commit_micro_batch(self._target, given[0].query, record))

@@ -60,11 +60,13 @@ def partitions_of(
     begins, ends = begins[order], ends[order]
     sizes = ends - begins
     total = int(sizes.sum())
+    # As many partitions as needed, of equal size; one stretch more, because stretches are not cut.
     equal_bytes = -(-total // -(-total // bytes_max)) + int(sizes.max())
     partitions: list[BytePartition] = []
     start = 0
     while start < len(begins):
         end = int(begins[start]) + min(bytes_max, equal_bytes)
+        # At least one stretch, because a single one may be longer than the bound.
         stop = max(start + 1, int(np.searchsorted(ends, end, side="right")))
         partitions.append(BytePartition(journal, _bounds(begins[start:stop], ends[start:stop])))
         start = stop

@@ -136,6 +136,7 @@ def _uuid_columns(begins: Offsets, ends: Offsets, uuids: bytes) -> dict[str, pa.
     table = table_of(begins, ends, uuids)
     digits = np.stack((_DIGITS[codes >> 4], _DIGITS[codes & 15]), axis=2).reshape(-1, 32)
     texts = np.insert(digits, (8, 12, 16, 20), ord("-"), axis=1)
+    # A UUID of zeros stands for a message without one.
     absent = ~codes.any(axis=1)
     unsequenced = table.clocks == 0
     ticks = (table.clocks >> np.uint64(4)).astype(np.int64) - UNIX_EPOCH_TICKS

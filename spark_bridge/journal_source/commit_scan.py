@@ -129,6 +129,7 @@ class PendingRing:
 
     def _forget_oldest(self) -> None:
         span = self._slots.popleft()
+        # A released span gave its memory back already.
         if span.live:
             self._bytes -= span.segments.popleft().size_bytes
         else:
@@ -311,6 +312,7 @@ class CommitScan:
         assert self.replay is not None, "no replay was asked for"
         producer = self._producers[self.replay.producer]
         assert producer.replayed is not None
+        # Clock 0 means that a message opted out of sequencing, so it was delivered when it was first read.
         ours = (table.producers == np.uint64(self.replay.producer)) & (table.clocks != 0)
         found = table.select(ours)
         if len(found):
@@ -363,6 +365,8 @@ class CommitScan:
             self._take_singles(table, start, stop)
             return
         self._heard.add(key)
+        # A producer that is not known begins just before this message, so that the message is not taken for a
+        # duplicate.
         producer = self._producers.get(key) or _Producer(ProducerState(clock - 1))
         if flags == Flags.ACK_TXN:
             self._producers[key] = producer
@@ -414,6 +418,7 @@ class CommitScan:
 
     def _acknowledge(self, table: MessageTable, producer: _Producer, key: int, index: int) -> None:
         clock = int(table.clocks[index])
+        # What the ring dropped is read again, from the first pending message to the first that is in memory.
         known_from = producer.known_from(acknowledged_at=int(table.begins[index]))
         outcome = decide(Flags.ACK_TXN, clock, producer, in_memory=known_from == producer.begin)
         if outcome is SequenceOutcome.ACK_COMMIT_REPLAY:
@@ -432,6 +437,7 @@ class CommitScan:
         selection = CommitSelection(after=producer.min_clock, through=through)
         begins, ends = committed_of(segments, selection)
         room = self._limits.rows_max - self.rows
+        # A transaction is never cut: a batch takes one that is too large only as its first.
         if len(begins) > room and (self.rows or not self._limits.may_exceed):
             return False
         self._keep(begins, ends)

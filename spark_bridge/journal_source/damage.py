@@ -109,6 +109,7 @@ class TolerantDecoder:
             if start < stop and self._mode is ReadMode.PERMISSIVE:
                 yield self._damaged(content, frames, start)
             return
+        # Halves, because a few bad messages among thousands are found with few attempts.
         middle = (start + stop) // 2
         for first, last in ((start, middle), (middle, stop)):
             part = _part(content, frames.begins[first], frames.ends[last - 1])

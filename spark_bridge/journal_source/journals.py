@@ -101,6 +101,7 @@ async def _offset_at(
     ) as reader:
         expected = -1
         async for span in reader:
+            # The first content, or content after a gap: an incomplete frame from before must not be continued.
             if span.offset != expected:
                 finder.restart(span.offset)
             expected = span.end

@@ -94,6 +94,7 @@ class LineTables:
         starts, stops = bounds_of_lines(buffer)
         used = int(stops[-1]) + 1 if len(stops) else 0
         self._pending = buffer[used:]
+        # Content without a line end would otherwise fill the memory.
         if len(self._pending) > FRAME_BYTES_MAX:
             detail = f"a line of more than {FRAME_BYTES_MAX} bytes"
             raise FramingError(self._journal, offset=self._offset + used, detail=detail)

@@ -80,6 +80,7 @@ class MessageTable:
             | (flags[1:] == _ACK)
         )
         sequenced = clocks != 0
+        # Among messages outside of sequencing neither producer nor clock matters.
         apart &= sequenced[1:] | sequenced[:-1]
         apart |= sequenced[1:] != sequenced[:-1]
         damaged = flags == DAMAGED

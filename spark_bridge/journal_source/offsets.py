@@ -66,6 +66,7 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | SymbolicStart:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"expected an offset of journals, got {value!r:.80}")
+    # The first batch's beginning as Spark keeps it, which was not looked up yet.
     if "start" in value:
         return SymbolicStart(str(value["start"]))
     if "journals" not in value:

@@ -153,6 +153,7 @@ async def _pieces(
             expected = span.end
             for offset, piece in cutter.take(span.offset, span.content):
                 yield offset, piece
+    # The last bytes may be gone, too, and then no span follows that shows the gap.
     if expected < wanted.end and options.fail_on_data_loss:
         raise JournalBytesGoneError(wanted.journal, expected, wanted.end)
 
@@ -162,6 +163,7 @@ def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
     from broadsheet.consumer.journal.guard import OffsetGuard
     from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 
+    # The epoch was not known when the driver planned the partition.
     if not wanted.epoch:
         return None
     guard = OffsetGuard(wanted.journal, JournalEpoch.FromString(wanted.epoch))

@@ -143,6 +143,7 @@ class TableReader:
             async for span in reader:
                 if span.offset != expected:
                     self._check_gap(expected, span.offset)
+                    # Frames do not continue over a gap, so what was read before it is finished first.
                     if chunks:
                         yield finder.feed(b"".join(chunks))
                         chunks, size = [], 0
@@ -201,6 +202,7 @@ class JournalScanner:
         """
         scan = self._scan
         scan.begin(limits)
+        # What an earlier read left in memory may fill the batch without a new read.
         if await self._advance() and scan.position < head:
             async with aclosing(self._reader.read(scan.position, head)) as tables:
                 async for table in tables:
@@ -278,6 +280,7 @@ class Planner:
         await self._plan_shares(journals, end, heads=heads, limits=limits)
         if end != begin:
             return end
+        # No journal moved on: there is nothing new, or a transaction is larger than its share and is taken alone.
         whole = ScanLimits(rows_max=limits.rows_max, bytes_max=limits.bytes_max)
         for name in journals:
             batch = await self._plan_one(name, begin[name], head=heads[name], limits=whole)
@@ -349,6 +352,7 @@ class Planner:
         self, name: str, start: JournalState, end: JournalState
     ) -> ScannedBatch:
         planned = self._planned.get(name)
+        # Spark asks for partitions right after it asked for the end, so the scan is usually done.
         if planned is not None and planned.start == start and planned.batch.end == end:
             return planned.batch
         return await self._plan_one(name, start, head=end.offset, limits=NO_LIMITS)

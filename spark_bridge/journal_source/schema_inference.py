@@ -116,6 +116,7 @@ def _infer_json(samples: list[bytes], *, strict: bool) -> StructType:
     lines = b"".join(
         line + b"\n"
         for sample in samples
+        # The last line may be cut off by the size of the sample.
         for line in sample.split(b"\n")[:-1]
         if _is_message(line, json_uuid_of, strict=strict)
     )

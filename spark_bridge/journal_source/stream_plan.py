@@ -121,6 +121,7 @@ class StreamPlan:
         limits = self._limits if limited else MicroBatchLimits()
         end = await self._planner.plan_end(states, heads, limits)
         self._idle = not isinstance(offset, SymbolicStart) and end == states
+        # The very same start: an offset that differs only in form would begin an empty batch.
         if self._idle:
             return start
         known = {} if isinstance(offset, SymbolicStart) else offset.epochs
@@ -136,6 +137,7 @@ class StreamPlan:
         replaced: list[str] = []
         for name, state in offset.journals.items():
             present = self._presents.get(name)
+            # The journal is not selected any more, so nothing of it is read.
             if present is None:
                 continue
             epoch = offset.epochs.get(name)
@@ -180,6 +182,7 @@ class StreamPlan:
         if end != self._given:
             # Spark repeats a batch that was planned before the query restarted.
             span = await self._still_there(span, end)
+        # After a restart, Spark asks for partitions before anything was listed.
         if not self._content_types.keys() >= set(span.names):
             await self._list()
         partitions = await self._planner.partitions(span)

@@ -193,6 +193,7 @@ async def _serve(config: MemberConfig, application: Application[Any], orders: _O
             group.start_soon(tend_memory(), name="tend memory")
             await service.run()
             group.stop()
+    # The order to leave may have come while the member was leaving for another reason.
     if not departure.for_good and await orders.read() is not Order.LEAVE:
         raise MemberReleasedError(f"left on {departure.reason or 'its own'}, after a clean release")
 

@@ -61,6 +61,7 @@ class MemberTask:
             partition=partition,
             attempt=context.attemptNumber(),
         )
+        # A first attempt has no predecessors, and is spared a connection to etcd.
         if incarnation.attempt > 0:
             asyncio.run(self._bury_predecessors(incarnation))
         from broadsheet.allocator.runtime.event_loop import run

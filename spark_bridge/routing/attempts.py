@@ -151,6 +151,7 @@ class _Calling:
             route = self._route()
         except NoMemberError as error:
             return None, Moved(str(error)), None
+        # The shard is between two primaries: wait, and look it up again.
         if not route.endpoint:
             return None, Moved(_NO_PRIMARY), route
         request, metadata, asked = self._carrying_token(route)
@@ -191,6 +192,7 @@ class _Calling:
         try:
             return self._history.confirmed(asked, self._route(), error)
         except NoMemberError:
+            # Whether the primary was asked is unknown, so the error may not be final.
             return Again()
 
     def _follow(self, step: Final | Again | Confirm) -> None:

@@ -126,6 +126,7 @@ class WorkerChannels:
         )
         surplus = len(self._entries) - CHANNELS_MAX + 1
         for index, (_, endpoint) in enumerate(unused):
+            # Those in use are kept, also beyond the maximum.
             if index < surplus or self._may_be_idle(self._entries[endpoint]):
                 self._entries.pop(endpoint).channel.close()
 

@@ -133,6 +133,7 @@ def _look_up(
         try:
             listing = ask_list(worker, endpoint, question, plan.auth_keys, seconds=seconds)
         except grpc.RpcError as error:
+            # It is about the question, so another member would refuse it, too.
             if error.code() not in NEXT_MEMBER:
                 raise
             met = f"{endpoint}: {error.code().name}: {error.details()}"
@@ -141,6 +142,7 @@ def _look_up(
         known, revision = table.known(shard_id), listing.header.etcd.revision
         if any(listed.spec.id == shard_id for listed in listing.shards) and known is not None:
             return known
+        # A member that lags may not have seen the shard's creation yet, so only a recent one is believed.
         if revision >= max(plan.revision, 0 if known is None else known.revision):
             raise ShardNotFoundError(shard_id, listing.header)
         met = f"{endpoint} is at revision {revision} only"

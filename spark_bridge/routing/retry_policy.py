@@ -92,6 +92,7 @@ def of_error(shard_id: str, error: grpc.RpcError) -> Outcome:
     """Return the outcome of an attempt that failed."""
     trailing = error.trailing_metadata() or ()
     refusal = refusal_in((one.key, one.value) for one in trailing)
+    # A status of ours says more than gRPC's code beside it.
     if refusal is not None and refusal[0] != Status.OK:
         return _of_status(shard_id, *refusal)
     code = error.code()
@@ -121,6 +122,7 @@ def _in_band(response: object) -> tuple[int, Header | None]:
         return Status.OK, None
     status: int = getattr(response, "status")  # noqa: B009 - known by its descriptor only
     header: Header | None = getattr(response, "header") if has_header else None  # noqa: B009
+    # A status that this version does not know is left to the caller.
     return (status if status in Status.values() else Status.OK), header
 
 
@@ -246,6 +248,7 @@ class CallHistory:
             found: The primary.
             error: The attempt's error.
         """
+        # The right member was asked, so its refusal is the answer.
         if found.endpoint == asked.endpoint:
             return Final(error)
         return self._again(asked, found)
@@ -263,6 +266,7 @@ class CallHistory:
 
     def _again(self, asked: ShardRoute | None, learned: ShardRoute | None) -> Again:
         elsewhere = learned is not None and (asked is None or learned.endpoint != asked.endpoint)
+        # Somewhere else: no pause, because that member is most likely the primary.
         if elsewhere and self._followed < FOLLOWED_MAX:
             self._followed += 1
             return Again(learned, pause=False)
@@ -271,6 +275,7 @@ class CallHistory:
 
     def _note(self, route: ShardRoute | None, cause: str) -> None:
         endpoint = _NOBODY if route is None or not route.endpoint else route.endpoint
+        # Taken out and put back, so that the last ones asked are the last in the dictionary.
         times, _ = self._asked.pop(endpoint, (0, ""))
         self._asked[endpoint] = (times + 1, cause[:CAUSE_CHARACTERS_MAX])
         while len(self._asked) > ASKED_MAX:

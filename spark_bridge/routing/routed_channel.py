@@ -181,6 +181,7 @@ class _UnaryUnary(_OneResponse):
 
 class _StreamUnary(_OneResponse):
     def _sendable(self, request: Any) -> Any:
+        # Collected, because an iterator could not be sent to a second member.
         return request if isinstance(request, tuple) else tuple(request)
 
     def _attempt(self, attempt: CallAttempt) -> tuple[Any, Outcome]:

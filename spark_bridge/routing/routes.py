@@ -53,6 +53,7 @@ def routes_of(listing: ListResponse) -> tuple[ShardRoute, ...]:
 
 def later_route(known: ShardRoute, header: Header | None) -> ShardRoute | None:
     """Return the route in a member's header, if it is of a later revision and has a primary."""
+    # The member's view is older than ours, so its route may be the former primary.
     if header is None or header.etcd.revision <= known.revision:
         return None
     route = _route(
@@ -147,5 +148,6 @@ class RouteTable:
     def _learn(self, routes: Iterable[ShardRoute], now: float, *, heard: float) -> None:
         for route in routes:
             found = self._known.get(route.shard_id)
+            # Equal revisions, too, because the answer extends the time for which the route is believed.
             if found is None or route.revision >= found.route.revision:
                 self._known[route.shard_id] = _Known(route, now + ROUTE_SECONDS, heard)

@@ -220,6 +220,7 @@ def _replica_columns(
         "last_error": status.errors[0] if status.errors else None,
         "errors": list(status.errors),
     }
+    # Known without asking the member; other slots only it tells.
     if index == listed.route.primary:
         columns["slot"] = 0
     told = progress.get((listed.spec.id, str(member)))

@@ -205,7 +205,9 @@ class _ShardReader:
                 except (EndpointError, ShardError, TimeoutError) as error:
                     met[endpoint] = str(error)
                 except (ValidationError, RpcFailedError, NotAuthorizedError) as error:
+                    # It is about the request, so another member would refuse it, too.
                     raise StateReadError(order.shard_id, str(error)) from error
+            # After a whole round, so that each member is asked at least once, however short the patience.
             if asyncio.get_running_loop().time() >= deadline:
                 raise StateReadError(
                     order.shard_id,

@@ -8,57 +8,54 @@ undo what a newer one wrote. A position is `[sequence, sub-sequence]` or `[seque
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-from collections.abc import Callable
-from typing import Final, TypeVar
+from dataclasses import replace
+
+import msgspec
 
 from broadsheet.consumer.errors import UnreadableLeaseError
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.consumer.leasing.record import LeaseRecord
 
-T = TypeVar("T")
-
-_KNOWN: Final = frozenset(
-    {
-        *("key", "epoch", "counter", "owner", "handoff_from", "claim", "checkpoint", "pending"),
-        *("pending_state", "owner_switches", "write_id", "parents", "children", "hash_range"),
-    }
-)
-_DEFAULTS: Final[dict[str, object]] = {
-    "epoch": 0,
-    "counter": 0,
-    "owner_switches": 0,
-    "write_id": "",
-    "parents": [],
-    "children": [],
-}
-"""Values that are not written; None for fields not listed here."""
 _ESCAPED_SURROGATE = "\\ud"
+
+
+class _StoredPosition(msgspec.Struct, array_like=True):
+    seq: str
+    sub: int
+    offset: str | None = None
+
+
+class _StoredRange(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    first: str
+    last: str
+
+
+class _StoredRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The fields of a record as they are stored, in their order. Names and defaults never change."""
+
+    key: str
+    epoch: int = 0
+    counter: int = 0
+    owner: str | None = None
+    handoff_from: str | None = None
+    claim: str | None = None
+    checkpoint: _StoredPosition | None = None
+    pending: _StoredPosition | None = None
+    pending_state: bytes | None = None
+    owner_switches: int = 0
+    write_id: str = ""
+    parents: set[str] = set()
+    children: set[str] = set()
+    hash_range: _StoredRange | None = None
 
 
 def encode(record: LeaseRecord) -> str:
     """Return a record as JSON in one line, its fields in a fixed order."""
-    fields: dict[str, object] = {"key": record.key}
-    plain = {
-        "epoch": record.epoch,
-        "counter": record.counter,
-        "owner": record.owner,
-        "handoff_from": record.handoff_from,
-        "claim": record.claim,
-        "checkpoint": _position_to(record.checkpoint),
-        "pending": _position_to(record.pending),
-        "pending_state": _bytes_to(record.pending_state),
-        "owner_switches": record.owner_switches,
-        "write_id": record.write_id,
-        "parents": sorted(record.parents),
-        "children": sorted(record.children),
-        "hash_range": _hash_range_to(record.hash_range),
-    }
-    fields |= {name: value for name, value in plain.items() if value != _DEFAULTS.get(name)}
+    stored = msgspec.convert(record, _StoredRecord, from_attributes=True)
+    plain = msgspec.to_builtins(stored, order="deterministic")
+    fields = {name: _trimmed(value) for name, value in plain.items()}
     fields |= {name: json.loads(text) for name, text in sorted(record.attrs.items())}
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return _compact(fields)
 
 
 def decode(text: str | bytes, *, key: str) -> LeaseRecord:
@@ -69,10 +66,13 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
     """
     try:
         text = text.decode() if isinstance(text, bytes) else text
+        # Not msgspec's parser, because fields that we do not know may hold what Python's writes: Infinity.
         fields = json.loads(text)
-        if not isinstance(fields, dict):
-            raise TypeError("expected an object")
-        record = _record_from(fields)
+        stored = msgspec.convert(fields, _StoredRecord)
+        record = msgspec.convert(stored, LeaseRecord, from_attributes=True)
+        unknown = [name for name in fields if name not in _StoredRecord.__struct_fields__]
+        if unknown:
+            record = replace(record, attrs={name: _compact(fields[name]) for name in unknown})
         if _ESCAPED_SURROGATE in text.lower():
             # JSON can hold a lone surrogate and UTF-8 cannot: such a record could be read, but never written again.
             encode(record).encode()
@@ -88,83 +88,10 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
     return record
 
 
-def _record_from(fields: dict[str, object]) -> LeaseRecord:
-    return LeaseRecord(
-        key=_text(fields.get("key")),
-        epoch=_whole(fields.get("epoch", 0)),
-        counter=_whole(fields.get("counter", 0)),
-        owner=_optional(_text, fields.get("owner")),
-        handoff_from=_optional(_text, fields.get("handoff_from")),
-        claim=_optional(_text, fields.get("claim")),
-        checkpoint=_optional(_position_from, fields.get("checkpoint")),
-        pending=_optional(_position_from, fields.get("pending")),
-        pending_state=_optional(_bytes_from, fields.get("pending_state")),
-        owner_switches=_whole(fields.get("owner_switches", 0)),
-        write_id=_text(fields.get("write_id", "")),
-        parents=_texts(fields.get("parents", [])),
-        children=_texts(fields.get("children", [])),
-        hash_range=_optional(_hash_range_from, fields.get("hash_range")),
-        attrs={
-            name: json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-            for name, value in fields.items()
-            if name not in _KNOWN
-        },
-    )
+def _trimmed(value: object) -> object:
+    """Return a stored value; a position without an offset has two items."""
+    return value[:-1] if isinstance(value, list) and value[-1:] == [None] else value
 
 
-def _optional(read: Callable[[object], T], value: object) -> T | None:
-    return None if value is None else read(value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a text, got {value!r:.80}")
-    return value
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"expected a whole number, got {value!r:.80}")
-    return value
-
-
-def _items(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, got {value!r:.80}")
-    return value
-
-
-def _texts(value: object) -> frozenset[str]:
-    return frozenset(map(_text, _items(value)))
-
-
-def _position_to(position: Position | None) -> list[object] | None:
-    if position is None:
-        return None
-    offset = [] if position.offset is None else [position.offset]
-    return [position.seq, position.sub, *offset]
-
-
-def _position_from(value: object) -> Position:
-    seq, sub, *offset = [*_items(value), None][:3]
-    return Position(_text(seq), _whole(sub), _optional(_text, offset[0]))
-
-
-def _bytes_to(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode()
-
-
-def _bytes_from(value: object) -> bytes:
-    try:
-        return base64.b64decode(_text(value), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"expected base64: {error}") from error
-
-
-def _hash_range_to(value: HashRange | None) -> list[str] | None:
-    return None if value is None else [value.first, value.last]
-
-
-def _hash_range_from(value: object) -> HashRange:
-    first, last = _items(value)
-    return HashRange(first=_text(first), last=_text(last))
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from broadsheet.allocator.ops import LeaseId
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.errors import DependencyError
 from broadsheet.consumer.leasing import rules
+from broadsheet.consumer.leasing.conformance.suite import full_record
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
@@ -191,3 +194,19 @@ async def test_etcd_that_is_down_is_a_failed_dependency() -> None:
 
     assert raised.value.retryable
     assert not raised.value.outcome_unknown
+
+
+async def test_recorded_value_is_read_and_written(subject: EtcdSubject) -> None:
+    """The value under a lease's key as another version wrote it; a worker of that version reads ours."""
+    path = Path(__file__).parents[2] / "data" / "stored_leases.json"
+    recorded = json.loads(path.read_text("utf-8"))["text"]["full"]
+    key = f"{subject.root}/leases/shard-1".encode()
+    await subject.etcd.put(key, recorded.encode())
+
+    found = await subject.store.get("shard-1")
+    assert found is not None
+    assert found.record == full_record(owner="w1")
+    await subject.store.delete("shard-1")
+    await subject.store.create(found.record)
+
+    assert (await subject.etcd.get_range(key)).kvs[0].value.decode() == recorded

@@ -64,6 +64,25 @@ def test_spoilt_record_is_told_with_its_key(text: str | bytes) -> None:
         decode(text, key="a")
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"key":7}', "key"),
+        ('{"key":"a","epoch":true}', "epoch"),
+        ('{"key":"a","counter":1.0}', "counter"),
+        ('{"key":"a","checkpoint":["7",null]}', "checkpoint"),
+        ('{"key":"a","pending":["7",0],"pending_state":"?"}', "pending_state"),
+        ('{"key":"a","parents":["b",1]}', "parents"),
+        ('{"key":"a","hash_range":["1","2","3"]}', "hash_range"),
+        ('{"key":"a","handoff_from":"b"}', "handoff_from"),
+    ],
+)
+def test_spoilt_field_is_named(text: str, field: str) -> None:
+    """An operator who restores one of many fields by hand must know which."""
+    with pytest.raises(InvalidStateError, match=rf"^lease a: its record .*\b{field}\b"):
+        decode(text, key="a")
+
+
 def test_record_under_another_key_is_refused() -> None:
     """A copy under a wrong key would be two shards with one name."""
     with pytest.raises(InvalidStateError, match="lease b: its record is that of shard-1"):

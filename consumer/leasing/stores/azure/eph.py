@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4, uuid5
 
+import msgspec
 import structlog
 from azure.storage.blob.aio import ContainerClient
 
@@ -76,7 +77,6 @@ _log = structlog.get_logger()
 OWNER_METADATA: Final = "owninghost"
 SEQUENCE_NUMBER_MAX: Final = 2**53 - 1
 """Largest integer that JavaScript represents exactly."""
-_RECORD: Final = "record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +88,32 @@ class EphLease:
     """The id of the owner's native lease; empty: none."""
 
 
+class _HostFields(msgspec.Struct, kw_only=True, rename="camel"):
+    """The fields of a body, in their order."""
+
+    partition_id: object = None
+    owner: str | None = None
+    epoch: int = -1
+    token: str | None = None
+    sequence_number: int = 0
+    offset: str | msgspec.UnsetType | None = msgspec.UNSET
+    record: object = None
+
+
 def body_of(record: LeaseRecord, token: str) -> bytes:
     """Encode a record in the format of a host."""
-    fields: dict[str, object] = {
-        "partitionId": record.key,
-        "owner": record.owner or "",
-        "epoch": record.epoch - 1,
-        "token": token,
-        "sequenceNumber": 0,
-    }
+    fields = _HostFields(
+        partition_id=record.key,
+        owner=record.owner or "",
+        epoch=record.epoch - 1,
+        token=token,
+        record=json.loads(encode(record)),
+    )
     position = record.checkpoint
     if position is not None and _is_plain(position):
-        fields |= {"sequenceNumber": int(position.seq), "offset": position.offset}
-    fields[_RECORD] = json.loads(encode(record))
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        fields.sequence_number, fields.offset = int(position.seq), position.offset
+    plain = msgspec.to_builtins(fields)
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def metadata_of(record: LeaseRecord) -> dict[str, str]:
@@ -116,31 +128,28 @@ def read_body(body: bytes, *, key: str, name: str) -> EphLease:
         InvalidStateError: it is none; the error names the blob and the field.
     """
     try:
-        fields = json.loads(body)
+        fields = msgspec.convert(json.loads(body), _HostFields)
+    except msgspec.ValidationError as error:
+        raise InvalidStateError(f"blob {name}: {error}; restore or delete it") from error
     except (ValueError, RecursionError) as error:
         raise InvalidStateError(
             f"blob {name}: expected JSON, got {body!r:.80}; restore or delete it"
         ) from error
-    if not isinstance(fields, dict):
-        raise InvalidStateError(f"blob {name}: expected an object, got {body!r:.80}")
-    token = _text(fields, "token", name)
-    if fields.get(_RECORD) is None:
+    token = fields.token or ""
+    if fields.record is None:
         return EphLease(record=_record_of_host(fields, key=key, name=name), token=token)
-    return EphLease(record=decode(json.dumps(fields[_RECORD]), key=key), token=token)
+    return EphLease(record=decode(json.dumps(fields.record), key=key), token=token)
 
 
-def _record_of_host(fields: dict[str, object], *, key: str, name: str) -> LeaseRecord:
+def _record_of_host(fields: _HostFields, *, key: str, name: str) -> LeaseRecord:
     """Return the record that a host's fields describe."""
-    epoch = _whole(fields, "epoch", name, default=-1)
-    offset = _text(fields, "offset", name)
-    sequence_number = _whole(fields, "sequenceNumber", name)
-    owner = _text(fields, "owner", name)
+    offset = fields.offset or None
     try:
         return LeaseRecord(
             key=key,
-            epoch=epoch + 1,
-            owner=owner or None,
-            checkpoint=Position(str(sequence_number), offset=offset) if offset else None,
+            epoch=fields.epoch + 1,
+            owner=fields.owner or None,
+            checkpoint=Position(str(fields.sequence_number), offset=offset) if offset else None,
         )
     except (ValidationError, InvalidPositionError) as error:
         raise InvalidStateError(f"blob {name}: {error}") from error
@@ -151,22 +160,6 @@ def _is_plain(position: Position) -> bool:
     if position.is_name or position.sub or not position.offset:
         return False
     return int(position.seq) <= SEQUENCE_NUMBER_MAX
-
-
-def _text(fields: dict[str, object], field: str, name: str) -> str:
-    value = fields.get(field)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidStateError(f"blob {name}: {field}: expected a text, got {value!r:.80}")
-    return value
-
-
-def _whole(fields: dict[str, object], field: str, name: str, *, default: int = 0) -> int:
-    value = fields.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidStateError(f"blob {name}: {field}: expected a whole number, got {value!r:.80}")
-    return value
 
 
 class EphRecordStore:

@@ -22,6 +22,7 @@ from broadsheet.allocator.state.snapshot import Snapshot
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from broadsheet.allocator.transition.converge import Convergence, converge
 from broadsheet.allocator.transition.replicas import is_settled
+from broadsheet.allocator.transition.schedule import Targets
 
 WAITS_FOR_OTHERS = frozenset(WaitReason) - {
     WaitReason.STANDBY_NOT_CAUGHT_UP,
@@ -108,11 +109,8 @@ def decide(question: DecisionBasis) -> Decision | PlanRefused:
     if plan is None:
         assert refused is not None, "a new leader begins with a whole snapshot"
         return refused
-    convergence = converge(
-        state,
-        plan.desired,
-        consistency=question.consistency,
-        keys=question.keys,
+    targets = Targets(
+        desired=plan.desired,
         primaries=plan.primaries,
         policy=question.policy.transition,
         drains_waiting=question.drains_waiting,
@@ -120,6 +118,7 @@ def decide(question: DecisionBasis) -> Decision | PlanRefused:
         hand_overs_allowed=question.hand_overs_allowed,
         sees_all_pending=state.is_whole or question.sees_all_pending,
     )
+    convergence = converge(state, targets, consistency=question.consistency, keys=question.keys)
     is_open, waiting = _left_to_do(state, plan, convergence)
     is_new = plan is not question.plan and not continued
     return Decision(

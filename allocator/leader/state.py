@@ -190,13 +190,14 @@ class Observation:
         """
         self._key_space = key_space
         self._member_id = member_id
-        self._consistency = consistency
-        self._is_failed = is_failed
-        self._replace_failed_after_seconds = replace_failed_after_seconds
+        self.consistency = consistency
+        # Kept from term to term, so that a new one does not restart the time for which replicas have failed.
+        self._failed = FailedSince(
+            is_failed, consistency, after_seconds=replace_failed_after_seconds
+        )
         self._tracker: DerivedState | None = None
         self._growing: DerivedState | None = None
         """A derived state that is not complete yet."""
-        self._failed: FailedSince | None = None
         key_space.observe(self._on_update)
 
     @property
@@ -271,18 +272,9 @@ class Observation:
                 tracker.apply(self._key_space.changes)
 
     def _new_tracker(self, *, look: bool) -> DerivedState:
-        tracker = DerivedState(
-            self._key_space,
-            local_id=self._member_id,
-            is_failed=self._is_failed,
-            consistency=self._consistency,
-            replace_failed_after_seconds=self._replace_failed_after_seconds,
-            failed=self._failed,
-            look=look,
+        return DerivedState(
+            self._key_space, local_id=self._member_id, failed=self._failed, look=look
         )
-        # Kept for the next term, so that it does not restart the time for which replicas have failed.
-        self._failed = tracker.failed
-        return tracker
 
     def _unreadable_items(self) -> list[ItemId]:
         found: list[ItemId] = []

@@ -26,7 +26,7 @@ from broadsheet.allocator.simulation.values import (
     SimulatedItem,
     SimulatedMemberValue,
 )
-from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, FixedContents
 
 OPERATOR = "operator"
 """Author of changes from outside the cluster."""
@@ -126,23 +126,21 @@ class World:
         """Return the state that the allocator derives from it."""
         members = [
             Member(member_id=m, value=value, kv=self.kvs[self.keys.member(m)])
-            for m, value in sorted(self.members.items())
+            for m, value in self.members.items()
         ]
         items = [
             Item(item_id=i, value=value, kv=self.kvs[self.keys.item(i)])
-            for i, value in sorted(self.items.items())
+            for i, value in self.items.items()
         ]
         assignments = [
             Assignment(item_id=i, member_id=r.member_id, slot=r.slot, value=r.kv.value, kv=r.kv)
-            for i, replicas in sorted(self.replicas.items())
-            for _, r in sorted(replicas.items())
+            for i, replicas in self.replicas.items()
+            for r in replicas.values()
         ]
         return AllocState.observe(
+            FixedContents.of(members, items, assignments),
             revision=self.revision,
             local_id=min(self.members, default=MemberId("", "")),
-            members=members,
-            items=items,
-            assignments=assignments,
         )
 
     def primary_of(self, item_id: ItemId) -> MemberId | None:

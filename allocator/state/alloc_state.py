@@ -26,6 +26,51 @@ Avoided = frozenset[tuple[ItemId, MemberId]]
 """Replicas that have failed for too long."""
 
 
+class Contents(Protocol):
+    """The decoded keys of a root; provided by `broadsheet.allocator.key_space.KeySpace` and
+    `broadsheet.allocator.state.mirror.Mirror`, which keep them current, and by `FixedContents`.
+    """
+
+    @property
+    def items(self) -> Mapping[ItemId, Item]:
+        """Items by id."""
+        ...
+
+    @property
+    def members(self) -> Mapping[MemberId, Member]:
+        """Members by id."""
+        ...
+
+    @property
+    def assignments(self) -> Mapping[tuple[ItemId, MemberId, int], Assignment]:
+        """Assignments by item, member and slot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedContents:
+    """Contents of one moment."""
+
+    members: Mapping[MemberId, Member]
+    items: Mapping[ItemId, Item]
+    assignments: Mapping[tuple[ItemId, MemberId, int], Assignment]
+
+    @classmethod
+    def of(
+        cls,
+        members: Iterable[Member],
+        items: Iterable[Item],
+        assignments: Iterable[Assignment],
+    ) -> FixedContents:
+        """Return contents with these objects, in any order."""
+        by_place = {(a.item_id, a.member_id, a.slot): a for a in assignments}
+        return cls(
+            members=dict(sorted((member.member_id, member) for member in members)),
+            items=dict(sorted((item.item_id, item) for item in items)),
+            assignments=dict(sorted(by_place.items())),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Loads:
     """Replicas and primaries on each member."""
@@ -92,34 +137,31 @@ class AllocState:
     @classmethod
     def observe(
         cls,
+        contents: Contents,
         *,
         revision: int,
         local_id: MemberId,
-        members: Iterable[Member],
-        items: Iterable[Item],
-        assignments: Iterable[Assignment],
         unreadable_items: Iterable[ItemId] = (),
         drains_waiting: Collection[MemberId] = (),
     ) -> AllocState:
         """Derive a snapshot.
 
         Args:
-            revision: Etcd revision that the values are as of.
+            contents: The decoded keys, each mapping in the order of its keys.
+            revision: Etcd revision that they are as of.
             local_id: The member whose viewpoint it is.
-            members: Sorted by id.
-            items: Sorted by id.
-            assignments: Sorted by key, and so by item and member.
             unreadable_items: Items that exist but cannot be decoded.
             drains_waiting: Exiting members that keep their replicas for now.
         """
-        member_by_id = {member.member_id: member for member in members}
-        item_by_id = {item.item_id: item for item in items}
+        member_by_id, item_by_id = dict(contents.members), dict(contents.items)
         replications = [item.value.desired_replication() for item in item_by_id.values()]
         limits = {m: member.value.item_limit() for m, member in member_by_id.items()}
         drained = drain_costs(member_by_id.values(), drains_waiting=drains_waiting)
         by_item = {
             item_id: tuple(group)
-            for item_id, group in groupby(assignments, key=lambda assignment: assignment.item_id)
+            for item_id, group in groupby(
+                contents.assignments.values(), key=lambda assignment: assignment.item_id
+            )
         }
         loads = _count_loads(member_by_id, item_by_id, by_item)
         return cls(

@@ -14,16 +14,15 @@ are never changed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from broadsheet.allocator.keys import AssignmentKey
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.placement.primaries import primary_spread
 from broadsheet.allocator.placement.shedding import drain_costs
 from broadsheet.allocator.policy import LoadPolicy, Objective
-from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, Consistency, Loads, problem_members
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, Contents, Loads, problem_members
 from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.load import ItemWeights, Lags, declared_weight
 from broadsheet.allocator.state.mirror import Changes
@@ -31,27 +30,6 @@ from broadsheet.allocator.state.snapshot import Snapshot
 
 PART_KEYS = 1_024
 """Keys in one part: about 10 ms."""
-
-
-class Contents(Protocol):
-    """The mirrored keys; provided by `broadsheet.allocator.key_space.KeySpace` and
-    `broadsheet.allocator.state.mirror.Mirror`.
-    """
-
-    @property
-    def items(self) -> Mapping[ItemId, Item]:
-        """Items by id."""
-        ...
-
-    @property
-    def members(self) -> Mapping[MemberId, Member]:
-        """Members by id."""
-        ...
-
-    @property
-    def assignments(self) -> Mapping[tuple[ItemId, MemberId, int], Assignment]:
-        """Assignments by item, member and slot."""
-        ...
 
 
 @dataclass(slots=True)
@@ -83,10 +61,7 @@ class DerivedState:
         contents: Contents,
         *,
         local_id: MemberId,
-        is_failed: Callable[[Assignment], bool],
-        consistency: Consistency,
-        replace_failed_after_seconds: float,
-        failed: FailedSince | None = None,
+        failed: FailedSince,
         look: bool = True,
     ) -> None:
         """Derive the state of everything once.
@@ -94,10 +69,7 @@ class DerivedState:
         Args:
             contents: The keys that change; read again with each change.
             local_id: The member whose viewpoint it is.
-            is_failed: Tells which replicas have failed.
-            consistency: Tells which replicas are consistent.
-            replace_failed_after_seconds: How long a standby may stay failed before it is better placed elsewhere.
-            failed: An earlier derived state's failed replicas; kept, and changed.
+            failed: The failed replicas, perhaps an earlier derived state's; kept, and changed with every observation.
             look: False starts empty; the caller then applies the contents as changes, in parts.
         """
         self._contents = contents
@@ -106,13 +78,10 @@ class DerivedState:
         self._groups: dict[ItemId, tuple[Assignment, ...]] = {}
         self._counts: dict[MemberId, _Counts] = {}
         self._item_slots = 0
-        self.failed = failed or FailedSince(
-            is_failed, consistency, after_seconds=replace_failed_after_seconds
-        )
-        """Failed replicas and since when; changes with every observation."""
+        self._failed = failed
         self._open: set[ItemId] = set()
         # Items with failed replicas may have changed, or may be gone, since the earlier state was dropped.
-        self._unobserved: set[ItemId] = set(self.failed.item_ids)
+        self._unobserved: set[ItemId] = set(self._failed.item_ids)
         """Items that changed since the last check for failed replicas."""
         self._global: _Global | None = None
         self._declared: dict[ItemId, int] = {}
@@ -198,7 +167,7 @@ class DerivedState:
         """Find failed replicas among the changed items, and those that have failed for too long."""
         while self.observe_some_failures(now_monotonic_seconds):
             continue
-        if self.failed.expire(now_monotonic_seconds):
+        if self._failed.expire(now_monotonic_seconds):
             self._plan_version += 1
 
     def observe_some_failures(self, now_monotonic_seconds: float) -> bool:
@@ -207,7 +176,7 @@ class DerivedState:
             item_id = self._unobserved.pop()
             item = self._items.get(item_id)
             group = self._groups.get(item_id, ()) if item is not None else ()
-            self.failed.observe(item_id, item, group, now_monotonic_seconds)
+            self._failed.observe(item_id, item, group, now_monotonic_seconds)
         return bool(self._unobserved)
 
     def set_loads(
@@ -249,7 +218,7 @@ class DerivedState:
 
     def next_failure_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until the next failed replica has failed for too long; None if there is none."""
-        return self.failed.next_seconds(now_monotonic_seconds)
+        return self._failed.next_seconds(now_monotonic_seconds)
 
     def take_open(self) -> frozenset[ItemId]:
         """Return the open items, and close them; the caller reopens those with remaining work."""
@@ -303,7 +272,7 @@ class DerivedState:
             loads=self._loads(overall.members),
             item_slots=self._item_slots,
             unreadable_items=frozenset(unreadable_items),
-            avoided=self.failed.avoided,
+            avoided=self._failed.avoided,
             weights=self._item_weights(),
             # An heir has its predecessor's capacity until that one is gone.
             capacities={**self._capacities, **self._inherited},

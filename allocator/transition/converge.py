@@ -21,16 +21,13 @@ sibling that was created after the view has a later revision, and one comparison
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from broadsheet.allocator.keys import Keys
-from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
-from broadsheet.allocator.placement.primaries import HandOver
-from broadsheet.allocator.placement.problem import Desired
-from broadsheet.allocator.policy import TransitionPolicy
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange
 from broadsheet.allocator.transition.item_step import Add, ItemDecision, SlotMove
@@ -110,41 +107,16 @@ class Convergence:
 
 
 def converge(
-    state: AllocState,
-    desired: Desired,
-    *,
-    consistency: Consistency,
-    keys: Keys,
-    primaries: Mapping[ItemId, MemberId] | None = None,
-    policy: TransitionPolicy | None = None,
-    drains_waiting: frozenset[MemberId] = frozenset(),
-    hand_overs: Sequence[HandOver] = (),
-    hand_overs_allowed: int = 0,
-    sees_all_pending: bool = True,
+    state: AllocState, targets: Targets, *, consistency: Consistency, keys: Keys
 ) -> Convergence:
     """Return the next step of every item towards the desired placement.
 
     Args:
         state: The snapshot to decide on; it may hold only the items that may have something to do.
-        desired: Members by item; an unknown item is left alone, because it is newer than the plan.
+        targets: The desired placement, and the rules on the way there.
         consistency: Tells which replicas are consistent.
         keys: The syntax of this root.
-        primaries: The member to elect for an item without a primary.
-        policy: Limits of moves in flight; unlimited if not given.
-        drains_waiting: Exiting members that keep their replicas for now.
-        hand_overs: Live primaries that should move, most useful first.
-        hand_overs_allowed: How many of those may begin now.
-        sees_all_pending: Whether the snapshot has every misplaced item.
     """
-    targets = Targets(
-        desired=desired,
-        primaries=primaries or {},
-        policy=policy or TransitionPolicy(),
-        drains_waiting=drains_waiting,
-        hand_overs={each.item_id: each for each in hand_overs},
-        hand_overs_allowed=hand_overs_allowed,
-        sees_all_pending=sees_all_pending,
-    )
     scheduled = schedule(state, targets, consistency)
     dead = (
         item_id

@@ -11,7 +11,7 @@ costs one comparison. The same snapshot and targets give the same schedule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broadsheet.allocator.model import Item, ItemId, MemberId
@@ -37,8 +37,8 @@ class Targets:
     policy: TransitionPolicy = field(default_factory=TransitionPolicy)
     drains_waiting: frozenset[MemberId] = frozenset()
     """Exiting members that keep their replicas for now."""
-    hand_overs: Mapping[ItemId, HandOver] = field(default_factory=dict)
-    """Live primaries that should move, most useful first."""
+    hand_overs: Sequence[HandOver] = ()
+    """Live primaries that should move, most useful first; one at most for an item."""
     hand_overs_allowed: int = 0
     """How many may begin now."""
     sees_all_pending: bool = True
@@ -166,7 +166,8 @@ class _Pass:
                 # Outside the turns, because the member may be gone at any moment.
                 yield decide_hand_over(state, pending, parting, at_rest=True, turns_left=1)
         turns_left = targets.hand_overs_allowed
-        for item_id, wish in targets.hand_overs.items():
+        for wish in targets.hand_overs:
+            item_id = wish.item_id
             item = state.items.get(item_id)
             if item is None or item_id not in targets.desired:
                 continue

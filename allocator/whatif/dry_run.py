@@ -15,12 +15,13 @@ from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, KeyValue, Put
 from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.placement.primaries import HandOver, wanted_hand_overs
-from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency, Loads
+from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Loads
 from broadsheet.allocator.transition.capacity import Blocked
 from broadsheet.allocator.transition.converge import Convergence, Step, converge
 from broadsheet.allocator.transition.membership_settling import Settling
 from broadsheet.allocator.transition.replicas import is_settled
+from broadsheet.allocator.transition.schedule import Targets
+from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
 
 
 class Kind(Enum):
@@ -48,7 +49,7 @@ class ReplicaChange:
     """The new primary has not caught up yet: the item is not served in the meantime."""
 
 
-def happenings(
+def replica_changes(
     number: int,
     item_id: ItemId,
     old: Sequence[Assignment],
@@ -102,18 +103,12 @@ class Sandbox:
     """The cluster during a dry run, and the changes so far."""
 
     def __init__(
-        self,
-        state: AllocState,
-        plan: Plan,
-        consistency: Consistency,
-        keys: Keys,
-        policy: AllocationPolicy,
-        settling: Settling,
+        self, state: AllocState, plan: Plan, leader: LeaderSnapshot, *, settling: Settling
     ) -> None:
         self._state = state
         self._plan = plan
-        self._keys = keys
-        self._policy = policy
+        self._keys = leader.keys
+        self._policy = leader.policy
         self._settling = settling
         self._groups = dict(state.assignments)
         self._total, self._primary = dict(state.loads.total), dict(state.loads.primary)
@@ -124,7 +119,7 @@ class Sandbox:
                 for item_id, group in state.assignments.items()
                 if (item := state.items.get(item_id)) is not None
                 for a in group
-                if not consistency.is_consistent(item, a, group)
+                if not leader.consistency.is_consistent(item, a, group)
             }
         )
         self._lagging = set(state.lags)
@@ -135,7 +130,7 @@ class Sandbox:
         """Hand-overs that were found and not yet tried."""
         self._handed_over = True
         """Whether any of the last found hand-overs took place."""
-        self.happenings: list[ReplicaChange] = []
+        self.changes: list[ReplicaChange] = []
         self.round = 0
 
     def whole(self) -> AllocState:
@@ -162,11 +157,8 @@ class Sandbox:
         """
         if state.is_whole and self._policy.primaries.hand_over_above_spread:
             hand_overs = self._wanted_hand_overs(state)
-        return converge(
-            state,
-            self._plan.desired,
-            consistency=self._behind,
-            keys=self._keys,
+        targets = Targets(
+            desired=self._plan.desired,
             primaries=self._plan.primaries,
             policy=self._policy.transition,
             drains_waiting=self._settling.drains_waiting,
@@ -174,6 +166,7 @@ class Sandbox:
             hand_overs_allowed=0 if state.is_whole else len(hand_overs),
             sees_all_pending=sees_all_pending,
         )
+        return converge(state, targets, consistency=self._behind, keys=self._keys)
 
     def perform(self, steps: Sequence[Step]) -> bool:
         """Perform the steps of a round; False if there are none."""
@@ -220,10 +213,10 @@ class Sandbox:
                 if not self._hand_overs:
                     return False
             allowed = max(1, primaries.hand_overs_in_flight_max)
-            turn, self._hand_overs = self._hand_overs[:allowed], self._hand_overs[allowed:]
-            # Only these items, because a look at the whole would take time for everything in each turn.
-            state = self._partial({each.item_id for each in turn})
-            if self.perform(self.converged(state, turn, sees_all_pending=False).steps):
+            first, self._hand_overs = self._hand_overs[:allowed], self._hand_overs[allowed:]
+            # Only these items, because a look at the whole would take time for everything in each round.
+            state = self._partial({each.item_id for each in first})
+            if self.perform(self.converged(state, first, sees_all_pending=False).steps):
                 self._handed_over = True
                 return True
 
@@ -271,7 +264,7 @@ class Sandbox:
         behind = {
             each for each in replicas if each in self._behind.replicas or each in self._lagging
         }
-        self.happenings += happenings(self.round, item_id, old, new, behind=behind)
+        self.changes += replica_changes(self.round, item_id, old, new, behind=behind)
 
 
 def performed(
@@ -316,7 +309,7 @@ ROUNDS_MAX = 100_000
 class DryRun:
     """The result of a dry run."""
 
-    happenings: tuple[ReplicaChange, ...]
+    changes: tuple[ReplicaChange, ...]
     waits: tuple[Blocked, ...]
     """The changes that would wait at first."""
     stuck: tuple[Blocked, ...]
@@ -324,17 +317,15 @@ class DryRun:
     final: AllocState
 
 
-class RehearsalAbandonedError(Exception):
+class DryRunAbandonedError(Exception):
     """Raised when the result is not wanted any more."""
 
 
-def rehearse(
+def perform_dry_run(
     state: AllocState,
     plan: Plan,
+    leader: LeaderSnapshot,
     *,
-    consistency: Consistency,
-    keys: Keys,
-    policy: AllocationPolicy,
     settling: Settling,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> DryRun:
@@ -348,30 +339,28 @@ def rehearse(
     simulated for a large cluster; only the first and the last examination cover everything.
 
     Args:
-        state: The whole state.
+        state: The whole state, perhaps a hypothetical one.
         plan: A plan that answers the state's demand.
-        consistency: Tells which replicas are consistent now.
-        keys: The syntax of the root.
-        policy: An operator's choices.
-        settling: Tells which drains wait.
+        leader: The leader's rules, and which replicas are consistent now.
+        settling: The state's membership: tells which drains wait.
         is_wanted: Called before each round; False abandons the dry run.
 
     Raises:
-        RehearsalAbandonedError: the result is not wanted any more.
+        DryRunAbandonedError: the result is not wanted any more.
     """
-    stage = Sandbox(state, plan, consistency, keys, policy, settling)
-    convergence = stage.converged(stage.whole())
+    sandbox = Sandbox(state, plan, leader, settling=settling)
+    convergence = sandbox.converged(sandbox.whole())
     waits = convergence.blocked
-    while stage.round < ROUNDS_MAX:
+    while sandbox.round < ROUNDS_MAX:
         if not is_wanted():
-            raise RehearsalAbandonedError
-        if not (stage.perform(convergence.steps) or stage.catch_up() or stage.hand_over()):
+            raise DryRunAbandonedError
+        if not (sandbox.perform(convergence.steps) or sandbox.catch_up() or sandbox.hand_over()):
             break
-        convergence = stage.converged(stage.pending())
-    final = stage.whole()
+        convergence = sandbox.converged(sandbox.pending())
+    final = sandbox.whole()
     return DryRun(
-        happenings=tuple(stage.happenings),
+        changes=tuple(sandbox.changes),
         waits=waits,
-        stuck=stage.converged(final).blocked,
+        stuck=sandbox.converged(final).blocked,
         final=final,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
@@ -12,8 +12,9 @@ from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from broadsheet.allocator.state.load import Lag
 from broadsheet.allocator.transition.capacity import Blocked, WaitReason
 from broadsheet.allocator.transition.converge import converge
-from broadsheet.allocator.transition.membership_settling import waits_to_settle
+from broadsheet.allocator.transition.membership_settling import Settling, waits_to_settle
 from broadsheet.allocator.transition.replicas import ItemReplicas
+from broadsheet.allocator.transition.schedule import Targets
 from broadsheet.allocator.whatif.causes import CauseFinder, told
 from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot, as_planned
 
@@ -48,149 +49,140 @@ class Explanation:
     notes: tuple[str, ...]
 
 
-def explain(standing: LeaderSnapshot, item_id: ItemId) -> Explanation | None:
+def explain(leader: LeaderSnapshot, item_id: ItemId) -> Explanation | None:
     """Return the explanation of an item; None if there is no such item."""
-    state = standing.state()
+    state = leader.state()
     item = state.items.get(item_id)
     if item is None:
         return None
-    plan = standing.plan
+    plan = leader.plan
     # The item is newer than the plan in force: tell what the next plan would do.
     if plan is None or item_id not in plan.desired:
-        policy = replace(standing.policy, objective=state.objective)
-        made = plan_for(state, plan, standing.solver, policy)
+        policy = replace(leader.policy, objective=state.objective)
+        made = plan_for(state, plan, leader.solver, policy)
         plan = None if isinstance(made, PlanRefused) else made
     desired = plan.desired.get(item_id, ()) if plan is not None else ()
-    replicas = ItemReplicas.sort_out(state, item, desired=desired, consistency=standing.consistency)
-    blocked = tuple(_blocked(standing, state, item, plan)) if plan is not None else ()
+    replicas = ItemReplicas.sort_out(state, item, desired=desired, consistency=leader.consistency)
+    blocked = tuple(_blocked(leader, state, item, plan)) if plan is not None else ()
     causes = CauseFinder(state.problem(), plan.desired if plan is not None else {})
+    explainer = _ReplicaExplainer(
+        state, replicas, desired=desired, causes=causes, settling=leader.settling
+    )
     return Explanation(
         item_id=item_id,
         revision=state.revision,
         replication=replicas.replication,
-        replicas=tuple(
-            _replica(standing, state, each, replicas, desired, causes) for each in replicas.current
-        ),
+        replicas=tuple(map(explainer.explain, replicas.current)),
         desired=tuple(desired),
         planned_primary=plan.primaries.get(item_id) if plan is not None else None,
         risk=replicas.risk(state).name.lower().replace("_", "-"),
         blocked=causes.explained(blocked),
-        notes=tuple(_notes(standing, state, plan)),
+        notes=tuple(_notes(leader, state, plan)),
     )
 
 
 def _blocked(
-    standing: LeaderSnapshot, state: AllocState, item: Item, plan: Plan
+    leader: LeaderSnapshot, state: AllocState, item: Item, plan: Plan
 ) -> Iterator[Blocked]:
     """Yield the reasons for which the item waits: from the schedule, settling, and quarantine."""
-    hand_overs = wanted_hand_overs(state.problem(), plan.desired, policy=standing.policy.primaries)
-    convergence = converge(
-        state,
-        plan.desired,
-        consistency=standing.consistency,
-        keys=standing.keys,
+    hand_overs = wanted_hand_overs(state.problem(), plan.desired, policy=leader.policy.primaries)
+    targets = Targets(
+        desired=plan.desired,
         primaries=plan.primaries,
-        policy=standing.policy.transition,
-        drains_waiting=standing.settling.drains_waiting,
+        policy=leader.policy.transition,
+        drains_waiting=leader.settling.drains_waiting,
         hand_overs=hand_overs,
     )
+    convergence = converge(state, targets, consistency=leader.consistency, keys=leader.keys)
     yield from (each for each in convergence.blocked if each.item_id == item.item_id)
-    if item.item_id in standing.quarantined:
+    if item.item_id in leader.quarantined:
         yield Blocked(
             item_id=item.item_id,
             reason=WaitReason.QUARANTINED,
             detail="etcd refused its last step: another process writes its keys; it is retried at growing intervals",
         )
-    if not standing.settling.is_settled:
-        balanced = standing.solver.solve(
-            replace(as_planned(state, plan), objective=standing.policy.objective)
+    if not leader.settling.is_settled:
+        balanced = leader.solver.solve(
+            replace(as_planned(state, plan), objective=leader.policy.objective)
         )
-        for each in waits_to_settle(plan.desired, balanced, standing.settling.describe()):
+        for each in waits_to_settle(plan.desired, balanced, leader.settling.describe()):
             if each.item_id == item.item_id:
                 yield each
 
 
-def _replica(
-    standing: LeaderSnapshot,
-    state: AllocState,
-    assignment: Assignment,
-    replicas: ItemReplicas,
-    desired: tuple[MemberId, ...],
-    causes: CauseFinder,
-) -> ReplicaExplained:
-    wanted = assignment.member_id in desired and assignment.kv.key not in replicas.surplus
-    return ReplicaExplained(
-        member_id=assignment.member_id,
-        slot=assignment.slot,
-        consistent=assignment.kv.key in replicas.consistent,
-        lag=state.lag(assignment),
-        desired=wanted,
-        why=_why(standing, state, assignment, replicas, causes, wanted=wanted),
-    )
+@dataclass(frozen=True, slots=True)
+class _ReplicaExplainer:
+    """Explains the replicas of one item."""
+
+    state: AllocState
+    replicas: ItemReplicas
+    desired: tuple[MemberId, ...] = field(kw_only=True)
+    """The members that the plan gives the item."""
+    causes: CauseFinder = field(kw_only=True)
+    settling: Settling = field(kw_only=True)
+
+    def explain(self, assignment: Assignment) -> ReplicaExplained:
+        """Return the explanation of one replica."""
+        key = assignment.kv.key
+        wanted = assignment.member_id in self.desired and key not in self.replicas.surplus
+        return ReplicaExplained(
+            member_id=assignment.member_id,
+            slot=assignment.slot,
+            consistent=key in self.replicas.consistent,
+            lag=self.state.lag(assignment),
+            desired=wanted,
+            why=self._why(assignment, wanted=wanted),
+        )
+
+    def _why(self, assignment: Assignment, *, wanted: bool) -> str:
+        member = self.state.members.get(assignment.member_id)
+        if member is None:
+            return "its member is gone"
+        if assignment.kv.key in self.replicas.surplus:
+            return "a second replica on one member protects nothing"
+        item_id, member_id = assignment.item_id, assignment.member_id
+        why = self._to_stay(item_id, member_id) if wanted else self._to_go(item_id, member_id)
+        if (item_id, member_id) in self.state.avoided:
+            return f"it has failed for too long; {why}"
+        if member.value.is_exiting():
+            if member_id in self.settling.drains_waiting:
+                return f"its member is exiting, and waits for a member that replaces it; {why}"
+            return f"its member is exiting; {why}"
+        return f"it is primary; {why}" if assignment.slot == PRIMARY_SLOT else why
+
+    def _to_stay(self, item_id: ItemId, member_id: MemberId) -> str:
+        """Return the reasons that keep a planned replica from the other members, with their numbers."""
+        found = self.causes.of_replica(item_id, member_id)
+        if not found:
+            return "it stays: there is no other member"
+        return f"it stays; other members: {told(found)}"
+
+    def _to_go(self, item_id: ItemId, member_id: MemberId) -> str:
+        """Return the reasons against the replica staying in place of each planned one, or each new one if any."""
+        causes, replication = self.causes, self.replicas.replication
+        planned = causes.planned(item_id)
+        if not replication:
+            return "it goes: no replica is wanted"
+        tried = [
+            f"instead of {each} this would be a member {causes.verdict(item_id, each, member_id).value}"
+            for each in self.replicas.missing or planned
+        ]
+        if len(planned) < replication:
+            # Not even a missing replica may be here, so the member must be full.
+            more = causes.verdict(item_id, None, member_id)
+            tried.append(f"for one more this would be a member {more.value}")
+        return (
+            f"it goes; {len(planned)} of {replication} wanted replicas are planned, none of them here: "
+            f"{'; '.join(tried)}"
+        )
 
 
-def _why(
-    standing: LeaderSnapshot,
-    state: AllocState,
-    assignment: Assignment,
-    replicas: ItemReplicas,
-    causes: CauseFinder,
-    *,
-    wanted: bool,
-) -> str:
-    member = state.members.get(assignment.member_id)
-    if member is None:
-        return "its member is gone"
-    if assignment.kv.key in replicas.surplus:
-        return "a second replica on one member protects nothing"
-    if wanted:
-        why = _to_stay(causes, assignment.item_id, assignment.member_id)
-    else:
-        why = _to_go(causes, replicas, assignment.item_id, assignment.member_id)
-    if (assignment.item_id, assignment.member_id) in state.avoided:
-        return f"it has failed for too long; {why}"
-    if member.value.is_exiting():
-        if assignment.member_id in standing.settling.drains_waiting:
-            return f"its member is exiting, and waits for a member that replaces it; {why}"
-        return f"its member is exiting; {why}"
-    return f"it is primary; {why}" if assignment.slot == PRIMARY_SLOT else why
-
-
-def _to_stay(causes: CauseFinder, item_id: ItemId, member_id: MemberId) -> str:
-    """Return the reasons that keep a planned replica from the other members, with their numbers."""
-    found = causes.of_replica(item_id, member_id)
-    return (
-        f"it stays; other members: {told(found)}" if found else "it stays: there is no other member"
-    )
-
-
-def _to_go(
-    causes: CauseFinder, replicas: ItemReplicas, item_id: ItemId, member_id: MemberId
-) -> str:
-    """Return the reasons against the replica staying in place of each planned one, or each new one if there are any."""
-    planned, replication = causes.planned(item_id), replicas.replication
-    if not replication:
-        return "it goes: no replica is wanted"
-    tried = [
-        f"instead of {each} this would be a member {causes.verdict(item_id, each, member_id).value}"
-        for each in replicas.missing or planned
-    ]
-    if len(planned) < replication:
-        # Not even a missing replica may be here, so the member must be full.
-        more = causes.verdict(item_id, None, member_id)
-        tried.append(f"for one more this would be a member {more.value}")
-    return (
-        f"it goes; {len(planned)} of {replication} wanted replicas are planned, none of them here: "
-        f"{'; '.join(tried)}"
-    )
-
-
-def _notes(standing: LeaderSnapshot, state: AllocState, plan: Plan | None) -> Iterator[str]:
+def _notes(leader: LeaderSnapshot, state: AllocState, plan: Plan | None) -> Iterator[str]:
     if plan is None:
         yield "there is no plan: the leader refused its solver's answer; see its log"
-    if not standing.settling.is_settled:
-        yield f"membership has not settled: {standing.settling.describe()} (settle_seconds)"
-    for member_id in sorted(standing.settling.drains_waiting):
+    if not leader.settling.is_settled:
+        yield f"membership has not settled: {leader.settling.describe()} (settle_seconds)"
+    for member_id in sorted(leader.settling.drains_waiting):
         yield f"the drain of {member_id} waits for a member that replaces it (drain_patience_seconds)"
     for member_id, member in state.members.items():
         if member.value.is_cordoned():

@@ -10,7 +10,7 @@ from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberI
 from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.placement.problem import Problem, ProblemItem, Solver
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.state.alloc_state import AllocState, Consistency
+from broadsheet.allocator.state.alloc_state import AllocState, Consistency, FixedContents
 from broadsheet.allocator.state.load import ItemWeights, declared_weight
 from broadsheet.allocator.state.snapshot import Snapshot
 from broadsheet.allocator.transition.membership_settling import Settling
@@ -80,27 +80,25 @@ class Exiting:
         return self.cordoned
 
 
-def supposed(standing: LeaderSnapshot, hypothesis: Hypothesis) -> tuple[AllocState, Settling]:
+def supposed(leader: LeaderSnapshot, hypothesis: Hypothesis) -> tuple[AllocState, Settling]:
     """Return the hypothetical state, and its settled membership.
 
     Settings that depend on time (`settle_seconds`, `drain_patience_seconds`) count with their immediate effect.
     """
-    snapshot = standing.snapshot
+    snapshot = leader.snapshot
     members = {m: _as_drained(member, hypothesis) for m, member in snapshot.members.items()}
     members |= {member.member_id: member for member in hypothesis.joined}
     members = dict(sorted(members.items()))
     items = {i: item for i, item in snapshot.items.items() if i not in hypothesis.deleted}
     items |= {item.item_id: item for item in hypothesis.changed}
     capacities = dict(snapshot.capacities)
-    settling = standing.settling.observed(
-        members, standing.now_monotonic_seconds, capacities=capacities
+    settling = leader.settling.observed(
+        members, leader.now_monotonic_seconds, capacities=capacities
     )
     state = AllocState.observe(
+        FixedContents.of(members.values(), items.values(), _assignments(snapshot)),
         revision=snapshot.revision,
         local_id=snapshot.local_id,
-        members=members.values(),
-        items=(items[item_id] for item_id in sorted(items)),
-        assignments=_assignments(snapshot),
         unreadable_items=snapshot.unreadable_items,
         drains_waiting=settling.drains_waiting,
     )
@@ -111,7 +109,7 @@ def supposed(standing: LeaderSnapshot, hypothesis: Hypothesis) -> tuple[AllocSta
             item_loads=_weights(snapshot.weights, hypothesis).loads(items),
             capacities=capacities | dict(settling.capacities),
             lags=snapshot.lags,
-            objective=settling.objective(standing.policy.objective),
+            objective=settling.objective(leader.policy.objective),
         ),
         settling,
     )
@@ -145,5 +143,5 @@ def _weights(known: ItemWeights, hypothesis: Hypothesis) -> ItemWeights:
 
 
 def _assignments(snapshot: Snapshot) -> Iterable[Assignment]:
-    for item_id in sorted(snapshot.groups):
-        yield from snapshot.groups[item_id]
+    for group in snapshot.groups.values():
+        yield from group

@@ -11,7 +11,7 @@ from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
 from broadsheet.allocator.state.alloc_state import AllocState
 from broadsheet.allocator.transition.membership_settling import waits_to_settle
 from broadsheet.allocator.whatif.causes import CauseFinder
-from broadsheet.allocator.whatif.dry_run import DryRun, rehearse
+from broadsheet.allocator.whatif.dry_run import DryRun, perform_dry_run
 from broadsheet.allocator.whatif.leader_snapshot import (
     Basis,
     Hypothesis,
@@ -46,7 +46,7 @@ class PlanPreview:
     revision: int
     hypothesis: Hypothesis
     plan: Plan
-    rehearsal: DryRun
+    dry_run: DryRun
     loads: tuple[MemberLoad, ...]
 
     @property
@@ -56,7 +56,7 @@ class PlanPreview:
 
 
 def propose(
-    standing: LeaderSnapshot,
+    leader: LeaderSnapshot,
     hypothesis: Hypothesis,
     *,
     is_wanted: Callable[[], bool] = lambda: True,
@@ -64,47 +64,39 @@ def propose(
     """Return the result if `hypothesis` came true now; a refusal if the solver's placement breaks a rule.
 
     Args:
-        standing: The leader's snapshot.
+        leader: The leader's snapshot.
         hypothesis: The differences from the current cluster.
         is_wanted: Called at intervals; False abandons the preview.
 
     Raises:
-        RehearsalAbandonedError: the preview is not wanted any more.
+        DryRunAbandonedError: the preview is not wanted any more.
     """
-    state, settling = supposed(standing, hypothesis)
-    policy = replace(standing.policy, objective=state.objective)
-    plan = plan_for(state, standing.plan, standing.solver, policy)
+    state, settling = supposed(leader, hypothesis)
+    policy = replace(leader.policy, objective=state.objective)
+    plan = plan_for(state, leader.plan, leader.solver, policy)
     if isinstance(plan, PlanRefused):
         return plan
-    rehearsal = rehearse(
-        state,
-        plan,
-        consistency=standing.consistency,
-        keys=standing.keys,
-        policy=standing.policy,
-        settling=settling,
-        is_wanted=is_wanted,
-    )
+    dry_run = perform_dry_run(state, plan, leader, settling=settling, is_wanted=is_wanted)
     if not settling.is_settled:
-        problem = replace(as_planned(state, plan), objective=standing.policy.objective)
-        balanced = standing.solver.solve(problem)
+        problem = replace(as_planned(state, plan), objective=leader.policy.objective)
+        balanced = leader.solver.solve(problem)
         delayed = tuple(waits_to_settle(plan.desired, balanced, settling.describe()))
-        rehearsal = replace(rehearsal, waits=(*rehearsal.waits, *delayed))
+        dry_run = replace(dry_run, waits=(*dry_run.waits, *delayed))
     # The plan answers the state before the dry run, so causes are looked for in that state.
     causes = CauseFinder(state.problem(), plan.desired)
-    rehearsal = replace(
-        rehearsal,
-        waits=causes.explained(rehearsal.waits),
-        stuck=causes.explained(rehearsal.stuck),
+    dry_run = replace(
+        dry_run,
+        waits=causes.explained(dry_run.waits),
+        stuck=causes.explained(dry_run.stuck),
     )
     return PlanPreview(
-        id=_id_of(standing.basis, plan),
-        basis=standing.basis,
-        revision=standing.snapshot.revision,
+        id=_id_of(leader.basis, plan),
+        basis=leader.basis,
+        revision=leader.snapshot.revision,
         hypothesis=hypothesis,
         plan=plan,
-        rehearsal=rehearsal,
-        loads=_loads(state, rehearsal.final),
+        dry_run=dry_run,
+        loads=_loads(state, dry_run.final),
     )
 
 

@@ -33,7 +33,7 @@ from broadsheet.consumer.protocol.labels import ID, label_set, selector
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest
 
 PLAN_SECONDS_MAX = 60.0
-"""Deadline of a plan: a large cluster is solved and rehearsed for it."""
+"""Deadline of a plan: a large cluster is solved and simulated for it."""
 
 _PROBLEMS = {
     Status.ALLOCATION_STATUS_PLAN_NOT_FOUND: (

@@ -172,13 +172,13 @@ def _no_key(key: bytes) -> KeyValue:
 
 def plan_response(proposal: PlanPreview, *, leader: MemberId) -> PlanResponse:
     """Encode a plan's preview."""
-    rehearsal = proposal.rehearsal
-    stuck = {_identity(each) for each in rehearsal.stuck}
-    waits = {_identity(each): each for each in (*rehearsal.waits, *rehearsal.stuck)}
+    dry_run = proposal.dry_run
+    stuck = {_identity(each) for each in dry_run.stuck}
+    waits = {_identity(each): each for each in (*dry_run.waits, *dry_run.stuck)}
     return PlanResponse(
         plan_id=proposal.id,
         revision=proposal.revision,
-        changes=map(_planned_change, rehearsal.happenings),
+        changes=map(_planned_change, dry_run.changes),
         waits=[_waiting(each, for_ever=identity in stuck) for identity, each in waits.items()],
         members=[
             MemberChange(

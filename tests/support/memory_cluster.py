@@ -27,10 +27,11 @@ from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.primaries import HandOver, plan_primaries
 from broadsheet.allocator.placement.problem import Desired, Solver, zones_spanned
 from broadsheet.allocator.policy import Objective, PrimaryPolicy, TransitionPolicy
-from broadsheet.allocator.state.alloc_state import AllocState, Avoided, Demand
+from broadsheet.allocator.state.alloc_state import AllocState, Avoided, Demand, FixedContents
 from broadsheet.allocator.state.load import Lags
 from broadsheet.allocator.transition.converge import Convergence, ReplicaCounts, converge
 from broadsheet.allocator.transition.membership_settling import Settling
+from broadsheet.allocator.transition.schedule import Targets
 from tests.support.safety_checks import Overcommits, check_budget, check_step
 
 CONSISTENT = b"consistent"
@@ -233,11 +234,9 @@ class MemoryCluster:
             by_id, self.now_monotonic_seconds, is_placed=bool(assignments)
         )
         state = AllocState.observe(
+            FixedContents.of(members, items, assignments),
             revision=self.etcd.revision,
             local_id=local_id or MemberId("", ""),
-            members=members,
-            items=items,
-            assignments=sorted(assignments, key=lambda a: (a.item_id, a.member_id, a.slot)),
             drains_waiting=self.settling.drains_waiting,
         )
         if local_id is None and state.leader is not None:
@@ -289,14 +288,16 @@ class MemoryCluster:
         state = state or self.state()
         return converge(
             state,
-            self.plan(state),
+            Targets(
+                desired=self.plan(state),
+                primaries=self.primaries,
+                policy=self.policy,
+                drains_waiting=self.settling.drains_waiting,
+                hand_overs=self.hand_overs,
+                hand_overs_allowed=self.hand_overs_allowed,
+            ),
             consistency=ValueConsistency(),
             keys=self.keys,
-            primaries=self.primaries,
-            policy=self.policy,
-            drains_waiting=self.settling.drains_waiting,
-            hand_overs=self.hand_overs,
-            hand_overs_allowed=self.hand_overs_allowed,
         )
 
     def round(self, refuse: Callable[[str], bool] = lambda item_id: False) -> Convergence:

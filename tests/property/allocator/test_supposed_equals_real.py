@@ -18,6 +18,7 @@ from broadsheet.allocator.ops import KeyValue
 from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
 from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.mirror import Mirror
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis, LeaderSnapshot, supposed
 from tests.support.memory_cluster import ValueConsistency
@@ -109,9 +110,7 @@ class Leader:
         self.tracker = DerivedState(
             self.mirror,
             local_id=MEMBERS[0],
-            is_failed=never,
-            consistency=ValueConsistency(),
-            replace_failed_after_seconds=1.0,
+            failed=FailedSince(never, ValueConsistency(), after_seconds=1.0),
         )
         self.pacing = PacingPolicy(course.policy)
         self.look(10.0)
@@ -143,7 +142,7 @@ class Leader:
         self.tracker.set_loads(measured, {}, policy)
         self.pacing.observe(self.tracker, now_monotonic_seconds)
 
-    def standing(self, now_monotonic_seconds: float) -> LeaderSnapshot:
+    def snapshot(self, now_monotonic_seconds: float) -> LeaderSnapshot:
         """Return what the leader knows."""
         return LeaderSnapshot(
             snapshot=self.tracker.whole(revision=self.revision),
@@ -198,7 +197,7 @@ def test_demand_that_is_supposed_is_the_one_that_comes(course: Course) -> None:
         changed.append(Item(item_id=item_id, value=decoder.decode_item(item_id, kv), kv=kv))
     hypothesis = Hypothesis(drained=course.drained, changed=tuple(changed), deleted=course.deleted)
 
-    state, settling = supposed(leader.standing(20.0), hypothesis)
+    state, settling = supposed(leader.snapshot(20.0), hypothesis)
 
     for item_id, value in course.changed.items():
         leader.put(KEYS.item(item_id), value)

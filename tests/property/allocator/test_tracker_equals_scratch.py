@@ -12,6 +12,7 @@ from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.allocator.state.alloc_state import AllocState
 from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
@@ -86,21 +87,13 @@ def new_tracker(mirror: Mirror) -> DerivedState:
     return DerivedState(
         mirror,
         local_id=MEMBERS[0],
-        is_failed=never,
-        consistency=ValueConsistency(),
-        replace_failed_after_seconds=1.0,
+        failed=FailedSince(never, ValueConsistency(), after_seconds=1.0),
     )
 
 
 def scratch(mirror: Mirror, revision: int) -> AllocState:
     """Derive everything from everything."""
-    return AllocState.observe(
-        revision=revision,
-        local_id=MEMBERS[0],
-        members=mirror.members.values(),
-        items=mirror.items.values(),
-        assignments=mirror.assignments.values(),
-    )
+    return AllocState.observe(mirror, revision=revision, local_id=MEMBERS[0])
 
 
 def put_or_delete(mirror: Mirror, event: Event, created: dict[bytes, int], revision: int) -> None:

@@ -9,8 +9,8 @@ from broadsheet.allocator.placement.choose import ArraySolver
 from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.whatif.explain import explain
+from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import MemoryCluster
-from tests.support.standings import standing_of
 
 ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))
 
@@ -131,7 +131,7 @@ def test_explanation_names_the_cordon_for_a_replica_that_has_no_place() -> None:
     cluster.put_item("i", 2)
     cluster.settle()
 
-    explanation = explain(standing_of(cluster), ItemId("i"))
+    explanation = explain(leader_snapshot_of(cluster), ItemId("i"))
 
     assert explanation is not None
     assert "a#two is cordoned: it keeps its replicas, and gets no others" in explanation.notes

@@ -15,8 +15,8 @@ from broadsheet.allocator.whatif.causes import CauseFinder
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
 from broadsheet.allocator.whatif.preview import propose
+from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import MemoryCluster
-from tests.support.standings import standing_of
 
 ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))
 WIDE = ItemId("wide")
@@ -54,11 +54,11 @@ def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
     """`plan --drain` names the wide item alone as what waits, and `explain` says of it what is the case."""
     cluster = _with_a_wide_item()
 
-    proposal = propose(standing_of(cluster), Hypothesis(drained=frozenset({ONE})))
+    proposal = propose(leader_snapshot_of(cluster), Hypothesis(drained=frozenset({ONE})))
 
     assert not isinstance(proposal, PlanRefused)
-    assert proposal.rehearsal.final.loads.total[ONE] == 1
-    stuck = proposal.rehearsal.stuck
+    assert proposal.dry_run.final.loads.total[ONE] == 1
+    stuck = proposal.dry_run.stuck
     assert [(each.item_id, each.member_id, each.reason) for each in stuck] == [
         (WIDE, ONE, WaitReason.NO_MEMBER)
     ]
@@ -66,7 +66,7 @@ def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
     assert stuck[0].detail == told
     cluster.put_member("a", "one", 40, exiting=True)
     cluster.settle()
-    explanation = explain(standing_of(cluster), WIDE)
+    explanation = explain(leader_snapshot_of(cluster), WIDE)
     assert explanation is not None
     assert [each.detail for each in explanation.blocked] == [told]
     why = {each.member_id: each.why for each in explanation.replicas}
@@ -85,14 +85,14 @@ def test_kept_replicas_say_what_stops_each_other_member() -> None:
         cluster.put_item(f"i{number}", 2)
     cluster.settle()
 
-    proposal = propose(standing_of(cluster), Hypothesis(drained=frozenset({one})))
+    proposal = propose(leader_snapshot_of(cluster), Hypothesis(drained=frozenset({one})))
 
     assert not isinstance(proposal, PlanRefused)
     told = (
         "the plan keeps it; other members: 1 with another replica of it, 1 at the limit, "
         "1 where it would span fewer zones"
     )
-    stuck = [(each.reason, each.member_id, each.detail) for each in proposal.rehearsal.stuck]
+    stuck = [(each.reason, each.member_id, each.detail) for each in proposal.dry_run.stuck]
     assert stuck == [(WaitReason.NO_MEMBER, one, told)] * 4
 
 

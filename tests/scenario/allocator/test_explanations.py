@@ -11,8 +11,8 @@ from broadsheet.allocator.transition.capacity import WaitReason
 from broadsheet.allocator.transition.membership_settling import Settling
 from broadsheet.allocator.whatif.explain import Explanation, explain
 from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
+from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster
-from tests.support.standings import standing_of
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
 
@@ -32,13 +32,13 @@ def _put(
         cluster.put_assignment(item_id, member_id.zone, member_id.suffix, slot)
 
 
-def _with_plan(standing: LeaderSnapshot, **desired: tuple[MemberId, ...]) -> LeaderSnapshot:
+def _with_plan(leader: LeaderSnapshot, **desired: tuple[MemberId, ...]) -> LeaderSnapshot:
     wanted = {ItemId(item_id): members for item_id, members in desired.items()}
-    return replace(standing, plan=Plan(standing.state().demand(), wanted))
+    return replace(leader, plan=Plan(leader.state().demand(), wanted))
 
 
-def _explained(standing: LeaderSnapshot, item_id: str = "i") -> Explanation:
-    explanation = explain(standing, ItemId(item_id))
+def _explained(leader: LeaderSnapshot, item_id: str = "i") -> Explanation:
+    explanation = explain(leader, ItemId(item_id))
     assert explanation is not None
     return explanation
 
@@ -52,7 +52,7 @@ def test_item_at_rest_waits_for_nothing() -> None:
     cluster = _cluster(A1, B1)
     _put(cluster, "i", A1, B1)
 
-    explanation = _explained(standing_of(cluster))
+    explanation = _explained(leader_snapshot_of(cluster))
 
     assert not explanation.blocked
     assert [each.desired for each in explanation.replicas] == [True, True]
@@ -70,7 +70,7 @@ def test_replica_that_stays_says_what_keeps_it_from_each_other_member() -> None:
     _put(cluster, "h", A2)
     _put(cluster, "i", A1, B1)
 
-    why = _why(_explained(_with_plan(standing_of(cluster), h=(A2,), i=(A1, B1))))
+    why = _why(_explained(_with_plan(leader_snapshot_of(cluster), h=(A2,), i=(A1, B1))))
 
     assert why[A1] == (
         "it is primary; it stays; other members: 1 with another replica of it, 1 at the limit, "
@@ -85,21 +85,23 @@ def test_replica_that_goes_says_what_is_better_elsewhere() -> None:
     cluster.put_item("none", 0)
     cluster.put_assignment("none", "a", "a1", 0)
 
-    (going,) = [w for m, w in _why(_explained(standing_of(cluster))).items() if "it goes" in w]
+    (going,) = [
+        w for m, w in _why(_explained(leader_snapshot_of(cluster))).items() if "it goes" in w
+    ]
 
     assert going == (
         "it goes; 2 of 2 wanted replicas are planned, none of them here: "
         "instead of b#b1 this would be a member where it would span fewer zones"
     )
     assert (
-        _why(_explained(standing_of(cluster), "none"))[A1]
+        _why(_explained(leader_snapshot_of(cluster), "none"))[A1]
         == "it is primary; it goes: no replica is wanted"
     )
 
 
 def test_unknown_item_has_no_explanation() -> None:
     """There is nothing to say about what is not there."""
-    assert explain(standing_of(_cluster()), ItemId("nothing")) is None
+    assert explain(leader_snapshot_of(_cluster()), ItemId("nothing")) is None
 
 
 def test_no_member_is_named() -> None:
@@ -107,7 +109,7 @@ def test_no_member_is_named() -> None:
     cluster = _cluster(A1, B1)
     _put(cluster, "i", A1, B1, replication=3)
 
-    assert WaitReason.NO_MEMBER in _reasons(_explained(standing_of(cluster)))
+    assert WaitReason.NO_MEMBER in _reasons(_explained(leader_snapshot_of(cluster)))
 
 
 def test_no_member_is_named_where_the_others_leave() -> None:
@@ -116,7 +118,7 @@ def test_no_member_is_named_where_the_others_leave() -> None:
     cluster.put_member("b", "b1", 10, exiting=True)
     cluster.put_item("i", 2)
 
-    (blocked,) = _explained(standing_of(cluster)).blocked
+    (blocked,) = _explained(leader_snapshot_of(cluster)).blocked
 
     assert blocked.reason is WaitReason.NO_MEMBER
     assert (
@@ -132,7 +134,7 @@ def test_failed_replica_that_stays_is_not_said_to_have_no_other_member() -> None
     _put(cluster, "j", A2)
     cluster.avoided = frozenset({(ItemId("i"), A1)})
 
-    (blocked,) = _explained(_with_plan(standing_of(cluster), i=(A1,), j=(A2,))).blocked
+    (blocked,) = _explained(_with_plan(leader_snapshot_of(cluster), i=(A1,), j=(A2,))).blocked
 
     assert (blocked.reason, blocked.member_id) == (WaitReason.NO_MEMBER, A1)
     assert blocked.detail == (
@@ -148,7 +150,7 @@ def test_replica_that_goes_without_another_place_says_what_keeps_it_from_staying
     _put(cluster, "i", A1)
     cluster.put_member("a", "a1", 1)
 
-    explanation = _explained(_with_plan(standing_of(cluster), h=(A1,), i=()))
+    explanation = _explained(_with_plan(leader_snapshot_of(cluster), h=(A1,), i=()))
 
     assert _why(explanation)[A1].endswith(
         "0 of 1 wanted replicas are planned, none of them here: "
@@ -162,7 +164,7 @@ def test_no_member_is_named_for_a_failed_replica_that_nobody_else_can_take() -> 
     _put(cluster, "i", A1, B1)
     cluster.avoided = frozenset({(ItemId("i"), B1)})
 
-    explanation = _explained(standing_of(cluster))
+    explanation = _explained(leader_snapshot_of(cluster))
 
     assert {(b.reason, b.member_id) for b in explanation.blocked} == {(WaitReason.NO_MEMBER, B1)}
 
@@ -174,7 +176,7 @@ def test_limit_is_named_where_not_even_the_plan_has_room() -> None:
     _put(cluster, "h", A1, B1)
     cluster.put_item("i", 2)
 
-    (blocked,) = _explained(standing_of(cluster)).blocked
+    (blocked,) = _explained(leader_snapshot_of(cluster)).blocked
 
     assert blocked.reason is WaitReason.LIMIT
     assert blocked.detail == (
@@ -188,7 +190,7 @@ def test_zone_that_is_given_up_is_not_said_to_lack_room() -> None:
     cluster.put_member("b", "b1", 10, exiting=True)
     _put(cluster, "i", A1, A2)
 
-    (blocked,) = _explained(standing_of(cluster)).blocked
+    (blocked,) = _explained(leader_snapshot_of(cluster)).blocked
 
     assert blocked.reason is WaitReason.ZONE
     assert blocked.detail == "it is planned in one zone; members of other zones: 1 leaving"
@@ -199,7 +201,7 @@ def test_disabled_is_named() -> None:
     cluster = _cluster(A1, B1)
     cluster.put_item("i", 0)
 
-    assert _reasons(_explained(standing_of(cluster))) == {WaitReason.DISABLED}
+    assert _reasons(_explained(leader_snapshot_of(cluster))) == {WaitReason.DISABLED}
 
 
 def test_limit_is_named_with_the_member_and_its_numbers() -> None:
@@ -208,8 +210,8 @@ def test_limit_is_named_with_the_member_and_its_numbers() -> None:
     _put(cluster, "i", A1)
     _put(cluster, "other", B1)
 
-    standing = _with_plan(standing_of(cluster), i=(B1,), other=(B2,))
-    (blocked,) = [b for b in _explained(standing).blocked if b.reason is WaitReason.LIMIT]
+    leader = _with_plan(leader_snapshot_of(cluster), i=(B1,), other=(B2,))
+    (blocked,) = [b for b in _explained(leader).blocked if b.reason is WaitReason.LIMIT]
 
     assert blocked.member_id == B1
     assert "1" in blocked.detail
@@ -224,8 +226,8 @@ def test_zone_is_named() -> None:
     cluster.put_assignment("i", "b", "b2", 3, b"")
     _put(cluster, "j", A1, A2)
 
-    waits = _explained(_with_plan(standing_of(cluster), i=(A1, B2)))
-    confined = _explained(_with_plan(standing_of(cluster), j=(A1, A2)), "j")
+    waits = _explained(_with_plan(leader_snapshot_of(cluster), i=(A1, B2)))
+    confined = _explained(_with_plan(leader_snapshot_of(cluster), j=(A1, A2)), "j")
 
     assert (WaitReason.ZONE, B1) in {(b.reason, b.member_id) for b in waits.blocked}
     assert _reasons(confined) == {WaitReason.ZONE}
@@ -237,7 +239,7 @@ def test_standby_not_caught_up_is_named() -> None:
     _put(cluster, "i", A1, B1, replication=2)
     cluster.put_assignment("i", "b", "b2", 2, b"")
 
-    explanation = _explained(_with_plan(standing_of(cluster), i=(A1, B2)))
+    explanation = _explained(_with_plan(leader_snapshot_of(cluster), i=(A1, B2)))
 
     assert _reasons(explanation) == {WaitReason.STANDBY_NOT_CAUGHT_UP}
 
@@ -250,9 +252,9 @@ def test_move_budget_is_named() -> None:
     _put(cluster, "busy", A1, B1, replication=2)
     cluster.put_assignment("busy", "b", "b2", 2, b"")
 
-    standing = _with_plan(standing_of(cluster, policy=policy), i=(A1, B2), busy=(A1, B2))
+    leader = _with_plan(leader_snapshot_of(cluster, policy=policy), i=(A1, B2), busy=(A1, B2))
 
-    assert WaitReason.MOVE_BUDGET in _reasons(_explained(standing))
+    assert WaitReason.MOVE_BUDGET in _reasons(_explained(leader))
 
 
 def test_settling_is_named() -> None:
@@ -265,9 +267,9 @@ def test_settling_is_named() -> None:
     settling = settling.observed(cluster.state().members, 100.0)
     cluster.put_member("a", "a2", 10)
     settling = settling.observed(cluster.state().members, 101.0)
-    standing = standing_of(cluster, policy=policy, settling=settling, now=101.0)
+    leader = leader_snapshot_of(cluster, policy=policy, settling=settling, now=101.0)
 
-    explanations = [_explained(standing, f"i{number}") for number in range(4)]
+    explanations = [_explained(leader, f"i{number}") for number in range(4)]
 
     assert sum(WaitReason.SETTLING in _reasons(each) for each in explanations) == 2
     assert any("settled" in note for note in explanations[0].notes)
@@ -284,12 +286,12 @@ def test_settling_is_not_named_for_what_the_plan_levels_anyway() -> None:
     settling = Settling(policy=policy.transition).observed(cluster.state().members, 0.0)
     cluster.put_member("a", "a1", 10, exiting=True)
     settling = settling.observed(cluster.state().members, 100.0)
-    standing = standing_of(cluster, policy=policy, settling=settling, now=100.0)
+    leader = leader_snapshot_of(cluster, policy=policy, settling=settling, now=100.0)
     others = (A2, MemberId("a", "a3"))
 
     for first, second in (others, reversed(others)):
         desired = {"i0": (first,), "i1": (first,), "i2": (second,), "i3": (second,)}
-        planned = _with_plan(standing, **desired)
+        planned = _with_plan(leader, **desired)
         for number in range(4):
             assert WaitReason.SETTLING not in _reasons(_explained(planned, f"i{number}"))
 
@@ -305,7 +307,7 @@ def test_drain_waits_is_named() -> None:
     cluster.put_member("a", "a1", 10, exiting=True)
     settling = settling.observed(cluster.state().members, 1.0)
 
-    explanation = _explained(standing_of(cluster, policy=policy, settling=settling, now=1.0))
+    explanation = _explained(leader_snapshot_of(cluster, policy=policy, settling=settling, now=1.0))
 
     assert WaitReason.DRAIN_WAITS in _reasons(explanation)
     (leaving,) = [each for each in explanation.replicas if each.member_id == A1]
@@ -319,8 +321,8 @@ def test_hand_over_waits_is_named() -> None:
     for number in range(6):
         _put(cluster, f"i{number}", A1, B1)
 
-    standing = standing_of(cluster, policy=policy)
-    explanations = [_explained(standing, f"i{number}") for number in range(6)]
+    leader = leader_snapshot_of(cluster, policy=policy)
+    explanations = [_explained(leader, f"i{number}") for number in range(6)]
 
     assert sum(WaitReason.HAND_OVER_WAITS in _reasons(each) for each in explanations) == 3
 
@@ -330,7 +332,7 @@ def test_quarantined_is_named() -> None:
     cluster = _cluster()
     _put(cluster, "i", A1, replication=2)
 
-    explanation = _explained(standing_of(cluster, quarantined=frozenset({"i"})))
+    explanation = _explained(leader_snapshot_of(cluster, quarantined=frozenset({"i"})))
 
     assert WaitReason.QUARANTINED in _reasons(explanation)
 

@@ -13,8 +13,8 @@ from broadsheet.allocator.whatif.dry_run import Kind
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
 from broadsheet.allocator.whatif.preview import PlanPreview, propose
+from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
-from tests.support.standings import standing_of
 
 A, B, C = (MemberId(name, name) for name in "abc")
 ITEM = ItemId("item")
@@ -74,10 +74,10 @@ def test_proposal_tells_a_cold_promotion(cold: bool) -> None:
         cluster.lags = {(ITEM, B): Lag(5.0, 1 << 26), (ITEM, C): Lag(5.0, 1 << 26)}
     cluster.kill_member("a", "a")
 
-    proposal = propose(standing_of(cluster), Hypothesis())
+    proposal = propose(leader_snapshot_of(cluster), Hypothesis())
 
     assert isinstance(proposal, PlanPreview)
-    (promotion,) = proposal.rehearsal.happenings
+    (promotion,) = proposal.dry_run.changes
     assert (promotion.kind, promotion.member_id) == (Kind.PROMOTE, B)
     assert promotion.cold is cold
 
@@ -90,7 +90,7 @@ def test_explanation_tells_how_far_a_standby_is_behind() -> None:
     loads.observe({B: MemberReport(lags={ITEM: lag})}, 0.0)
     cluster.lags = loads.lags
 
-    explanation = explain(standing_of(cluster), ITEM)
+    explanation = explain(leader_snapshot_of(cluster), ITEM)
 
     assert explanation is not None
     assert {each.member_id: each.lag for each in explanation.replicas} == {

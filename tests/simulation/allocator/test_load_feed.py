@@ -21,6 +21,7 @@ from broadsheet.allocator.simulation.values import (
 )
 from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.load import MemberReport, ReplicaLoad
 
 T = TypeVar("T")
@@ -75,9 +76,7 @@ class Bench:
         return DerivedState(
             self.key_space,
             local_id=MEMBER,
-            is_failed=lambda _: False,
-            consistency=SimulatedConsistency(),
-            replace_failed_after_seconds=60.0,
+            failed=FailedSince(lambda _: False, SimulatedConsistency(), after_seconds=60.0),
         )
 
     def _decode(self, value: bytes) -> MemberReport:

@@ -8,6 +8,7 @@ from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, Put
 from broadsheet.allocator.placement.problem import Desired
 from broadsheet.allocator.transition.converge import ReplicaCounts, Step, converge
+from broadsheet.allocator.transition.schedule import Targets
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
@@ -30,7 +31,10 @@ def cluster_of(replication: int, *assigned: str, limit: int = 4) -> MemoryCluste
 def steps(cluster: MemoryCluster, *desired: MemberId) -> tuple[Step, ...]:
     """Converge item i once."""
     return converge(
-        cluster.state(), {I: desired}, consistency=ValueConsistency(), keys=cluster.keys
+        cluster.state(),
+        Targets(desired={I: desired}),
+        consistency=ValueConsistency(),
+        keys=cluster.keys,
     ).steps
 
 
@@ -174,10 +178,9 @@ def test_converge_promotion_on_a_late_view_does_not_pass_over_one_that_caught_up
     cluster = cluster_of(2, "a2#2?", "b1#1?")
     (late,) = converge(
         cluster.state(),
-        {I: (A2, B1)},
+        Targets(desired={I: (A2, B1)}, primaries={I: A2}),
         consistency=ValueConsistency(),
         keys=cluster.keys,
-        primaries={I: A2},
     ).steps
     assert key(cluster, A2, 0) in [o.key for o in late.checkpoint.operations if isinstance(o, Put)]
 
@@ -206,10 +209,9 @@ def test_converge_failed_replica_does_not_take_over_from_a_failed_primary() -> N
 
     (step,) = converge(
         cluster.state(),
-        {I: (A2, B1)},
+        Targets(desired={I: (A2, B1)}, primaries={I: A2}),
         consistency=AllFail(),
         keys=cluster.keys,
-        primaries={I: A2},
     ).steps
 
     assert key(cluster, B1, 0) in [o.key for o in step.checkpoint.operations if isinstance(o, Put)]
@@ -221,7 +223,9 @@ def test_converge_dead_assignments_are_deleted_without_a_gate() -> None:
     cluster.delete_item(I)
     keys = [key(cluster, A1, 0), key(cluster, B1, 1)]
 
-    (step,) = converge(cluster.state(), {}, consistency=ValueConsistency(), keys=cluster.keys).steps
+    (step,) = converge(
+        cluster.state(), Targets(desired={}), consistency=ValueConsistency(), keys=cluster.keys
+    ).steps
 
     assert step.checkpoint.compares == (
         Compare.absent(cluster.keys.item(I)),
@@ -242,7 +246,10 @@ def test_converge_adds_nothing_to_a_member_that_dead_replicas_fill() -> None:
 
     def converged() -> tuple[Step, ...]:
         return converge(
-            cluster.state(), {I: (A1,)}, consistency=ValueConsistency(), keys=cluster.keys
+            cluster.state(),
+            Targets(desired={I: (A1,)}),
+            consistency=ValueConsistency(),
+            keys=cluster.keys,
         ).steps
 
     (deletion,) = converged()
@@ -255,7 +262,9 @@ def test_converge_item_newer_than_the_plan_is_left_alone() -> None:
     """An item the plan does not know has no desired members *yet*: that is no reason to remove its replicas."""
     cluster = cluster_of(0, "a1#0")
 
-    convergence = converge(cluster.state(), {}, consistency=ValueConsistency(), keys=cluster.keys)
+    convergence = converge(
+        cluster.state(), Targets(desired={}), consistency=ValueConsistency(), keys=cluster.keys
+    )
 
     assert convergence.steps == ()
 
@@ -354,7 +363,7 @@ def test_converge_new_primaries_are_spread() -> None:
         cluster.put_item(item_id, 2)
 
     convergence = converge(
-        cluster.state(), desired, consistency=ValueConsistency(), keys=cluster.keys
+        cluster.state(), Targets(desired=desired), consistency=ValueConsistency(), keys=cluster.keys
     )
     for step in convergence.steps:
         assert cluster.etcd.perform(step.checkpoint)
@@ -370,7 +379,7 @@ def test_converge_full_member_gets_nothing_even_if_it_will_be_freed() -> None:
 
     convergence = converge(
         cluster.state(),
-        {I: (B1,), ItemId("j"): (A1,)},
+        Targets(desired={I: (B1,), ItemId("j"): (A1,)}),
         consistency=ValueConsistency(),
         keys=cluster.keys,
     )

@@ -6,6 +6,7 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.problem import Desired
 from broadsheet.allocator.transition.capacity import WaitReason
 from broadsheet.allocator.transition.converge import Convergence, converge
+from broadsheet.allocator.transition.schedule import Targets
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency, single_zone_items
 from tests.support.safety_checks import Overcommits
 
@@ -29,7 +30,9 @@ def ring(size: int, *, limit: int = 1) -> tuple[MemoryCluster, dict[ItemId, tupl
 def once(cluster: MemoryCluster, desired: Desired) -> Convergence:
     """Decide once, and do it."""
     before = cluster.state()
-    convergence = converge(before, desired, consistency=ValueConsistency(), keys=cluster.keys)
+    convergence = converge(
+        before, Targets(desired=desired), consistency=ValueConsistency(), keys=cluster.keys
+    )
     for step in convergence.steps:
         assert cluster.etcd.perform(step.checkpoint)
     cluster.overcommits.check(before, cluster.state())
@@ -159,10 +162,9 @@ def test_circle_is_not_broken_on_a_part_of_what_is_pending() -> None:
 
     convergence = converge(
         cluster.state(),
-        desired,
+        Targets(desired=desired, sees_all_pending=False),
         consistency=ValueConsistency(),
         keys=cluster.keys,
-        sees_all_pending=False,
     )
 
     assert convergence.steps == ()

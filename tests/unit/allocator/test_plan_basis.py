@@ -10,6 +10,7 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
@@ -33,9 +34,11 @@ class Watched:
         self.tracker = DerivedState(
             self.mirror,
             local_id=MEMBER,
-            is_failed=lambda assignment: assignment.kv.value == b"failed",
-            consistency=ValueConsistency(),
-            replace_failed_after_seconds=60.0,
+            failed=FailedSince(
+                lambda assignment: assignment.kv.value == b"failed",
+                ValueConsistency(),
+                after_seconds=60.0,
+            ),
         )
 
     def put(self, key: bytes, value: bytes, *, anew: bool = False) -> None:

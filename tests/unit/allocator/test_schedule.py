@@ -13,6 +13,7 @@ from broadsheet.allocator.transition.converge import Convergence, converge
 from broadsheet.allocator.transition.item_step import PendingItem, charge, decide_item
 from broadsheet.allocator.transition.membership_settling import Settling
 from broadsheet.allocator.transition.replicas import ItemReplicas
+from broadsheet.allocator.transition.schedule import Targets
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
@@ -50,14 +51,16 @@ def once(
     """Decide once."""
     return converge(
         cluster.state(),
-        desired,
+        Targets(
+            desired=desired,
+            policy=policy or TransitionPolicy(),
+            primaries=primaries or {},
+            hand_overs=hand_overs,
+            hand_overs_allowed=hand_overs_allowed,
+            drains_waiting=drains_waiting,
+        ),
         consistency=ValueConsistency(),
         keys=cluster.keys,
-        policy=policy,
-        primaries=primaries,
-        hand_overs=hand_overs,
-        hand_overs_allowed=hand_overs_allowed,
-        drains_waiting=drains_waiting,
     )
 
 
@@ -324,7 +327,7 @@ def test_schedule_of_open_items_alone_is_that_of_the_whole() -> None:
     )
 
     results = [
-        converge(state, desired, consistency=ValueConsistency(), keys=cluster.keys)
+        converge(state, Targets(desired=desired), consistency=ValueConsistency(), keys=cluster.keys)
         for state in (whole, part)
     ]
 

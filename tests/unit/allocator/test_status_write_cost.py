@@ -17,6 +17,7 @@ from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.placement.problem import Desired, Problem
 from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.mirror import Mirror
 from broadsheet.allocator.transition.capacity import WaitReason
 from tests.support.plain_values import PlainDecoder
@@ -110,9 +111,11 @@ class Leader:
         self.tracker = DerivedState(
             CountingContents(self.mirror, self.count),
             local_id=MEMBERS[0],
-            is_failed=lambda assignment: assignment.kv.value == b"failed",
-            consistency=self.consistency,
-            replace_failed_after_seconds=60.0,
+            failed=FailedSince(
+                lambda assignment: assignment.kv.value == b"failed",
+                self.consistency,
+                after_seconds=60.0,
+            ),
         )
         self.tracker.observe_failures(0.0)
         self.look(whole=True)

@@ -12,6 +12,7 @@ from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.primaries import wanted_hand_overs
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
@@ -57,9 +58,7 @@ def _tracker(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> DerivedSt
     return DerivedState(
         mirror,
         local_id=members[0],
-        is_failed=lambda _: False,
-        consistency=ValueConsistency(),
-        replace_failed_after_seconds=60.0,
+        failed=FailedSince(lambda _: False, ValueConsistency(), after_seconds=60.0),
     )
 
 

@@ -13,11 +13,11 @@ from broadsheet.allocator.ops import KeyValue
 from broadsheet.allocator.placement.plan import PlanRefused
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from broadsheet.allocator.transition.capacity import WaitReason
-from broadsheet.allocator.whatif.dry_run import Kind, RehearsalAbandonedError
+from broadsheet.allocator.whatif.dry_run import DryRunAbandonedError, Kind
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
 from broadsheet.allocator.whatif.preview import PlanPreview, propose
+from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import AT_ONCE, JsonItem, JsonMember, MemoryCluster
-from tests.support.standings import standing_of
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
 
@@ -35,7 +35,7 @@ def _settled(items: int = 12) -> MemoryCluster:
 def _proposed(
     cluster: MemoryCluster, hypothesis: Hypothesis, policy: AllocationPolicy | None = None
 ) -> PlanPreview:
-    proposal = propose(standing_of(cluster, policy=policy), hypothesis)
+    proposal = propose(leader_snapshot_of(cluster, policy=policy), hypothesis)
     assert not isinstance(proposal, PlanRefused)
     return proposal
 
@@ -48,8 +48,8 @@ def test_settled_cluster_has_nothing_to_do() -> None:
     """Without a change nothing would happen, and nothing waits."""
     proposal = _proposed(_settled(), Hypothesis())
 
-    assert not proposal.rehearsal.happenings
-    assert not proposal.rehearsal.waits
+    assert not proposal.dry_run.changes
+    assert not proposal.dry_run.waits
 
 
 def test_drain_says_every_move_and_the_cluster_then_does_exactly_that() -> None:
@@ -63,10 +63,10 @@ def test_drain_says_every_move_and_the_cluster_then_does_exactly_that() -> None:
     cluster.put_member("a", "a1", 20, exiting=True)
     cluster.settle()
     after = {(a.item_id, a.member_id) for g in cluster.state().assignments.values() for a in g}
-    final = proposal.rehearsal.final
+    final = proposal.dry_run.final
     assert {(a.item_id, a.member_id) for g in final.assignments.values() for a in g} == after
     assert cluster.state().loads.total[A1] == 0
-    moved = Counter(each.kind for each in proposal.rehearsal.happenings)
+    moved = Counter(each.kind for each in proposal.dry_run.changes)
     assert moved[Kind.ADD] == moved[Kind.REMOVE] == 6
 
 
@@ -75,7 +75,7 @@ def test_drain_adds_before_it_removes() -> None:
     proposal = _proposed(_settled(), Hypothesis(drained=frozenset({A1})))
 
     rounds: dict[tuple[str, Kind], int] = {
-        (each.item_id, each.kind): each.round for each in proposal.rehearsal.happenings
+        (each.item_id, each.kind): each.round for each in proposal.dry_run.changes
     }
     items = {item_id for item_id, _ in rounds}
     assert items
@@ -103,7 +103,7 @@ def test_new_and_deleted_shards_are_planned() -> None:
 
     proposal = _proposed(cluster, Hypothesis(changed=(new,), deleted=frozenset({ItemId("i00")})))
 
-    happened = Counter((each.item_id, each.kind) for each in proposal.rehearsal.happenings)
+    happened = Counter((each.item_id, each.kind) for each in proposal.dry_run.changes)
     assert happened[ItemId("new"), Kind.ADD] == 2
     assert happened[ItemId("i00"), Kind.REMOVE] == 2
 
@@ -114,14 +114,14 @@ def test_budget_spreads_a_drain_over_rounds_and_says_what_waits() -> None:
 
     proposal = _proposed(_settled(), Hypothesis(drained=frozenset({A1})), policy)
 
-    added = Counter(e.round for e in proposal.rehearsal.happenings if e.kind is Kind.ADD)
+    added = Counter(e.round for e in proposal.dry_run.changes if e.kind is Kind.ADD)
     assert set(added.values()) == {1}
     assert len(added) == 6
-    assert len(proposal.rehearsal.waits) >= 5
-    assert not proposal.rehearsal.stuck
+    assert len(proposal.dry_run.waits) >= 5
+    assert not proposal.dry_run.stuck
 
 
-def test_rehearsal_of_a_throttled_drain_costs_what_is_drained_and_not_all_there_is() -> None:
+def test_dry_run_of_a_throttled_drain_costs_what_is_drained_and_not_all_there_is() -> None:
     """Six replicas move, one at a time, in a dozen rounds: with twenty times as many items at rest, the calls made are
     less than five times as many, for all but the first and the last look are at what moves.
     """
@@ -140,7 +140,7 @@ def _calls_of_a_drain(items: int, policy: AllocationPolicy) -> int:
         cluster.put_item(f"i{number:03}", 2)
         cluster.put_assignment(f"i{number:03}", "a", "a2", 0)
         cluster.put_assignment(f"i{number:03}", "b", ("b1", "b2")[number % 2], 1)
-    standing = standing_of(cluster, policy=policy)
+    leader = leader_snapshot_of(cluster, policy=policy)
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -149,16 +149,16 @@ def _calls_of_a_drain(items: int, policy: AllocationPolicy) -> int:
 
     sys.setprofile(count)
     try:
-        proposal = propose(standing, Hypothesis(drained=frozenset({A1})))
+        proposal = propose(leader, Hypothesis(drained=frozenset({A1})))
     finally:
         sys.setprofile(None)
     assert not isinstance(proposal, PlanRefused)
-    happened = Counter(each.kind for each in proposal.rehearsal.happenings)
+    happened = Counter(each.kind for each in proposal.dry_run.changes)
     assert happened[Kind.ADD] == 6
     return calls
 
 
-def test_hand_overs_are_rehearsed_once_all_else_is_done() -> None:
+def test_hand_overs_are_simulated_once_all_else_is_done() -> None:
     """All primaries stand on one member, and a drain is asked for: primaries are handed over after it, until level."""
     cluster = MemoryCluster()
     for member_id in (A1, A2, B1):
@@ -171,23 +171,23 @@ def test_hand_overs_are_rehearsed_once_all_else_is_done() -> None:
 
     proposal = _proposed(cluster, Hypothesis(drained=frozenset({A2})), policy)
 
-    happened = proposal.rehearsal.happenings
+    happened = proposal.dry_run.changes
     handed_over = [each for each in happened if each.kind is Kind.HAND_OVER]
     assert len(handed_over) == 4
     assert {(each.from_member, each.member_id) for each in handed_over} == {(A1, B1)}
     assert len({each.round for each in handed_over}) == 4, "one at a time is the default"
     loads = {each.member_id: each for each in proposal.loads}
     assert (loads[A1].primaries_before, loads[A1].primaries_after) == (8, 4)
-    assert not proposal.rehearsal.stuck
+    assert not proposal.dry_run.stuck
 
 
-def test_rehearsal_that_nobody_waits_for_ends() -> None:
+def test_dry_run_that_nobody_waits_for_ends() -> None:
     """Whoever asked went away: the thread is not kept busy."""
     answers = iter((True, False))
 
-    with pytest.raises(RehearsalAbandonedError):
+    with pytest.raises(DryRunAbandonedError):
         propose(
-            standing_of(_settled()),
+            leader_snapshot_of(_settled()),
             Hypothesis(drained=frozenset({A1})),
             is_wanted=lambda: next(answers),
         )
@@ -200,7 +200,7 @@ def test_what_will_never_fit_is_stuck() -> None:
 
     proposal = _proposed(cluster, Hypothesis())
 
-    assert {each.item_id for each in proposal.rehearsal.stuck} == {ItemId("wide")}
+    assert {each.item_id for each in proposal.dry_run.stuck} == {ItemId("wide")}
 
 
 def test_same_question_gives_the_same_plan() -> None:
@@ -221,9 +221,9 @@ def test_plan_names_the_moves_that_settling_delays() -> None:
     cluster = _settled()
     cluster.put_member("a", "a9", 100)
 
-    rehearsal = _proposed(cluster, Hypothesis(), AllocationPolicy()).rehearsal
+    dry_run = _proposed(cluster, Hypothesis(), AllocationPolicy()).dry_run
 
-    assert not rehearsal.happenings
-    assert {each.reason for each in rehearsal.waits} == {WaitReason.SETTLING}
-    assert {each.member_id for each in rehearsal.waits} == {MemberId("a", "a9")}
-    assert rehearsal.waits[0].detail.endswith("600 s more at most")
+    assert not dry_run.changes
+    assert {each.reason for each in dry_run.waits} == {WaitReason.SETTLING}
+    assert {each.member_id for each in dry_run.waits} == {MemberId("a", "a9")}
+    assert dry_run.waits[0].detail.endswith("600 s more at most")

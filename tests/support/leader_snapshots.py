@@ -7,7 +7,7 @@ from dataclasses import replace
 from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.state.alloc_state import AllocState
+from broadsheet.allocator.state.alloc_state import AllocState, FixedContents
 from broadsheet.allocator.state.load import ItemWeights
 from broadsheet.allocator.state.snapshot import Snapshot
 from broadsheet.allocator.transition.membership_settling import Settling
@@ -38,7 +38,7 @@ def snapshot_of(state: AllocState) -> Snapshot:
     )
 
 
-def standing_of(
+def leader_snapshot_of(
     cluster: MemoryCluster,
     *,
     policy: AllocationPolicy | None = None,
@@ -52,11 +52,13 @@ def standing_of(
     state = cluster.state()
     settling = settling or Settling(policy=policy.transition).observed(state.members, now)
     state = AllocState.observe(
+        FixedContents.of(
+            state.members.values(),
+            state.items.values(),
+            (a for group in state.assignments.values() for a in group),
+        ),
         revision=state.revision,
         local_id=state.local_id,
-        members=state.members.values(),
-        items=state.items.values(),
-        assignments=(a for group in state.assignments.values() for a in group),
         drains_waiting=settling.drains_waiting,
     )
     state = replace(

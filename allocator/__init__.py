@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from broadsheet.allocator.keys import Keys
     from broadsheet.allocator.model import ItemId, MemberId
     from broadsheet.allocator.placement.certificate import Certificate, certify, verify
-    from broadsheet.allocator.placement.choose import best_solver
     from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+    from broadsheet.allocator.placement.solver import FlowSolver
     from broadsheet.allocator.policy import (
         AllocationPolicy,
         Balance,
@@ -40,6 +40,7 @@ __all__ = [
     "EtcdClient",
     "EtcdConfig",
     "ExtraMissingError",
+    "FlowSolver",
     "ItemId",
     "KeySpace",
     "Keys",
@@ -56,7 +57,6 @@ __all__ = [
     "TaskGroup",
     "TransitionPolicy",
     "ValidationError",
-    "best_solver",
     "certify",
     "verify",
 ]
@@ -73,6 +73,7 @@ if not TYPE_CHECKING:  # `__getattr__` would make any name valid to a type check
             "EtcdClient": "broadsheet.allocator.etcd.client",
             "EtcdConfig": "broadsheet.allocator.etcd.config",
             "ExtraMissingError": "broadsheet.allocator.errors",
+            "FlowSolver": "broadsheet.allocator.placement.solver",
             "ItemId": "broadsheet.allocator.model",
             "KeySpace": "broadsheet.allocator.key_space",
             "Keys": "broadsheet.allocator.keys",
@@ -89,7 +90,6 @@ if not TYPE_CHECKING:  # `__getattr__` would make any name valid to a type check
             "TaskGroup": "broadsheet.allocator.runtime.task_group",
             "TransitionPolicy": "broadsheet.allocator.policy",
             "ValidationError": "broadsheet.allocator.errors",
-            "best_solver": "broadsheet.allocator.placement.choose",
             "certify": "broadsheet.allocator.placement.certificate",
             "verify": "broadsheet.allocator.placement.certificate",
         },

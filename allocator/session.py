@@ -46,8 +46,8 @@ from broadsheet.allocator.leader.state import Observation
 from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.model import Assignment, MemberId
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.allocator.placement.choose import best_solver
 from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.placement.weighted import WeightedSolver
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
@@ -131,7 +131,7 @@ class Session:
         self._allocation = self._allocation_loop(
             consistency=consistency,
             is_failed=is_failed,
-            solver=WeightedSolver(solver or best_solver()),
+            solver=WeightedSolver(solver or FlowSolver()),
             random=random,
             offload=offload,
             loads=None if decode_load is None else self._load_feed(decode_load, offload),

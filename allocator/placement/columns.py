@@ -1,4 +1,4 @@
-"""A problem as columns: members are numbers, items are rows of arrays. Needs numpy, so it is in the `[flow]` extra.
+"""A problem as columns: members are numbers, items are rows of arrays.
 
 Rows are the items that want replicas, in the problem's order; the number `members` represents no member.
 """

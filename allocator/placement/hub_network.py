@@ -1,4 +1,24 @@
-"""The hub network of `flow` as arrays, and the conversion of its flow to a placement."""
+"""The network of a placement as arrays of arcs, and the conversion of its flow to a placement.
+
+Items that want the same and are on the same members form one *class*: in the network they are one node of `n` times the
+capacity. Kept replicas of a class have an arc to their member; new ones go through their zone's *hub*, which all
+classes share, so there are a few arcs for each class and zone, not for each class and member.
+
+                       first two zones: free                    n, first of the
+             ┌──────────► spread ──┬─ item in its zone
+    n each   │   others: `zone`              ▼
+    source ──► class                    (class, zone) ── n, kept: free ─────────► member ── `member_arcs` ──► sink
+    k-th: k × `cover`  │                      ▲  └─ new: `move` ──► hub of zone ──►  ▲
+             └──────────────────────────────┘                      members that stay
+               `zone` + `spread`: another of the item in this zone
+
+A hub does not track which item its units belong to. If an item gets a member twice, `unit_assignment` swaps within the
+zone; if there is no partner for a swap, the item gets arcs to the members themselves, and the network is solved again.
+A closed member has no arc from a hub, so nothing new can reach it. A zone that is given up has no arc from `spread`.
+
+Source: the network of gazette/core allocator (item → item-zone → member → sink) with costs in place of its discharge
+order; hubs, classes and costs are ours.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "cloudpickle": ("spark", "cloudpickle"),
     "confluent_kafka": ("kafka", "confluent-kafka"),
     "orjson": ("spark", "orjson"),
-    "ortools": ("flow", "ortools"),
     "pandas": ("spark", "pandas"),
     "psutil": ("spark", "psutil"),
     "psycopg": ("postgresql", "psycopg"),

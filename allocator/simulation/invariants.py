@@ -24,8 +24,8 @@ from typing import Protocol
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import verify
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Desired, Problem, Solver, usable, zones_spanned
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.simulation.member import Note
 from broadsheet.allocator.simulation.world import Change, Replicas, SimulatedReplica, World

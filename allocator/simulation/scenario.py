@@ -11,8 +11,8 @@ from enum import Enum
 
 from broadsheet.allocator.config import AllocationConfig
 from broadsheet.allocator.leader.election import LeadershipConfig
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from broadsheet.allocator.simulation.invariants import Invariant, InvariantViolation
 from broadsheet.allocator.simulation.member import WorkloadFactory

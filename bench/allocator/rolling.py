@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from bench.report import emit
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.placement.choose import best_solver
 from broadsheet.allocator.placement.primaries import primary_spread
 from broadsheet.allocator.placement.problem import Solver
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import TransitionPolicy
 from tests.support.memory_cluster import MemoryCluster, single_zone_items
 
@@ -155,7 +155,7 @@ def _replicas(cluster: MemoryCluster) -> int:
 
 
 def _roll(bench: str, rollout: Rollout, mode: str, drain: str, policy: TransitionPolicy) -> None:
-    moves, bound = moves_of(rollout, mode, policy, best_solver())
+    moves, bound = moves_of(rollout, mode, policy, FlowSolver())
     params: dict[str, str | int | float] = {
         "items": rollout.items,
         "members": len(rollout.old),
@@ -170,7 +170,7 @@ def _roll(bench: str, rollout: Rollout, mode: str, drain: str, policy: Transitio
 
 def _primaries(bench: str, rollout: Rollout) -> None:
     """Primaries of a placement from nothing; shares that are whole can be met exactly."""
-    state = rollout.begin(AT_ONCE, best_solver()).state()
+    state = rollout.begin(AT_ONCE, FlowSolver()).state()
     emit(
         bench,
         "primary_spread",
@@ -187,7 +187,7 @@ def _primaries(bench: str, rollout: Rollout) -> None:
 
 def _swap(bench: str) -> None:
     """Two items, each within one zone of two full members: they have to trade places."""
-    cluster = MemoryCluster(solver=best_solver())
+    cluster = MemoryCluster(solver=FlowSolver())
     _fill(cluster, (("a", "one"), ("a", "two")), "i")
     _fill(cluster, (("b", "one"), ("b", "two")), "j")
     cluster.settle()

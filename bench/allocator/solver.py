@@ -17,7 +17,7 @@ import time
 from bench.allocator.clusters import after_event
 from bench.report import emit
 from broadsheet.allocator.placement.certificate import verify
-from broadsheet.allocator.placement.choose import ArraySolver
+from broadsheet.allocator.placement.solver import FlowSolver
 
 CASES = ((10_000, 100), (100_000, 100), (1_000_000, 1_000))
 EVENTS = ("lose1", "join10")
@@ -53,12 +53,12 @@ def measure(items: int, members: int, event: str) -> dict[str, tuple[float, str]
     # Imported here for all that follows: a leader imports them once in its life.
     from broadsheet.allocator.placement.certificate import certify
 
-    ArraySolver().solve(after_event(items=20, members=10, event=event))
+    FlowSolver().solve(after_event(items=20, members=10, event=event))
     problem = after_event(items=items, members=members, event=event)
     times: list[float] = []
     for _ in range(1 if items > ITEMS_ONCE else ROUNDS):
         began = time.perf_counter()
-        desired = ArraySolver().solve(problem)
+        desired = FlowSolver().solve(problem)
         findings = verify(problem, desired)
         times.append(time.perf_counter() - began)
         assert not findings, findings

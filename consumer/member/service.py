@@ -37,7 +37,7 @@ from broadsheet.allocator.errors import (
 )
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.placement.choose import FEW_ITEMS, import_best_solver
+from broadsheet.allocator.placement.solver import import_solver
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
@@ -193,7 +193,7 @@ class Service:
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
                 group.start_soon(parts.load_reporter.run(), name="report load")
-                group.start_soon(self._import_solver_later(parts), name="import solver")
+                group.start_soon(self._import_solver_later(), name="import solver")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
                 if parts.broker_watch is not None:
@@ -233,18 +233,10 @@ class Service:
             group.stop()
         return not starting.cancelled()
 
-    async def _import_solver_later(self, parts: MemberParts) -> None:
-        """Import the solver once there are many shards, so that a member that becomes leader does not import it
-        then.
-        """
-        many = asyncio.Event()
-        parts.key_space.observe(
-            lambda: many.set() if len(parts.key_space.items) > FEW_ITEMS else None
-        )
+    async def _import_solver_later(self) -> None:
+        """Import the solver once the member has joined, because one that becomes leader has no time for it then."""
         await asyncio.sleep(SOLVER_IMPORT_SECONDS)
-        if len(parts.key_space.items) <= FEW_ITEMS:
-            await many.wait()
-        await asyncio.to_thread(import_best_solver)
+        await asyncio.to_thread(import_solver)
 
     async def _leave_when_asked(self, parts: MemberParts) -> None:
         """Drain; end the session if that takes too long. A drained session ends by itself."""

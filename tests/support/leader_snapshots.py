@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.plan import Plan
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.state.alloc_state import AllocState, FixedContents
 from broadsheet.allocator.state.load import ItemWeights

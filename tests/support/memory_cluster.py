@@ -23,9 +23,9 @@ from broadsheet.allocator.ops import (
     TxnCheckpoint,
 )
 from broadsheet.allocator.placement.certificate import verify
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.primaries import HandOver, plan_primaries
 from broadsheet.allocator.placement.problem import Desired, Solver, zones_spanned
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import Objective, PrimaryPolicy, TransitionPolicy
 from broadsheet.allocator.state.alloc_state import AllocState, Avoided, Demand, FixedContents
 from broadsheet.allocator.state.load import Lags

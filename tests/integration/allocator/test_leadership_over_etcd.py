@@ -17,8 +17,8 @@ from broadsheet.allocator.leader.election import LeadershipConfig
 from broadsheet.allocator.leader.plan_store import PlanStore
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Operation, Put
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually

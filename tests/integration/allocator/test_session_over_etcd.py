@@ -19,8 +19,8 @@ from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import verify
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import (
     Problem,
     ProblemItem,
@@ -19,6 +18,7 @@ from broadsheet.allocator.placement.problem import (
     zones_spanned,
 )
 from broadsheet.allocator.placement.shares import Totals, capacity_of, load_windows
+from broadsheet.allocator.placement.solver import FlowSolver
 
 Loads = tuple[int, ...]
 

@@ -7,8 +7,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadsheet.allocator.placement.flow import Network
 from broadsheet.allocator.placement.semi_matching import SemiMatching, UnitClass
+from tests.support.flow_oracle import Network
 
 Instance = tuple[list[int], list[int], list[UnitClass]]
 

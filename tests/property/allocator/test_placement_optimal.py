@@ -6,26 +6,24 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import certify, rounds_max, verify
-from broadsheet.allocator.placement.choose import ArraySolver
-from broadsheet.allocator.placement.flow import FlowSolver, PlacementFlow
-from broadsheet.allocator.placement.ortools_solver import solution_of
+from broadsheet.allocator.placement.flow import solution_of
 from broadsheet.allocator.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
     ProblemMember,
-    Solver,
     kept_zones,
     zones_spanned,
 )
 from broadsheet.allocator.placement.shares import Totals, load_windows
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import Balance, Objective
+from tests.support.flow_oracle import PlacementOracle
 
 
 @st.composite
@@ -133,15 +131,11 @@ def all_placements(problem: Problem) -> Iterator[Desired]:
             yield {item.item_id: placed for item, placed in zip(problem.items, chosen, strict=True)}
 
 
-SOLVERS = pytest.mark.parametrize("solver", [FlowSolver(), ArraySolver()], ids=["pure", "arrays"])
-
-
-@SOLVERS
 @settings(max_examples=60, deadline=None)
 @given(problems(members_max=4, items_max=3, limit_max=4))
-def test_solver_tiny_problem_is_the_exhaustive_optimum(solver: Solver, problem: Problem) -> None:
+def test_solver_tiny_problem_is_the_exhaustive_optimum(problem: Problem) -> None:
     """Every objective in its order: coverage, zones, drains, fair shares, moves, primaries; none is better."""
-    desired = solver.solve(problem)
+    desired = FlowSolver().solve(problem)
 
     assert verify(problem, desired) == ()
     best = min(objectives(problem, each) for each in all_placements(problem))
@@ -150,22 +144,22 @@ def test_solver_tiny_problem_is_the_exhaustive_optimum(solver: Solver, problem: 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(members_max=8, items_max=30, limit_max=20))
-def test_pure_solver_flow_proves_itself_minimal(problem: Problem) -> None:
-    """No residual arc has a negative reduced cost, and the verifier accepts."""
-    flow = PlacementFlow.solved(problem)
+def test_oracle_flow_proves_itself_minimal(problem: Problem) -> None:
+    """No residual arc has a negative reduced cost, and the verifier accepts: what the product is held to is right."""
+    oracle = PlacementOracle(problem)
 
-    network = flow.network
+    network = oracle.network
     assert all(
         network.reduced_cost(arc) >= 0
         for arc in range(len(network.heads))
         if network.residuals[arc] > 0
     )
-    assert verify(problem, flow.desired) == ()
+    assert verify(problem, oracle.desired) == ()
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems(members_max=9, items_max=40, limit_max=20, zones="abcd"))
-def test_array_solver_proves_itself_minimal_and_agrees_with_the_pure_one(problem: Problem) -> None:
+def test_solver_proves_itself_minimal_and_equals_the_oracle(problem: Problem) -> None:
     """Two networks, two algorithms, one optimum; and the dual, computed apart, meets the moves."""
     solution = solution_of(problem)
 
@@ -175,8 +169,8 @@ def test_array_solver_proves_itself_minimal_and_agrees_with_the_pure_one(problem
         assert certificate.moves_bound == certificate.moves
         assert certificate.rounds <= rounds_max(problem)
     assert verify(problem, solution.desired) == ()
-    pure = FlowSolver().solve(problem)
-    assert objectives(problem, solution.desired) == objectives(problem, pure)
+    plain = PlacementOracle(problem).desired
+    assert objectives(problem, solution.desired) == objectives(problem, plain)
 
 
 @settings(max_examples=100, deadline=None)
@@ -209,15 +203,14 @@ def test_certificate_of_any_placement_ends_and_proves_only_the_best(
         assert objectives(problem, desired) == best
 
 
-@SOLVERS
 @settings(max_examples=40, deadline=None)
 @given(problems(members_max=8, items_max=30, limit_max=20, may_exit=False))
-def test_solver_asked_again_after_its_plan_moves_nothing(solver: Solver, problem: Problem) -> None:
+def test_solver_asked_again_after_its_plan_moves_nothing(problem: Problem) -> None:
     """A placement carried out is a fixed point: the next solve keeps every replica where the first put it (I6).
 
     Exiting members are left out: fair shares follow what they still hold, and that has changed.
     """
-    first = solver.solve(problem)
+    first = FlowSolver().solve(problem)
     carried_out = Problem(
         members=problem.members,
         items=tuple(
@@ -232,4 +225,4 @@ def test_solver_asked_again_after_its_plan_moves_nothing(solver: Solver, problem
         objective=problem.objective,
     )
 
-    assert solver.solve(carried_out) == first
+    assert FlowSolver().solve(carried_out) == first

@@ -15,7 +15,7 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.state import PacingPolicy
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
 from broadsheet.allocator.state.derived_state import DerivedState
 from broadsheet.allocator.state.failed_replicas import FailedSince

@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from broadsheet.allocator.model import ItemId, MemberId
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Desired, Problem, zones_spanned
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.placement.trial import Trial, Verdict
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from broadsheet.allocator.whatif.causes import CauseFinder

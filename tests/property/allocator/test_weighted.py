@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import verify
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.imbalance import (
     imbalance_gap,
     level,
@@ -28,6 +27,7 @@ from broadsheet.allocator.placement.problem import (
     zones_spanned,
 )
 from broadsheet.allocator.placement.shares import is_weighted
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.placement.weighted import WeightedSolver
 from broadsheet.allocator.policy import Objective
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
 from broadsheet.allocator.model import ItemId, MemberId
-from broadsheet.allocator.placement.choose import ArraySolver
-from broadsheet.allocator.placement.flow import FlowSolver
-from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.whatif.explain import explain
 from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import MemoryCluster
 
 ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))
 
-SOLVERS = pytest.mark.parametrize("solver", [FlowSolver(), ArraySolver()], ids=["pure", "arrays"])
 
-
-def _cluster(solver: Solver | None = None, *, items: int = 12) -> MemoryCluster:
+def _cluster(*, items: int = 12) -> MemoryCluster:
     """Three members, and items with a standby each, at rest."""
-    cluster = MemoryCluster(solver=solver or FlowSolver())
+    cluster = MemoryCluster()
     for member_id in (ONE, TWO, THREE):
         cluster.put_member(member_id.zone, member_id.suffix, 40)
     for number in range(items):
@@ -35,10 +28,9 @@ def _placed(cluster: MemoryCluster) -> dict[ItemId, set[tuple[MemberId, int]]]:
     }
 
 
-@SOLVERS
-def test_cordoned_member_keeps_what_it_holds_and_gets_nothing_new(solver: Solver) -> None:
+def test_cordoned_member_keeps_what_it_holds_and_gets_nothing_new() -> None:
     """A cordon moves nothing, neither replicas nor primaries; of 12 items that come, it gets none."""
-    cluster = _cluster(solver)
+    cluster = _cluster()
     before = _placed(cluster)
 
     cluster.put_member("a", "one", 40, cordoned=True)
@@ -52,10 +44,9 @@ def test_cordoned_member_keeps_what_it_holds_and_gets_nothing_new(solver: Solver
     assert (totals[ONE], totals[TWO], totals[THREE]) == (8, 20, 20)
 
 
-@SOLVERS
-def test_members_that_come_while_old_ones_are_cordoned_get_what_is_new(solver: Solver) -> None:
+def test_members_that_come_while_old_ones_are_cordoned_get_what_is_new() -> None:
     """The beginning of a rollout: old members are cordoned, so that no item is placed twice."""
-    cluster = _cluster(solver)
+    cluster = _cluster()
     for member_id in (ONE, TWO, THREE):
         cluster.put_member(member_id.zone, member_id.suffix, 40, cordoned=True)
     cluster.settle()
@@ -72,10 +63,9 @@ def test_members_that_come_while_old_ones_are_cordoned_get_what_is_new(solver: S
         assert holders == {"four", "five"}
 
 
-@SOLVERS
-def test_balance_comes_back_once_the_cordon_ends(solver: Solver) -> None:
+def test_balance_comes_back_once_the_cordon_ends() -> None:
     """An uncordoned member is given its fair share again."""
-    cluster = _cluster(solver)
+    cluster = _cluster()
     cluster.put_member("a", "one", 40, cordoned=True)
     for number in range(12, 24):
         cluster.put_item(f"i{number:02}", 2)
@@ -90,7 +80,7 @@ def test_balance_comes_back_once_the_cordon_ends(solver: Solver) -> None:
 
 def test_standby_on_a_cordoned_member_takes_over_from_a_dead_primary() -> None:
     """A cordon keeps new replicas away; it must not keep an item from being served by one that is there."""
-    cluster = MemoryCluster(solver=FlowSolver())
+    cluster = MemoryCluster()
     for member_id in (ONE, TWO):
         cluster.put_member(member_id.zone, member_id.suffix, 40)
     cluster.put_item("i", 2)
@@ -124,7 +114,7 @@ def test_drain_does_not_go_to_a_cordoned_member() -> None:
 
 def test_explanation_names_the_cordon_for_a_replica_that_has_no_place() -> None:
     """An operator who wonders why a standby is missing is told which member is cordoned, and how many would take it."""
-    cluster = MemoryCluster(solver=FlowSolver())
+    cluster = MemoryCluster()
     for member_id in (ONE, TWO):
         cluster.put_member(member_id.zone, member_id.suffix, 40)
     cluster.put_member("a", "two", 40, cordoned=True)

@@ -6,10 +6,8 @@ import pytest
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import verify
-from broadsheet.allocator.placement.choose import ArraySolver
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.plan import PlanRefused
-from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember, Solver
+from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from broadsheet.allocator.whatif.causes import CauseFinder
 from broadsheet.allocator.whatif.explain import explain
@@ -21,12 +19,10 @@ from tests.support.memory_cluster import MemoryCluster
 ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))
 WIDE = ItemId("wide")
 
-SOLVERS = pytest.mark.parametrize("solver", [FlowSolver(), ArraySolver()], ids=["pure", "arrays"])
 
-
-def _with_a_wide_item(solver: Solver | None = None) -> MemoryCluster:
+def _with_a_wide_item() -> MemoryCluster:
     """Three members of one zone; thirty items that need one of them, and one that needs all three."""
-    cluster = MemoryCluster(solver=solver or FlowSolver())
+    cluster = MemoryCluster()
     for member_id in (ONE, TWO, THREE):
         cluster.put_member(member_id.zone, member_id.suffix, 40)
     for number in range(30):
@@ -36,10 +32,9 @@ def _with_a_wide_item(solver: Solver | None = None) -> MemoryCluster:
     return cluster
 
 
-@SOLVERS
-def test_wide_item_holds_back_its_own_replica_and_no_other(solver: Solver) -> None:
+def test_wide_item_holds_back_its_own_replica_and_no_other() -> None:
     """One item that wants every member must not keep 10 others on a member that leaves: each decides for itself."""
-    cluster = _with_a_wide_item(solver)
+    cluster = _with_a_wide_item()
 
     cluster.put_member("a", "one", 40, exiting=True)
     cluster.settle()
@@ -123,10 +118,9 @@ def test_causes_beyond_the_bound_are_left_to_explain() -> None:
         ]
 
 
-@SOLVERS
-def test_another_member_ends_a_drain_that_a_wide_item_held_back(solver: Solver) -> None:
+def test_another_member_ends_a_drain_that_a_wide_item_held_back() -> None:
     """Once somebody joins who can take the last replica, nothing is left on the member that leaves."""
-    cluster = _with_a_wide_item(solver)
+    cluster = _with_a_wide_item()
     cluster.put_member("a", "one", 40, exiting=True)
     cluster.settle()
 
@@ -136,10 +130,9 @@ def test_another_member_ends_a_drain_that_a_wide_item_held_back(solver: Solver) 
     assert cluster.state().loads.total[ONE] == 0
 
 
-@SOLVERS
-def test_scarce_room_empties_the_oldest_of_the_leaving_members(solver: Solver) -> None:
+def test_scarce_room_empties_the_oldest_of_the_leaving_members() -> None:
     """Twelve items, two members that leave and room for nine: the older is emptied, the younger keeps what is left."""
-    cluster = MemoryCluster(solver=solver)
+    cluster = MemoryCluster()
     for member_id, limit in ((TWO, 6), (ONE, 6), (THREE, 9)):
         cluster.put_member(member_id.zone, member_id.suffix, limit)
     for number in range(12):

@@ -9,20 +9,16 @@ import pytest
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import certify, verify
-from broadsheet.allocator.placement.choose import ArraySolver
-from broadsheet.allocator.placement.flow import FlowSolver
-from broadsheet.allocator.placement.ortools_solver import solution_of
+from broadsheet.allocator.placement.flow import solution_of
 from broadsheet.allocator.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
     ProblemMember,
-    Solver,
 )
+from broadsheet.allocator.placement.solver import FlowSolver
 
 LARGE, *SMALL = (MemberId("a", name) for name in ("large", "s1", "s2", "s3"))
-
-SOLVERS = pytest.mark.parametrize("solver", [FlowSolver(), ArraySolver()], ids=["pure", "arrays"])
 
 
 def _members(large: int, small: int) -> tuple[ProblemMember, ...]:
@@ -57,15 +53,12 @@ def _loads(desired: Desired) -> list[int]:
     return sorted(Counter(m for placed in desired.values() for m in placed).values())
 
 
-@SOLVERS
 @pytest.mark.parametrize("problem", [_uneven(100), _uneven(1_000)], ids=["100", "1000"])
-def test_what_a_large_member_cannot_hold_is_shared_fairly_by_the_others(
-    solver: Solver, problem: Problem
-) -> None:
+def test_what_a_large_member_cannot_hold_is_shared_fairly_by_the_others(problem: Problem) -> None:
     """Limits of 1,000 and three times 200, but the large member holds each of 100 items once: the others share 200."""
     items = len(problem.items)
 
-    desired = solver.solve(problem)
+    desired = FlowSolver().solve(problem)
 
     *small, large = _loads(desired)
     assert large == items

@@ -16,9 +16,7 @@ import pytest
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.allocator.placement.choose import ArraySolver
-from broadsheet.allocator.placement.flow import FlowSolver
-from broadsheet.allocator.placement.problem import Solver, zones_spanned
+from broadsheet.allocator.placement.problem import zones_spanned
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 
@@ -52,8 +50,8 @@ def _name(step: Recorded) -> str:
     return f"{step['test'].removeprefix('Test')}-{step['when'] or 'settle'}".replace(" ", "_")
 
 
-def _cluster(kvs: list[RecordedKey], solver: Solver) -> MemoryCluster:
-    cluster = MemoryCluster(solver=solver)
+def _cluster(kvs: list[RecordedKey]) -> MemoryCluster:
+    cluster = MemoryCluster()
     cluster.etcd.load(
         KeyValue(
             key=kv["key"].encode(),
@@ -119,15 +117,14 @@ class Outcome:
 
 
 @pytest.mark.parametrize("step", _recorded(), ids=_name)
-@pytest.mark.parametrize("solver", [FlowSolver(), ArraySolver()], ids=["pure", "arrays"])
-def test_recorded_step_replayed_ends_no_worse(step: Recorded, solver: Solver) -> None:
+def test_recorded_step_replayed_ends_no_worse(step: Recorded) -> None:
     """Each recorded step, converged by us from the same keys, ends as well as recorded or better, with no more moves.
 
     Steps where new replicas never catch up ("no match") freeze a hand-over: there the old replica must still stay.
     """
-    cluster = _cluster(step["before"], solver)
+    cluster = _cluster(step["before"])
     before = Outcome.of(cluster.state())
-    recorded_state = _cluster(step["after"], solver).state()
+    recorded_state = _cluster(step["after"]).state()
     recorded = Outcome.of(recorded_state)
 
     cluster.settle(marking=step["when"] == "")

@@ -9,7 +9,7 @@ import pytest
 
 from bench.allocator.rolling import AT_ONCE, DEFAULT, PATIENT, SETTLING, Rollout, moves_of
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import TransitionPolicy
 
 ZONES = ("a", "b", "a", "b", "a")

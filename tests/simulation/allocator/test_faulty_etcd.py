@@ -17,7 +17,7 @@ from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Put
-from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.allocator.simulation.etcd import FakeEtcd

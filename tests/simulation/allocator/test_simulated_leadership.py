@@ -18,7 +18,7 @@ from broadsheet.allocator.leader.leadership import Fence
 from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
-from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig

@@ -10,8 +10,8 @@ from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.election import EpochRecord, encoded
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, LeaseId, Operation, Put
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Problem
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
 from broadsheet.allocator.simulation import Fault, InvariantViolation, Scenario, simulate
 from broadsheet.allocator.simulation.invariants import check_rest, invariants

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from click.testing import CliRunner
 
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.problem import Desired, Problem
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.simulation import InvariantViolation, Scenario
 from broadsheet.allocator.simulation.__main__ import main
 from broadsheet.allocator.simulation.many import clusters, run_seed, run_seeds

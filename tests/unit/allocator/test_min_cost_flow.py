@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import verify
-from broadsheet.allocator.placement.flow import FlowSolver, Network
 from broadsheet.allocator.placement.objective_costs import LEVEL_MAX, Weights
 from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import Objective
+from tests.support.flow_oracle import Network
 
 
 def test_network_cheaper_path_is_used_first_and_dear_one_for_the_rest() -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 
 from broadsheet.allocator.model import ItemId, MemberId
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.plan import Plan, plan_for
 from broadsheet.allocator.placement.primaries import (
     HAND_OVERS_LISTED_MAX,
@@ -16,6 +15,7 @@ from broadsheet.allocator.placement.primaries import (
     wanted_hand_overs,
 )
 from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import PrimaryPolicy
 from tests.support.memory_cluster import MemoryCluster
 

@@ -8,8 +8,8 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.state import PacingPolicy
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.allocator.placement.flow import FlowSolver
 from broadsheet.allocator.placement.primaries import wanted_hand_overs
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from broadsheet.allocator.state.derived_state import DerivedState
 from broadsheet.allocator.state.failed_replicas import FailedSince

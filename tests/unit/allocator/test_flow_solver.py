@@ -14,14 +14,13 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement import certificate as certificates
 from broadsheet.allocator.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
 from broadsheet.allocator.placement.certificate import certify, verify
-from broadsheet.allocator.placement.choose import FEW_ITEMS, ArraySolver, best_solver
 from broadsheet.allocator.placement.columns import columns_of
-from broadsheet.allocator.placement.flow import FlowSolver
+from broadsheet.allocator.placement.flow import Solution, solution_of
 from broadsheet.allocator.placement.hub_network import classes_of
 from broadsheet.allocator.placement.objective_costs import Scale, scales_for
-from broadsheet.allocator.placement.ortools_solver import Solution, solution_of
 from broadsheet.allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
 from broadsheet.allocator.placement.roles import first_roles
+from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.placement.unit_assignment import deal_order, pair_hub_units
 from broadsheet.allocator.policy import Objective
 
@@ -92,7 +91,7 @@ def test_array_solver_lost_member_moves_only_what_it_held() -> None:
     """One of thirty balanced members goes: its 200 replicas are placed anew, and nothing else moves."""
     members = cluster(30)
     settled = at_random(3_000, members, 2)
-    desired = ArraySolver().solve(settled)
+    desired = FlowSolver().solve(settled)
     gone = settled.members[7].member_id
     items = [
         ProblemItem(
@@ -107,7 +106,7 @@ def test_array_solver_lost_member_moves_only_what_it_held() -> None:
         members=tuple(m for m in settled.members if m.member_id != gone), items=tuple(items)
     )
 
-    after = ArraySolver().solve(problem)
+    after = FlowSolver().solve(problem)
 
     assert moves(items, after) == 200
     assert certify(problem, after).optimal
@@ -117,10 +116,10 @@ def test_array_solver_newcomers_get_their_floor_and_no_more_moves() -> None:
     """Three members join thirty: each takes its fair share rounded down, which is what any balanced answer needs."""
     members = cluster(33)
     settled = at_random(3_000, members[:30], 2)
-    items = carried_out(settled, ArraySolver().solve(settled))
+    items = carried_out(settled, FlowSolver().solve(settled))
     problem = Problem(members=tuple(sorted(members, key=lambda m: m.member_id)), items=tuple(items))
 
-    after = ArraySolver().solve(problem)
+    after = FlowSolver().solve(problem)
 
     assert moves(items, after) == 3 * (6_000 // 33)
     assert verify(problem, after) == ()
@@ -129,7 +128,7 @@ def test_array_solver_newcomers_get_their_floor_and_no_more_moves() -> None:
 def test_certificate_refuses_a_placement_with_a_needless_move() -> None:
     """One swap too many, within every bound: the verifier cannot see it, the certificate must."""
     problem = at_random(60, cluster(6), 2)
-    desired = dict(ArraySolver().solve(problem))
+    desired = dict(FlowSolver().solve(problem))
     settled = Problem(members=problem.members, items=tuple(carried_out(problem, desired)))
     assert certify(settled, desired).optimal
     one, other = _swappable(desired)
@@ -236,7 +235,7 @@ def test_array_solver_scarce_room_takes_second_replicas_from_items_at_rest() -> 
         ),
     )
 
-    desired = ArraySolver().solve(problem)
+    desired = FlowSolver().solve(problem)
 
     assert [len(placed) for placed in desired.values()] == [1, 1, 1]
 
@@ -324,31 +323,22 @@ def test_weights_of_thousands_of_members_leave_out_the_lightest_objectives() -> 
     assert max(weights.values()) <= 2**55
 
 
-def test_best_solver_takes_the_extra_where_it_is_installed_and_worth_its_import() -> None:
-    """The development environment has it. Its import alone takes longer than some ten solves of few items."""
-    few, many = at_random(FEW_ITEMS, cluster(8), 2), at_random(FEW_ITEMS + 1, cluster(8), 2)
-    assert best_solver().solve(few) == FlowSolver().solve(few)
-    assert imported_by(FEW_ITEMS) == "False"
-    assert best_solver().solve(many) == ArraySolver().solve(many)
-    assert imported_by(FEW_ITEMS + 1) == "True"
-
-
-def imported_by(items: int) -> str:
-    """Return whether a fresh process has imported OR-tools once it has placed so many items."""
-    program = f"""
+def test_solver_imports_its_libraries_at_the_first_solve_only() -> None:
+    """Clients and members that never lead import the solver's module, and are spared OR-tools."""
+    program = """
 import sys
+from broadsheet.allocator import Session
 from broadsheet.allocator.model import ItemId, MemberId
-from broadsheet.allocator.placement.choose import best_solver
 from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from broadsheet.allocator.placement.solver import FlowSolver
+solver = FlowSolver()
+before = "ortools" in sys.modules
 member = ProblemMember(member_id=MemberId("a", "b"), limit=99, exiting=False)
-items = tuple(
-    ProblemItem(item_id=ItemId(f"{{n:02}}"), replication=1, current=(), primary=None)
-    for n in range({items})
-)
-best_solver().solve(Problem(members=(member,), items=items))
-print("ortools" in sys.modules)
+item = ProblemItem(item_id=ItemId("1"), replication=1, current=(), primary=None)
+solver.solve(Problem(members=(member,), items=(item,)))
+print(before, "ortools" in sys.modules)
 """
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
     )
-    return ran.stdout.strip()
+    assert ran.stdout.split() == ["False", "True"]

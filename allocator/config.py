@@ -1,12 +1,16 @@
-"""Times of the allocation loop, and the executor for its long computations."""
+"""Times of the allocation loop, and the runtime that it works with."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol, TypeVar
 
+from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
 
 T = TypeVar("T")
 
@@ -17,6 +21,18 @@ class Offload(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
         """Run `work`."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Time, chance, threads and metrics of a member, which all parts of its allocation share; simulations set them."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    random: Random = field(default_factory=Random)
+    """Source of jitter."""
+    offload: Offload = asyncio.to_thread
+    """Runs long computations away from the event loop."""
+    metrics: AllocatorMetrics = field(default_factory=AllocatorMetrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

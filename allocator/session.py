@@ -26,7 +26,7 @@ from tenacity import (
 )
 
 from broadsheet.allocator.announcement import Announced, announce, revoke_predecessors, update
-from broadsheet.allocator.config import AllocationConfig, Offload
+from broadsheet.allocator.config import AllocationConfig, Offload, Runtime
 from broadsheet.allocator.errors import (
     EtcdUnavailableError,
     RevisionCompactedError,
@@ -37,9 +37,10 @@ from broadsheet.allocator.etcd.lease import LeaseKeeper
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.leader.election import LeadershipConfig
+from broadsheet.allocator.leader.executor import Executor
 from broadsheet.allocator.leader.leadership import Leadership
 from broadsheet.allocator.leader.load_feed import DecodeReport, LoadFeed
-from broadsheet.allocator.leader.loop import AllocationLoop, Rounds
+from broadsheet.allocator.leader.loop import AllocationLoop, LeaderParts, Rounds
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.plan_store import PlanStore
 from broadsheet.allocator.leader.state import Observation
@@ -114,27 +115,29 @@ class Session:
         self._etcd = etcd
         self._key_space = key_space
         self._config = config
-        self._clock = clock or SystemClock()
+        self._runtime = Runtime(
+            clock=clock or SystemClock(),
+            random=random or Random(),
+            offload=offload,
+            metrics=metrics or AllocatorMetrics(),
+        )
+        self._clock = self._runtime.clock
+        self.metrics = self._runtime.metrics
         self._keeper: LeaseKeeper | None = None
         self._announced: Announced | None = None
         self._stopping = asyncio.Event()
-        self.metrics = metrics or AllocatorMetrics()
-        random = random or Random()
         self.leadership = Leadership(
             etcd,
             key_space,
             member_id=config.member_id,
             config=config.leadership,
-            clock=self._clock,
-            random=random,
+            runtime=self._runtime,
         )
         self._allocation = self._allocation_loop(
             consistency=consistency,
             is_failed=is_failed,
             solver=WeightedSolver(solver or FlowSolver()),
-            random=random,
-            offload=offload,
-            loads=None if decode_load is None else self._load_feed(decode_load, offload),
+            loads=None if decode_load is None else self._load_feed(decode_load),
         )
 
     @property
@@ -265,12 +268,9 @@ class Session:
         consistency: Consistency,
         is_failed: Callable[[Assignment], bool],
         solver: Solver,
-        random: Random,
-        offload: Offload,
         loads: LoadFeed | None,
     ) -> AllocationLoop:
         config = self._config.allocation
-        plan_store = PlanStore(self._etcd, AuxiliaryKeys(self._key_space.keys.root))
         observation = Observation(
             self._key_space,
             member_id=self._config.member_id,
@@ -278,49 +278,41 @@ class Session:
             is_failed=is_failed,
             replace_failed_after_seconds=config.replace_failed_after_seconds,
         )
-        rounds = Rounds(
-            observation,
+        parts = LeaderParts(
+            observation=observation,
             leadership=self.leadership,
-            plan_store=plan_store,
-            keys=self._key_space.keys,
-            consistency=consistency,
-            solver=solver,
-            clock=self._clock,
-            metrics=self.metrics,
-            config=config,
-            random=random,
-            offload=offload,
-            before_planning=self._refresh_before_solve,
+            executor=self._executor(),
+            plan_store=PlanStore(self._etcd, AuxiliaryKeys(self._key_space.keys.root)),
             loads=loads,
+            config=config,
+            runtime=self._runtime,
         )
-        return AllocationLoop(
+        rounds = Rounds(parts, solver=solver, before_planning=self._refresh_before_solve)
+        return AllocationLoop(self._key_space, parts, rounds)
+
+    def _executor(self) -> Executor:
+        move_log = MoveLog(
+            self._etcd,
+            self._key_space.keys,
+            member_id=self._config.member_id,
+            policy=self._config.allocation.policy.ledger,
+            clock=self._clock,
+        )
+        return Executor(
             self._etcd,
             self._key_space,
-            observation=observation,
-            rounds=rounds,
-            leadership=self.leadership,
-            plan_store=plan_store,
-            ledger=MoveLog(
-                self._etcd,
-                self._key_space.keys,
-                member_id=self._config.member_id,
-                policy=config.policy.ledger,
-                clock=self._clock,
-            ),
-            clock=self._clock,
-            metrics=self.metrics,
-            config=config,
-            random=random,
+            move_log=move_log,
+            runtime=self._runtime,
+            on_progress=self.leadership.report_progress,
         )
 
-    def _load_feed(self, decode: DecodeReport, offload: Offload) -> LoadFeed:
+    def _load_feed(self, decode: DecodeReport) -> LoadFeed:
         return LoadFeed(
             self._etcd,
             self._key_space,
             policy=self._config.allocation.policy.loads,
-            clock=self._clock,
             decode=decode,
-            offload=offload,
+            runtime=self._runtime,
         )
 
     async def _refresh_before_solve(self) -> None:

@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from broadsheet.allocator.config import Runtime
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.leader.leadership import Fence
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.move_records import Cause
-from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.ops import Put, TxnCheckpoint
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.transition.converge import ReplicaCounts, Step
 from broadsheet.allocator.transition.quarantine import ItemQuarantine
 
@@ -25,34 +24,32 @@ _log = structlog.get_logger()
 
 
 class Executor:
-    """Performs the steps of one leadership, and remembers the refused ones."""
+    """Performs the steps of a leader, and remembers the refused ones for a term."""
 
     def __init__(
         self,
         etcd: Etcd,
         key_space: KeySpace,
         *,
-        clock: Clock,
-        metrics: AllocatorMetrics,
+        move_log: MoveLog,
+        runtime: Runtime,
         on_progress: Callable[[], None],
-        ledger: MoveLog | None = None,
     ) -> None:
         """Prepare the executor.
 
         Args:
             etcd: Where the steps are performed.
             key_space: Where they become visible.
-            clock: Times refused steps.
-            metrics: Counts the steps.
+            move_log: Where the moves are logged.
+            runtime: Times refused steps, and counts all.
             on_progress: Called after every transaction that was answered.
-            ledger: Where the moves are logged; nowhere, without one.
         """
         self._etcd = etcd
         self._key_space = key_space
-        self._clock = clock
-        self._metrics = metrics
+        self.move_log = move_log
+        self._clock = runtime.clock
+        self._metrics = runtime.metrics
         self._on_progress = on_progress
-        self._ledger = ledger
         self._quarantine = ItemQuarantine()
 
     async def perform(
@@ -91,8 +88,11 @@ class Executor:
 
     async def tidy(self, fence: Fence) -> None:
         """Keep the move log within its bounds, at intervals."""
-        if self._ledger is not None:
-            await self._ledger.prune_if_due(fence.compares)
+        await self.move_log.prune_if_due(fence.compares)
+
+    def forget(self) -> None:
+        """Forget the refused steps, because the term ended."""
+        self._quarantine = ItemQuarantine()
 
     @property
     def quarantined(self) -> frozenset[str]:
@@ -104,13 +104,13 @@ class Executor:
         return self._quarantine.next_try_seconds(now_monotonic_seconds)
 
     def _noting(self, steps: tuple[Step, ...], fence: Fence, cause: Cause) -> Note | None:
-        ledger = self._ledger
-        if ledger is None or not ledger.is_kept:
+        move_log = self.move_log
+        if not move_log.is_kept:
             return None
         reasons = {step.checkpoint.subject: step.reason for step in steps}
 
         def note(checkpoints: Sequence[TxnCheckpoint]) -> Put | None:
-            return ledger.note(checkpoints, reasons=reasons, cause=cause, epoch=fence.epoch)
+            return move_log.note(checkpoints, reasons=reasons, cause=cause, epoch=fence.epoch)
 
         return note
 

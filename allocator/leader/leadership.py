@@ -15,13 +15,13 @@ Leadership is read from the mirror alone, so a claim whose answer is lost is fou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from random import Random
 
 import structlog
 
+from broadsheet.allocator.config import Runtime
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.prefix_mirror import PrefixMirror
@@ -41,7 +41,6 @@ from broadsheet.allocator.leader.election import (
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put
 from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 
 RESIGN_SECONDS_MAX = 0.5
@@ -70,16 +69,15 @@ class Leadership:
         *,
         member_id: MemberId,
         config: LeadershipConfig,
-        clock: Clock,
-        random: Random,
+        runtime: Runtime,
     ) -> None:
         self._etcd = etcd
         self._key_space = key_space
         self._keys = AuxiliaryKeys(key_space.keys.root)
         self._member_id = member_id
         self._config = config
-        self._clock = clock
-        self._backoff = Backoff(max_seconds=config.claim_grace_seconds, random=random)
+        self._clock = runtime.clock
+        self._backoff = Backoff(max_seconds=config.claim_grace_seconds, random=runtime.random)
         self._election = Election(config)
         self._changed = asyncio.Event()
         self._observers: list[Callable[[], None]] = []
@@ -93,7 +91,7 @@ class Leadership:
             etcd,
             self._keys.leader,
             on_update=self._on_update,
-            backoff=Backoff(random=random),
+            backoff=Backoff(random=runtime.random),
         )
         self._view: ElectionView | None = None
         self.fence: Fence | None = None
@@ -114,8 +112,18 @@ class Leadership:
         """Call `callback` whenever `fence` changes."""
         self._observers.append(callback)
 
-    def extend_deadline(self, seconds: float) -> None:
-        """Report progress of the allocation; the leader may beat until the deadline without another report."""
+    def report_progress(self) -> None:
+        """Report progress of the allocation: the leader may beat for the time of a turn without another report."""
+        self._extend_deadline(self._config.turn_seconds_max)
+
+    @contextmanager
+    def long_computation(self) -> Iterator[None]:
+        """Let the leader beat for the time of a solve, and report progress when the computation has a result."""
+        self._extend_deadline(self._config.solve_seconds_max)
+        yield
+        self.report_progress()
+
+    def _extend_deadline(self, seconds: float) -> None:
         self._deadline_monotonic_seconds = self._clock.monotonic_seconds() + seconds
         if self._stuck:
             self._stuck = False

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
-from broadsheet.allocator.config import Offload
+from broadsheet.allocator.config import Runtime
 from broadsheet.allocator.errors import EtcdError, KeyDecodeError, ValidationError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
@@ -25,7 +25,6 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue, prefix_range_end
 from broadsheet.allocator.policy import LoadPolicy
 from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.state.derived_state import DerivedState
 from broadsheet.allocator.state.load import MeasuredLoads, MemberReport
 
@@ -47,9 +46,8 @@ class LoadFeed:
         key_space: KeySpace,
         *,
         policy: LoadPolicy,
-        clock: Clock,
         decode: DecodeReport,
-        offload: Offload,
+        runtime: Runtime,
     ) -> None:
         """Prepare the feed; nothing is read yet.
 
@@ -57,17 +55,16 @@ class LoadFeed:
             etcd: Where reports are read.
             key_space: Provides the items and the root.
             policy: Whether and how measurements are used.
-            clock: Time.
-            decode: Decodes a report; called where `offload` runs it.
-            offload: Runs long computations away from the event loop.
+            decode: Decodes a report; called away from the event loop.
+            runtime: Time, and the way away from the event loop.
         """
         self._etcd = etcd
         self._key_space = key_space
         self._keys = AuxiliaryKeys(key_space.keys.root)
         self._policy = policy
-        self._clock = clock
         self._decode = decode
-        self._offload = offload
+        self._clock = runtime.clock
+        self._offload = runtime.offload
         self._tracker: DerivedState | None = None
         self._measured = MeasuredLoads(policy)
         self._loads: Mapping[ItemId, int] | None = None

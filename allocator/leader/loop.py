@@ -16,15 +16,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from random import Random
+from dataclasses import dataclass
 
 import structlog
 
-from broadsheet.allocator.config import AllocationConfig, Offload
+from broadsheet.allocator.config import AllocationConfig, Runtime
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
-from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.decision import Decision, DecisionBasis, decide
 from broadsheet.allocator.leader.executor import Executor
 from broadsheet.allocator.leader.leadership import Fence, Leadership
@@ -42,16 +40,35 @@ from broadsheet.allocator.leader.round_plan import (
     plan_round,
 )
 from broadsheet.allocator.leader.state import LeaderState, Observation, PacingPolicy
-from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.placement.plan import Plan, PlanRefused
 from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.state.alloc_state import Consistency
 from broadsheet.allocator.whatif.leader_snapshot import Basis, LeaderSnapshot
 
 CATCH_UP_SECONDS = 5.0
 """How long to wait until other members' writes are visible before reading the newest revision again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderParts:
+    """The parts that a member's allocation works with while it leads; they last from term to term."""
+
+    observation: Observation
+    """The derived state to decide on."""
+    leadership: Leadership
+    """The right to write, extended by progress."""
+    executor: Executor
+    """Performs the steps."""
+    plan_store: PlanStore
+    """Keeps the plan for the next leader."""
+    loads: LoadFeed | None
+    """Measured loads; None if there are none."""
+    config: AllocationConfig
+    runtime: Runtime
+
+    def new_backoff(self) -> Backoff:
+        """Return the delays between attempts of what failed."""
+        return Backoff(max_seconds=self.config.retry_seconds_max, random=self.runtime.random)
 
 
 class Rounds:
@@ -66,54 +83,32 @@ class Rounds:
 
     def __init__(
         self,
-        observation: Observation,
+        parts: LeaderParts,
         *,
-        leadership: Leadership,
-        plan_store: PlanStore,
-        keys: Keys,
-        consistency: Consistency,
         solver: Solver,
-        clock: Clock,
-        metrics: AllocatorMetrics,
-        config: AllocationConfig,
-        random: Random,
-        offload: Offload,
         before_planning: Callable[[], Awaitable[None]],
-        loads: LoadFeed | None,
     ) -> None:
         """Prepare the rounds.
 
         Args:
-            observation: The derived state to decide on.
-            leadership: Notified of the allocation's progress.
-            plan_store: Where a new plan is stored for the next leader.
-            keys: The syntax of the root.
-            consistency: Tells which replicas are consistent.
+            parts: What a leader works with.
             solver: Decides placements.
-            clock: Time.
-            metrics: Counts decisions.
-            config: Times, and an operator's choices.
-            random: Source of jitter.
-            offload: Runs decisions, away from the event loop.
             before_planning: Awaited before a decision that may take long.
-            loads: Measured loads; without it there are none.
         """
-        self._observation = observation
-        self._leadership = leadership
-        self._plan_store = plan_store
-        self._keys = keys
-        self._consistency = consistency
+        self._observation = parts.observation
+        self._leadership = parts.leadership
+        self._executor = parts.executor
+        self._plan_store = parts.plan_store
+        self._loads = parts.loads
+        self._config = parts.config
+        self._runtime = parts.runtime
+        self._clock = parts.runtime.clock
+        self._metrics = parts.runtime.metrics
         self._solver = solver
-        self._clock = clock
-        self._metrics = metrics
-        self._config = config
-        self._random = random
-        self._offload = offload
         self._before_planning = before_planning
-        self._loads = loads
-        self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
+        self._backoff = parts.new_backoff()
 
-    def standing(self, leader: LeaderState) -> LeaderSnapshot:
+    def snapshot(self, leader: LeaderState) -> LeaderSnapshot:
         """Return the leader's snapshot, for plans and explanations."""
         return LeaderSnapshot(
             snapshot=self._observation.whole(),
@@ -121,11 +116,11 @@ class Rounds:
             policy=self._config.policy,
             settling=leader.pacing.settling,
             now_monotonic_seconds=self._clock.monotonic_seconds(),
-            quarantined=leader.executor.quarantined,
+            quarantined=self._executor.quarantined,
             epoch=leader.fence.epoch,
             solver=self._solver,
-            consistency=self._consistency,
-            keys=self._keys,
+            consistency=self._observation.consistency,
+            keys=self._observation.keys,
         )
 
     async def perform(self, leader: LeaderState) -> float:
@@ -135,7 +130,7 @@ class Rounds:
         plan = plan_round(facts)
         if plan.scope is Scope.NOTHING:
             # Pruning of the move log is also due by time, so a cluster at rest must not skip it.
-            await leader.executor.tidy(leader.fence)
+            await self._executor.tidy(leader.fence)
             return self._wait_seconds(leader, Ending.AT_REST, retry_seconds=None)
         if plan.hand_overs:
             leader.pacing.on_hand_overs_asked(facts.now_monotonic_seconds)
@@ -158,11 +153,9 @@ class Rounds:
     async def _update_loads(self) -> None:
         if self._loads is None:
             return
-        times = self._leadership.config
         # For very many shards this may take as long as a solve.
-        self._leadership.extend_deadline(times.solve_seconds_max)
-        await self._loads.update(self._observation.tracker)
-        self._leadership.extend_deadline(times.turn_seconds_max)
+        with self._leadership.long_computation():
+            await self._loads.update(self._observation.tracker)
 
     def _look(self, leader: LeaderState) -> RoundFacts:
         """Observe the clock and the members, close the open items, and return the facts."""
@@ -196,8 +189,8 @@ class Rounds:
             ordered=leader.ordered,
             solver=self._solver,
             policy=self._config.policy,
-            consistency=self._consistency,
-            keys=self._keys,
+            consistency=self._observation.consistency,
+            keys=self._observation.keys,
             drains_waiting=leader.pacing.drains_waiting,
             hand_overs_allowed=plan.hand_overs,
             sees_all_pending=plan.sees_all_pending,
@@ -205,17 +198,14 @@ class Rounds:
         # Only such a decision may solve, and a solver may block the keep-alive of the lease.
         if is_whole:
             await self._before_planning()
-        times = self._leadership.config
-        self._leadership.extend_deadline(times.solve_seconds_max)
         try:
-            async with asyncio.timeout(self._config.decide_seconds_max):
-                decision = await self._offload(lambda: decide(question))
+            with self._leadership.long_computation():
+                async with asyncio.timeout(self._config.decide_seconds_max):
+                    return await self._runtime.offload(lambda: decide(question))
         except Exception as error:
             # Any error, and a decision that takes too long, is reported and retried: a leader that died of it would
             # pass it on to the next one, until no member is left.
             return PlanRefused(error=error)
-        self._leadership.extend_deadline(times.turn_seconds_max)
-        return decision
 
     async def _adopt(
         self, leader: LeaderState, decision: Decision, version: int, seconds: float
@@ -246,10 +236,10 @@ class Rounds:
         retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
         right_lost, error = False, None
         try:
-            right_lost = await leader.executor.perform(
+            right_lost = await self._executor.perform(
                 decision.convergence.steps, leader.fence, cause=leader.cause
             )
-            await leader.executor.tidy(leader.fence)
+            await self._executor.tidy(leader.fence)
         except EtcdError as caught:
             # A step may still be on its way to etcd. The next turn renews the epoch, so that etcd refuses it.
             error = caught
@@ -286,11 +276,12 @@ class Rounds:
     def _deadline_seconds(self, leader: LeaderState) -> float:
         """Return how long until time alone may change the decision."""
         now = self._clock.monotonic_seconds()
-        pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
+        random = self._runtime.random
+        pauses = [self._config.recheck_seconds * random.uniform(0.9, 1.1)]
         pauses += leader.pacing.next_seconds(now)
-        retry = leader.executor.next_try_seconds(now)
+        retry = self._executor.next_try_seconds(now)
         if retry is not None:
-            pauses.append(retry + self._random.uniform(0.0, 0.05))
+            pauses.append(retry + random.uniform(0.0, 0.05))
         failure = self._observation.tracker.next_failure_seconds(now)
         if failure is not None:
             pauses.append(failure)
@@ -303,52 +294,27 @@ _log = structlog.get_logger()
 class AllocationLoop:
     """Allocates while the local member leads; ends when the member is exiting and holds nothing."""
 
-    def __init__(
-        self,
-        etcd: Etcd,
-        key_space: KeySpace,
-        *,
-        observation: Observation,
-        rounds: Rounds,
-        leadership: Leadership,
-        plan_store: PlanStore,
-        ledger: MoveLog,
-        clock: Clock,
-        metrics: AllocatorMetrics,
-        config: AllocationConfig,
-        random: Random,
-    ) -> None:
+    def __init__(self, key_space: KeySpace, parts: LeaderParts, rounds: Rounds) -> None:
         """Prepare the loop; construct it after its inputs, because it must wake after they observed a change.
 
         Args:
-            etcd: Where steps are performed.
-            key_space: Where they become visible.
-            observation: Tells whether the local member may leave.
-            rounds: The work of a leader.
-            leadership: Tells whether the local member leads.
-            plan_store: The previous leader's plan.
-            ledger: Where moves are logged.
-            clock: Time.
-            metrics: Counts the steps.
-            config: Times, and an operator's choices.
-            random: Source of jitter.
+            key_space: Wakes the loop with every change.
+            parts: What a leader works with.
+            rounds: Its work.
         """
-        self._etcd = etcd
         self._key_space = key_space
-        self._observation = observation
+        self._observation = parts.observation
+        self._leadership = parts.leadership
+        self._executor = parts.executor
+        self._plan_store = parts.plan_store
+        self._clock = parts.runtime.clock
         self._rounds = rounds
-        self._leadership = leadership
-        self._plan_store = plan_store
-        self.ledger = ledger
-        self._clock = clock
-        self._metrics = metrics
-        self._config = config
-        self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
+        self._backoff = parts.new_backoff()
         self._wake = asyncio.Event()
         self._leader: LeaderState | None = None
-        self._pacing = PacingPolicy(config.policy)
+        self._pacing = PacingPolicy(parts.config.policy)
         key_space.observe(self._wake.set)
-        leadership.observe(self._wake.set)
+        parts.leadership.observe(self._wake.set)
 
     async def run(self) -> None:
         """Allocate until the local member is exiting and holds nothing.
@@ -364,7 +330,7 @@ class AllocationLoop:
             self._wake.clear()
             pause_seconds: float | None = None
             fence = self._leadership.fence
-            self._extend_deadline()
+            self._leadership.report_progress()
             if fence is None:
                 self._end_term()
             else:
@@ -384,14 +350,18 @@ class AllocationLoop:
 
     async def _prepare(self) -> None:
         # For very many shards this may take as long as a solve.
-        self._leadership.extend_deadline(self._leadership.config.solve_seconds_max)
-        await self._observation.prepare(self._clock)
-        self._extend_deadline()
+        with self._leadership.long_computation():
+            await self._observation.prepare(self._clock)
 
-    def standing(self) -> LeaderSnapshot | None:
+    @property
+    def move_log(self) -> MoveLog:
+        """The log of the leaders' moves."""
+        return self._executor.move_log
+
+    def snapshot(self) -> LeaderSnapshot | None:
         """Return the leader's snapshot, for plans and explanations; None if we do not lead, or only just started to."""
         leader = self.leader_state
-        return None if leader is None else self._rounds.standing(leader)
+        return None if leader is None else self._rounds.snapshot(leader)
 
     def basis(self) -> Basis | None:
         """Return the basis of a plan made now; None if we do not lead, or only just started to."""
@@ -429,20 +399,7 @@ class AllocationLoop:
             self._end_term()
             await self._catch_up()
             found = await self._plan_store.load()
-            executor = Executor(
-                self._etcd,
-                self._key_space,
-                clock=self._clock,
-                metrics=self._metrics,
-                on_progress=self._extend_deadline,
-                ledger=self.ledger,
-            )
-            self._leader = LeaderState(
-                fence,
-                executor,
-                self._pacing,
-                None if found is None else found.plan,
-            )
+            self._leader = LeaderState(fence, self._pacing, None if found is None else found.plan)
             self._backoff.reset()
         self._leader.fence = fence
         return self._leader
@@ -453,13 +410,12 @@ class AllocationLoop:
         Leadership is watched separately from the root, and may become visible first. A leader that decided then would
         not know its predecessor's last additions: the result would be a second primary, or a member above its limit.
         """
-        prefix = self._key_space.keys.watched_prefix
         while True:
             try:
-                newest = await self._etcd.newest_revision(prefix)
-                async with asyncio.timeout(CATCH_UP_SECONDS):
-                    return await self._key_space.wait_for_revision(newest)
-            except (EtcdError, TimeoutError) as error:
+                if await self._key_space.catch_up(timeout_seconds=CATCH_UP_SECONDS):
+                    return
+                _log.warning("allocation.catching_up", cause="the watch is behind")
+            except EtcdError as error:
                 _log.warning("allocation.catching_up", cause=str(error))
             await self._backoff.sleep()
 
@@ -467,10 +423,8 @@ class AllocationLoop:
         if self._leader is not None:
             self._leader.settle_order()
             self._leader = None
+            self._executor.forget()
             self._observation.forget()
-
-    def _extend_deadline(self) -> None:
-        self._leadership.extend_deadline(self._leadership.config.turn_seconds_max)
 
     async def _renew(self, leader: LeaderState) -> float:
         """Have etcd refuse our unanswered requests. Return when to retry, unless the new term begins."""
@@ -497,7 +451,7 @@ class AllocationLoop:
             if left <= 0.0:
                 return
             # To wait is progress, too: a leader at rest must not stop beating.
-            self._extend_deadline()
+            self._leadership.report_progress()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, self._leadership.config.beat_seconds)):
                     await self._wake.wait()

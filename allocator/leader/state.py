@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from broadsheet.allocator.errors import KeyDecodeError, MemberKeyLostError
 from broadsheet.allocator.key_space import KeySpace
-from broadsheet.allocator.keys import ItemKey
-from broadsheet.allocator.leader.executor import Executor
+from broadsheet.allocator.keys import ItemKey, Keys
 from broadsheet.allocator.leader.leadership import Fence
 from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.leader.round_plan import RoundResult
@@ -102,7 +101,6 @@ class LeaderState:
     """A leader's memory of one term."""
 
     fence: Fence
-    executor: Executor
     pacing: PacingPolicy
     stored: StoredPlan | None
     """The plan that the previous leader stored, until there is a plan."""
@@ -199,6 +197,11 @@ class Observation:
         self._growing: DerivedState | None = None
         """A derived state that is not complete yet."""
         key_space.observe(self._on_update)
+
+    @property
+    def keys(self) -> Keys:
+        """The syntax of the root's keys."""
+        return self._key_space.keys
 
     @property
     def tracker(self) -> DerivedState:

@@ -9,16 +9,19 @@ from dataclasses import replace
 from random import Random
 
 from broadsheet.allocator.errors import EtcdRequestError, EtcdUnavailableError
-from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, LeaseId, Operation, Put
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import SessionConfig
 from broadsheet.allocator.simulation.etcd import FakeEtcd
-from broadsheet.allocator.simulation.member import SimulatedMember, State, Workload, make_member
-from broadsheet.allocator.simulation.network import FaultyEtcd
+from broadsheet.allocator.simulation.member import (
+    MemberFactory,
+    SimulatedMember,
+    State,
+    Workload,
+    WorkloadContext,
+)
 from broadsheet.allocator.simulation.scenario import Scenario
 from broadsheet.allocator.simulation.trace import Trace
 from broadsheet.allocator.simulation.values import (
@@ -38,30 +41,24 @@ class Replicas:
 
     def __init__(
         self,
-        etcd: Etcd,
-        key_space: KeySpace,
-        member_id: MemberId,
+        member: WorkloadContext,
         *,
         catch_up_seconds: tuple[float, float],
         is_cursed: Callable[[ItemId, MemberId], bool],
-        random: Random,
     ) -> None:
         """Prepare.
 
         Args:
-            etcd: Where the states are reported.
-            key_space: Shows the assignments.
-            member_id: The member.
+            member: The member.
             catch_up_seconds: Bounds of the time from one state to the next.
             is_cursed: Tells which replicas fail instead of catching up.
-            random: Source of delays.
         """
-        self._etcd = etcd
-        self._key_space = key_space
-        self._member_id = member_id
+        self._etcd = member.etcd
+        self._key_space = member.key_space
+        self._member_id = member.member_id
+        self._random = member.random
         self._catch_up_seconds = catch_up_seconds
         self._is_cursed = is_cursed
-        self._random = random
         self._due_seconds: dict[ItemId, float] = {}
 
     async def run(self) -> None:
@@ -145,13 +142,20 @@ class Cluster:
         self.cursed: set[tuple[ItemId, MemberId]] = set()
         """Replicas that fail."""
         self._group = group
-        self._clock = VirtualClock(running_loop())
         self._names = 0
         self._items = 0
         self.latency_seconds = self.random.choice(scenario.latencies_seconds)
         """Latency of messages without faults."""
         self._skew_seconds = self.random.choice(scenario.skews_seconds)
         self.policy = self.random.choice(scenario.policies)
+        self._factory = MemberFactory(
+            etcd=self.etcd,
+            keys=self.keys,
+            clock=VirtualClock(running_loop()),
+            latency_seconds=self.latency_seconds,
+            new_solver=scenario.solver,
+            new_workload=scenario.workload or self._replicas,
+        )
         self.zones = [f"zone-{letter}" for letter in "abcdefgh"[: self.draw(scenario.zones)]]
 
     def draw(self, bounds: tuple[int, int]) -> int:
@@ -176,9 +180,7 @@ class Cluster:
             base, _, last = successor_of.member_id.suffix.partition("-")
             base, number = f"{base}-", int(last) + 1
         member_id = MemberId(zone, f"{base}{number}")
-        member = make_member(
-            self.etcd,
-            self.keys,
+        member = self._factory.make(
             SessionConfig(
                 member_id=member_id,
                 lease_ttl_seconds=self.scenario.lease_ttl_seconds,
@@ -188,11 +190,7 @@ class Cluster:
                 leadership=self.scenario.leadership,
             ),
             value=SimulatedMemberValue(self.draw(self.scenario.limit)),
-            solver=self.scenario.solver(),
-            clock=self._clock,
             random=Random(f"{self.seed} {member_id}"),
-            latency_seconds=self.latency_seconds,
-            workload=self.scenario.workload or self._replicas,
         )
         member.link.skew_seconds = self._skew_seconds
         self.members.append(member)
@@ -260,16 +258,11 @@ class Cluster:
         if member.defect is not None:
             self._on_defect(member)
 
-    def _replicas(
-        self, etcd: FaultyEtcd, key_space: KeySpace, member_id: MemberId, random: Random
-    ) -> Workload:
+    def _replicas(self, member: WorkloadContext) -> Workload:
         return Replicas(
-            etcd,
-            key_space,
-            member_id,
+            member,
             catch_up_seconds=self.scenario.catch_up_seconds,
             is_cursed=lambda item_id, member_id: (item_id, member_id) in self.cursed,
-            random=random,
         )
 
     def _write(self, operation: Operation) -> None:

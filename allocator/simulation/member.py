@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -171,63 +172,76 @@ class SimulatedMember:
                     await asyncio.sleep(0.5)
 
 
-class WorkloadFactory(Protocol):
-    """Makes a member's workload; the seam for simulating an application on top."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadContext:
+    """A member as its workload sees it."""
 
-    def __call__(
-        self, etcd: FaultyEtcd, key_space: KeySpace, member_id: MemberId, random: Random
-    ) -> Workload:
-        """Return a member's workload.
+    member_id: MemberId
+    etcd: FaultyEtcd
+    """The member's way to etcd."""
+    key_space: KeySpace
+    """The member's mirror."""
+    random: Random
+    """The member's source of randomness."""
+
+
+WorkloadFactory = Callable[[WorkloadContext], Workload]
+"""Makes a member's workload; the seam for simulating an application on top."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFactory:
+    """Assembles the members of one simulated cluster."""
+
+    etcd: FakeEtcd
+    keys: Keys
+    clock: Clock
+    latency_seconds: tuple[float, float]
+    """Bounds of the latency of messages without faults."""
+    new_solver: Callable[[], Solver]
+    """Makes each member's solver."""
+    new_workload: WorkloadFactory
+
+    def make(
+        self, config: SessionConfig, *, value: SimulatedMemberValue, random: Random
+    ) -> SimulatedMember:
+        """Assemble a member; it does not run yet.
 
         Args:
-            etcd: The member's way to etcd.
-            key_space: The member's mirror.
-            member_id: The member.
-            random: The member's source of randomness.
+            config: Its identity and times.
+            value: The value that it announces.
+            random: Its source of randomness.
         """
-        ...
+        member_id = config.member_id
+        link = Link(random, self.latency_seconds)
+        solver = RecordingSolver(self.new_solver())
 
+        def note() -> Note:
+            fence = session.leadership.fence
+            return Note(solver.planned, None if fence is None else fence.epoch)
 
-def make_member(
-    etcd: FakeEtcd,
-    keys: Keys,
-    config: SessionConfig,
-    *,
-    value: SimulatedMemberValue,
-    solver: Solver,
-    clock: Clock,
-    random: Random,
-    latency_seconds: tuple[float, float],
-    workload: WorkloadFactory,
-) -> SimulatedMember:
-    """Assemble a member; it does not run yet."""
-    member_id = config.member_id
-    link = Link(random, latency_seconds)
-    recording = RecordingSolver(solver)
-
-    def note() -> Note:
-        fence = session.leadership.fence
-        return Note(recording.planned, None if fence is None else fence.epoch)
-
-    faulty = FaultyEtcd(etcd, link, author=str(member_id), note=note)
-    key_space = KeySpace(faulty, keys, SimulatedDecoder())
-    session = Session(
-        faulty,
-        key_space,
-        config,
-        SimulatedConsistency(),
-        is_failed=is_failed,
-        solver=recording,
-        clock=clock,
-        random=random,
-    )
-    return SimulatedMember(
-        member_id=member_id,
-        value=value,
-        process=Process(str(member_id)),
-        link=link,
-        solver=recording,
-        session=session,
-        key_space=key_space,
-        workload=workload(faulty, key_space, member_id, random),
-    )
+        etcd = FaultyEtcd(self.etcd, link, author=str(member_id), note=note)
+        key_space = KeySpace(etcd, self.keys, SimulatedDecoder())
+        session = Session(
+            etcd,
+            key_space,
+            config,
+            SimulatedConsistency(),
+            is_failed=is_failed,
+            solver=solver,
+            clock=self.clock,
+            random=random,
+        )
+        context = WorkloadContext(
+            member_id=member_id, etcd=etcd, key_space=key_space, random=random
+        )
+        return SimulatedMember(
+            member_id=member_id,
+            value=value,
+            process=Process(str(member_id)),
+            link=link,
+            solver=solver,
+            session=session,
+            key_space=key_space,
+            workload=self.new_workload(context),
+        )

@@ -133,7 +133,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         self._plans = PlanCache()
         self._applying = asyncio.Lock()
         self._inquiring = asyncio.Lock()
-        self._moves = MoveListing(allocation.ledger, key_space)
+        self._moves = MoveListing(allocation.move_log, key_space)
         self._cordon = Cordon(etcd, key_space, leadership)
         self._inquiries = ThreadPoolExecutor(1, thread_name_prefix="allocation-inquiry")
 
@@ -148,7 +148,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             )
             return plan
         async with self._inquiring:
-            proposal = await self._proposal(self._standing(), request)
+            proposal = await self._proposal(self._leader_snapshot(), request)
         self._plans.keep(CachedPlan.of(proposal, request), basis=self._allocation.basis())
         return plan_response(proposal, leader=self._member_id)
 
@@ -196,8 +196,8 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             )
             return explained
         async with self._inquiring:
-            standing = self._standing()
-            explanation = await self._inquire(lambda _: explain(standing, ItemId(request.shard)))
+            leader = self._leader_snapshot()
+            explanation = await self._inquire(lambda _: explain(leader, ItemId(request.shard)))
         if explanation is None:
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
         explained = explain_response(explanation)
@@ -205,22 +205,22 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             explained.notes.append(refused)
         return explained
 
-    def _standing(self) -> LeaderSnapshot:
-        standing = self._allocation.standing()
-        if standing is None:
+    def _leader_snapshot(self) -> LeaderSnapshot:
+        leader = self._allocation.snapshot()
+        if leader is None:
             raise ResolverStoppedError("leadership was lost meanwhile: try again in a moment")
-        return standing
+        return leader
 
-    async def _proposal(self, standing: LeaderSnapshot, request: PlanRequest) -> PlanPreview:
+    async def _proposal(self, leader: LeaderSnapshot, request: PlanRequest) -> PlanPreview:
         hypothesis = hypothesis_of(
             request,
             keys=self._key_space.keys,
-            members=standing.snapshot.members,
-            items=standing.snapshot.items,
+            members=leader.snapshot.members,
+            items=leader.snapshot.items,
             hot_standbys_max=self._hot_standbys_max,
         )
         proposal = await self._inquire(
-            lambda is_wanted: propose(standing, hypothesis, is_wanted=is_wanted)
+            lambda is_wanted: propose(leader, hypothesis, is_wanted=is_wanted)
         )
         if isinstance(proposal, PlanRefused):
             broken = "; ".join(map(str, proposal.violations)) or str(proposal.error)

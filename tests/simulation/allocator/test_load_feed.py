@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from broadsheet.allocator.config import Runtime
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
@@ -58,9 +59,8 @@ class Bench:
             self.etcd,
             self.key_space,
             policy=POLICY,
-            clock=VirtualClock(running_loop()),
             decode=self._decode,
-            offload=self.elsewhere,
+            runtime=Runtime(clock=VirtualClock(running_loop()), offload=self.elsewhere),
         )
 
     def put(self, key: bytes, value: bytes) -> None:

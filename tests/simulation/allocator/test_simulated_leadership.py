@@ -10,16 +10,17 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
+from broadsheet.allocator.config import Runtime
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.election import EpochRecord, LeaderRecord, decoded_or_none, name_of
 from broadsheet.allocator.leader.executor import Executor
 from broadsheet.allocator.leader.leadership import Fence
-from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
 from broadsheet.allocator.placement.solver import FlowSolver
-from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.policy import AllocationPolicy, LedgerPolicy, TransitionPolicy
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.allocator.simulation import Scenario
@@ -361,12 +362,16 @@ def test_leader_decides_nothing_while_its_own_writes_do_not_show() -> None:
         keys = Keys("/simulated")
         key_space = KeySpace(etcd, keys, SimulatedDecoder())
         await key_space.load()
-        executor = Executor(
+        runtime = Runtime(clock=VirtualClock(running_loop()))
+        move_log = MoveLog(
             etcd,
-            key_space,
-            clock=VirtualClock(running_loop()),
-            metrics=AllocatorMetrics(),
-            on_progress=lambda: None,
+            keys,
+            member_id=MemberId("zone", "one"),
+            policy=LedgerPolicy(entries_max=0),
+            clock=runtime.clock,
+        )
+        executor = Executor(
+            etcd, key_space, move_log=move_log, runtime=runtime, on_progress=lambda: None
         )
         put = Put(keys.item(ItemId("item")), SimulatedItem(1).encoded())
         step = Step(TxnCheckpoint((), (put,), subject="item"), ReplicaCounts(added=1))

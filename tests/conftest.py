@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what failed even where the run breaks off."""
+    """Say what failed even where the run breaks off, and let no property depend on the speed of the machine."""
+    from hypothesis import HealthCheck, settings
+
     from tests.support.broken_runs import FailureLines
 
+    # An example that takes longer than 0.2 s, or a slow draw, is a failure by default: on a busy machine any is.
+    settings.register_profile(
+        "any-speed", deadline=None, suppress_health_check=(HealthCheck.too_slow,)
+    )
+    settings.load_profile("any-speed")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureLines())
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# Each test starts pytest, and with it processes of its own.
+pytestmark = pytest.mark.timeout(300)
+
 _ROOT = Path(__file__).parents[3]
 _HOOKS = "from tests.conftest import pytest_configure, pytest_report_to_serializable\n"
 
@@ -55,3 +58,21 @@ def test_run_that_broke_off_says_what_had_failed(tmp_path: Path) -> None:
     _, _, said = printed.partition("Failed before the run broke off:\n")
     assert "test_it.py::test_a [call]: assert 1 == 2" in said
     assert "internal error: AssertionError: oh" in said
+
+
+def test_property_may_be_slow(tmp_path: Path) -> None:
+    """An example that takes a quarter of a second is no failure: the machine is busy, and time is not its subject."""
+    tests = """
+import time
+from hypothesis import given, settings, strategies as st
+
+@settings(max_examples=1)
+@given(st.booleans())
+def test_slow(drawn: bool) -> None:
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        pass
+"""
+    status, printed = _run(tmp_path, tests)
+
+    assert status == 0, printed

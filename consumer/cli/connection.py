@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from broadsheet.allocator.errors import AllocatorError
-from broadsheet.consumer.cli.output import say
+from broadsheet.consumer.cli.output import log_to_stderr, say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
 from broadsheet.consumer.errors import ConsumerError, EndpointError, RpcFailedError
 from broadsheet.consumer.journal.client import JournalClient
@@ -101,8 +101,15 @@ def connection_options(command: CommandT) -> CommandT:
     return wrapped  # type: ignore[return-value]  # click calls it by keyword
 
 
-def run_command(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command; print our own errors as one line on stderr and exit with status 1."""
+def run_command(work: Coroutine[Any, Any, None], *, log_level: str = "error") -> None:
+    """Run a command; print our own errors as one line on stderr and exit with status 1.
+
+    Args:
+        work: What the command does.
+        log_level: The least level of the events that are shown. Commands report their errors themselves, so retries
+            inside libraries are noise.
+    """
+    log_to_stderr(log_level)
     with errors_in_one_line():
         asyncio.run(work)
 

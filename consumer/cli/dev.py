@@ -20,7 +20,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.application_name import load_application
 from broadsheet.consumer.cli.connection import errors_in_one_line
 from broadsheet.consumer.cli.journals import read_journal_changes
-from broadsheet.consumer.cli.output import say
+from broadsheet.consumer.cli.output import log_to_stderr, say
 from broadsheet.consumer.cli.serve import default_root
 from broadsheet.consumer.cli.shards import places_of, read_shard_changes
 from broadsheet.consumer.cli.specs_file import errors_name_places, read_text
@@ -91,6 +91,8 @@ def dev(
       shardctl dev my.module:make_app --data-dir ./dev \\
           --journals journals.yaml --specs shards.yaml
     """
+    # The processes that it starts log for themselves.
+    log_to_stderr("error")
     with errors_in_one_line(), ExitStack() as stack:
         # Mistakes are reported before anything starts.
         load_application(app)

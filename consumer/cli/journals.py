@@ -46,12 +46,7 @@ APPEND_BYTES_MAX = 4 * 1024 * 1024
 """Input read before it is appended; whole lines with `--lines`, so that no append splits one."""
 
 
-@click.group()
-def journals() -> None:
-    """Inspect, change, read and write journals."""
-
-
-@journals.command("list")
+@click.command("list")
 @selector_option
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
@@ -85,7 +80,7 @@ def list_journals(
     run_command(work())
 
 
-@journals.command("apply")
+@click.command("apply")
 @specs_option
 @click.option(
     "--dry-run", is_flag=True, help="Check everything and print the changes, but apply nothing."
@@ -122,7 +117,7 @@ def apply_journals(connection: Connection, specs: Path, dry_run: bool, max_txn_s
     run_command(work())
 
 
-@journals.command("append")
+@click.command("append")
 @click.argument("journal")
 @click.option(
     "-f",
@@ -156,7 +151,7 @@ def append_journal(connection: Connection, journal: str, stream: BinaryIO, lines
     run_command(work())
 
 
-@journals.command("read")
+@click.command("read")
 @click.argument("journal")
 @click.option(
     "--offset", type=int, default=0, show_default=True, help="First byte; -1 is the write head."
@@ -185,7 +180,7 @@ def read_journal(
     run_command(work())
 
 
-@journals.command("verify")
+@click.command("verify")
 @click.argument("journal", required=False)
 @selector_option
 @click.option(
@@ -223,7 +218,7 @@ def verify_journals(
     run_command(work())
 
 
-@journals.command("quarantined")
+@click.command("quarantined")
 @click.option("--purge", metavar="ID", help="Remove this entry for ever instead.")
 @connection_options
 def quarantined(connection: Connection, purge: str | None) -> None:

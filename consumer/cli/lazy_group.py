@@ -1,38 +1,62 @@
-"""A command group with lazy imports: an invocation imports only the modules of its command."""
+"""A command group with lazy imports: an invocation imports only the modules of its command, and help none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import click
 
 
-class LazyGroup(click.Group):
-    """A command group that imports some of its commands when they are named. Help shows all, so it imports all."""
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command that is imported when it is named."""
 
-    def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
+    place: str
+    """`module:attribute`, the module below `broadsheet.consumer.cli`."""
+    summary: str
+    """The first sentence of its help, which the group's help shows. A test compares the two."""
+
+    def load(self) -> click.Command:
+        """Return the command."""
+        module, _, attribute = self.place.partition(":")
+        command = getattr(import_module(f"broadsheet.consumer.cli.{module}"), attribute)
+        assert isinstance(command, click.Command), f"{self.place} is no command"
+        return command
+
+
+class LazyGroup(click.Group):
+    """A command group that imports a command when it is named, and none to print its own help."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         """Make a group.
 
         Args:
             *args: As of `click.Group`.
-            places: By name of the command, `module:attribute`.
+            lazy: Commands that are imported when they are needed, by name.
             **kwargs: As of `click.Group`.
         """
         super().__init__(*args, **kwargs)
-        self._places = places
+        self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
-        return sorted({*super().list_commands(ctx), *self._places})
+        return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported if needed; None if there is none of that name."""
-        place = self._places.get(cmd_name)
-        if place is None:
-            return super().get_command(ctx, cmd_name)
-        module, _, attribute = place.partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command), f"{place} is no command"
-        return command
+        lazy = self.lazy.get(cmd_name)
+        return super().get_command(ctx, cmd_name) if lazy is None else lazy.load()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with its summary."""
+        rows = []
+        for name in self.list_commands(ctx):
+            lazy = self.lazy.get(name)
+            command = None if lazy is not None else super().get_command(ctx, name)
+            summary = command.get_short_help_str() if command is not None else ""
+            rows.append((name, lazy.summary if lazy is not None else summary))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

@@ -20,7 +20,6 @@ from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
-    log_to_stderr,
     print_fields,
     print_table,
     say,
@@ -54,6 +53,9 @@ LEASE_COLUMNS = (
     *("KEY", "STATE", "OWNER", "EPOCH", "COUNTER"),
     *("CHECKPOINT", "PENDING", "PARENTS"),
 )
+
+LOG_LEVEL = "warning"
+"""Records that cannot be read are left out, with a warning, which the user who moves records must see."""
 
 # Whether leases are free, as far as one look, or two looks some time apart, can tell.
 LeaseState = tuple[Versioned, bool | None]
@@ -234,7 +236,10 @@ def _position_fields(position: Position | None) -> dict[str, object] | None:
     return fields if position.offset is None else fields | {"offset": position.offset}
 
 
-# `shardctl leases import`: a dry run, or the import itself with --yes.
+# `shardctl leases import`: a dry run, or the import itself with --yes.LOG_LEVEL = "warning"
+"""Records that cannot be read are left out, with a warning, which the user who moves records must see."""
+
+
 @click.command("import", short_help="Move leases and checkpoints into another store.")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -290,7 +295,7 @@ def import_leases(
             print_table(["KEY", "STEP", "THERE", "THEN", "NOTE"], list(map(action_row, actions)))
         _sum_up(actions, wanted, others, yes=yes)
 
-    run_command(work())
+    run_command(work(), log_level=LOG_LEVEL)
 
 
 async def _imported(
@@ -345,30 +350,7 @@ def _sum_up(
         )
 
 
-@click.group()
-def leases() -> None:
-    """Look at leases and checkpoints, and move them between stores.
-
-    \b
-    A store is one of
-      etcd:/ROOT              ?endpoints=HOST:PORT,…  ca_file  cert_file  key_file
-      sql:postgresql://…      ?table=NAME             sql:sqlite:////PATH
-      dynamodb:TABLE          ?layout=native|kcl-java|vmware-go  region  endpoint
-      azblob:CONTAINER        ?layout=native  prefix
-                              ?layout=eph  group  prefix
-                              ?layout=eventhubs  scope=NAMESPACE/HUB/GROUP
-
-    \b
-    Secrets are in the environment: ETCD_ADDRESS, ETCD_USER and ETCD_PASSWORD;
-    PGPASSWORD; AWS' own variables and files; AZURE_STORAGE_CONNECTION_STRING,
-    or the variable that connection_env=NAME names.
-    """
-    # An unreadable record is left out, with a warning, because the user who moves records must see
-    # it.
-    log_to_stderr("warning")
-
-
-@leases.command("list", short_help="List leases, their owners and checkpoints.")
+@click.command("list", short_help="List leases, their owners and checkpoints.")
 @click.argument("store")
 @click.option("--owner", help="Only what this worker owns.")
 @click.option(
@@ -404,10 +386,10 @@ def list_leases(store: str, owner: str | None, watch_seconds: float | None, outp
         if not found:
             say("there are no leases" if owner is None else f"{owner} owns no leases")
 
-    run_command(work())
+    run_command(work(), log_level=LOG_LEVEL)
 
 
-@leases.command("evict")
+@click.command("evict")
 @click.argument("store")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--owner", help="Only what this worker owns; without KEYs, all that it owns.")
@@ -445,10 +427,10 @@ def evict_leases(
         else:
             say(f"dry run: would evict {counted(count, 'lease')} of {len(rows)}; do it with --yes")
 
-    run_command(work())
+    run_command(work(), log_level=LOG_LEVEL)
 
 
-@leases.command("export")
+@click.command("export")
 @click.argument("store")
 def export_leases(store: str) -> None:
     """Print all leases as JSON lines, for `shardctl leases import`.
@@ -468,10 +450,7 @@ def export_leases(store: str) -> None:
             click.echo(line, nl=False)
         say(f"exported {counted(len(records), 'lease')}")
 
-    run_command(work())
-
-
-leases.add_command(import_leases)
+    run_command(work(), log_level=LOG_LEVEL)
 
 
 async def _chosen(

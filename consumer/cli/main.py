@@ -1,24 +1,23 @@
-"""The `shardctl` command."""
+"""The `shardctl` command and its groups. Commands are imported when they are named, so that help comes at once."""
 
 from __future__ import annotations
 
 import click
 
-from broadsheet.consumer.cli.lazy_group import LazyGroup
-from broadsheet.consumer.cli.output import log_to_stderr
+from broadsheet.consumer.cli.lazy_group import LazyCommand, LazyGroup
 
 
 @click.group(
     cls=LazyGroup,
-    places={
-        "shards": "broadsheet.consumer.cli.shards:shards",
-        "journals": "broadsheet.consumer.cli.journals:journals",
-        "leases": "broadsheet.consumer.cli.leases:leases",
-        "members": "broadsheet.consumer.cli.members:members",
-        "plan": "broadsheet.consumer.cli.plan:plan",
-        "explain": "broadsheet.consumer.cli.plan:explain",
-        "serve": "broadsheet.consumer.cli.serve:serve",
-        "dev": "broadsheet.consumer.cli.dev:dev",
+    lazy={
+        "dev": LazyCommand("dev:dev", "Run a whole cluster on this machine until Ctrl-C."),
+        "explain": LazyCommand(
+            "plan:explain", "Explain a shard's placement, and what it waits for."
+        ),
+        "plan": LazyCommand(
+            "plan:plan", "Print what a change would move, without changing anything."
+        ),
+        "serve": LazyCommand("serve:serve", "Run one member of an application's group."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
@@ -33,9 +32,120 @@ def main() -> None:
       shardctl shards apply --specs shards.yaml   declare shards
       shardctl plan --drain zone-a#member-0       what a change would move
     """
-    # Commands report their errors themselves, so retries inside libraries are noise. `serve` logs
-    # more.
-    log_to_stderr("error")
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy={
+        "apply": LazyCommand(
+            "shards:apply_shards", "Create, update and delete shards as a YAML file says."
+        ),
+        "hints": LazyCommand("shards:shard_hints", "Print a shard's recovery hints."),
+        "list": LazyCommand("shards:list_shards", "List shards with their state."),
+        "moves": LazyCommand(
+            "moves:list_moves", "Show the moves of replicas: of SHARD, or of all."
+        ),
+        "prune": LazyCommand(
+            "recovery:prune_shards",
+            "Remove fragments that no recovery needs from recovery logs.",
+        ),
+        "recover": LazyCommand(
+            "recover:recover_shard", "Write a shard's files as its recovery log has them."
+        ),
+        "reset-source": LazyCommand(
+            "reset_source:reset_source", "Make a shard continue in a source that was replaced."
+        ),
+        "rewind": LazyCommand(
+            "recovery:rewind_shard", "Make a shard recover from a backup of its hints."
+        ),
+        "stat": LazyCommand(
+            "shards:stat_shard", "Show the progress of a shard, as its primary reports it."
+        ),
+        "unassign": LazyCommand("shards:unassign_shards", "Restart shards."),
+    },
+)
+def shards() -> None:
+    """Inspect and change shards."""
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy={
+        "append": LazyCommand("journals:append_journal", "Append bytes to a journal."),
+        "apply": LazyCommand(
+            "journals:apply_journals", "Create, update and delete journals as a YAML file says."
+        ),
+        "list": LazyCommand("journals:list_journals", "List journals."),
+        "quarantined": LazyCommand(
+            "journals:quarantined", "List unknown entries that the broker moved to quarantine."
+        ),
+        "read": LazyCommand("journals:read_journal", "Write a journal's bytes to standard output."),
+        "verify": LazyCommand(
+            "journals:verify_journals", "Compare stored fragments with their checksums."
+        ),
+    },
+)
+def journals() -> None:
+    """Inspect, change, read and write journals."""
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy={
+        "evict": LazyCommand("leases:evict_leases", "Take leases from their owners."),
+        "export": LazyCommand(
+            "leases:export_leases",
+            "Print all leases as JSON lines, for `shardctl leases import`.",
+        ),
+        "import": LazyCommand(
+            "leases:import_leases", "Move leases and checkpoints into another store."
+        ),
+        "list": LazyCommand("leases:list_leases", "List leases, their owners and checkpoints."),
+    },
+)
+def leases() -> None:
+    """Look at leases and checkpoints, and move them between stores.
+
+    \b
+    A store is one of
+      etcd:/ROOT              ?endpoints=HOST:PORT,…  ca_file  cert_file  key_file
+      sql:postgresql://…      ?table=NAME             sql:sqlite:////PATH
+      dynamodb:TABLE          ?layout=native|kcl-java|vmware-go  region  endpoint
+      azblob:CONTAINER        ?layout=native  prefix
+                              ?layout=eph  group  prefix
+                              ?layout=eventhubs  scope=NAMESPACE/HUB/GROUP
+
+    \b
+    Secrets are in the environment: ETCD_ADDRESS, ETCD_USER and ETCD_PASSWORD;
+    PGPASSWORD; AWS' own variables and files; AZURE_STORAGE_CONNECTION_STRING,
+    or the variable that connection_env=NAME names.
+    """
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy={
+        "cordon": LazyCommand("members:cordon", "Keep new shards from each MEMBER (zone#suffix)."),
+        "list": LazyCommand(
+            "members:list_members", "List each member, its replicas, and whether it accepts more."
+        ),
+        "uncordon": LazyCommand(
+            "members:uncordon", "Let new shards come to each MEMBER (zone#suffix) again."
+        ),
+    },
+)
+def members() -> None:
+    """List members, and cordon them.
+
+    A cordoned member keeps the shards that it has, and gets no others, until it is uncordoned or its process ends.
+    `shardctl plan --drain MEMBER` shows how to move away what it has.
+
+    \b
+    Examples:
+      shardctl members list
+      shardctl members cordon zone-a#member-0 zone-a#member-1
+      shardctl members uncordon zone-a#member-0
+    """
 
 
 if __name__ == "__main__":

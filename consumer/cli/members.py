@@ -20,22 +20,7 @@ from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember
 COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPOINT"]
 
 
-@click.group()
-def members() -> None:
-    """List members, and cordon them.
-
-    A cordoned member keeps the shards that it has, and gets no others, until it is uncordoned or its process ends.
-    `shardctl plan --drain MEMBER` shows how to move away what it has.
-
-    \b
-    Examples:
-      shardctl members list
-      shardctl members cordon zone-a#member-0 zone-a#member-1
-      shardctl members uncordon zone-a#member-0
-    """
-
-
-@members.command("list")
+@click.command("list")
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def list_members(connection: Connection, output: str) -> None:
@@ -60,7 +45,7 @@ def list_members(connection: Connection, output: str) -> None:
     run_command(work())
 
 
-@members.command()
+@click.command()
 @click.argument("member", nargs=-1, required=True)
 @connection_options
 def cordon(connection: Connection, member: Sequence[str]) -> None:
@@ -75,7 +60,7 @@ def cordon(connection: Connection, member: Sequence[str]) -> None:
     run_command(_mark(connection, member, cordoned=True))
 
 
-@members.command()
+@click.command()
 @click.argument("member", nargs=-1, required=True)
 @connection_options
 def uncordon(connection: Connection, member: Sequence[str]) -> None:

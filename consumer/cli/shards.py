@@ -10,7 +10,6 @@ from google.protobuf import text_format
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
-from broadsheet.consumer.cli.lazy_group import LazyGroup
 from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
@@ -46,21 +45,7 @@ UNKNOWN_LAG = "UNKNOWN"
 """Shown for the lag behind a journal whose write head is below what was read: it is not the one that was read."""
 
 
-@click.group(
-    cls=LazyGroup,
-    places={
-        "moves": "broadsheet.consumer.cli.moves:list_moves",
-        "prune": "broadsheet.consumer.cli.recovery:prune_shards",
-        "recover": "broadsheet.consumer.cli.recover:recover_shard",
-        "reset-source": "broadsheet.consumer.cli.reset_source:reset_source",
-        "rewind": "broadsheet.consumer.cli.recovery:rewind_shard",
-    },
-)
-def shards() -> None:
-    """Inspect and change shards."""
-
-
-@shards.command("list")
+@click.command("list")
 @selector_option
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
@@ -102,7 +87,7 @@ def list_shards(
     run_command(work())
 
 
-@shards.command("apply")
+@click.command("apply")
 @specs_option
 @click.option(
     "--dry-run", is_flag=True, help="Check everything and print the changes, but apply nothing."
@@ -156,7 +141,7 @@ def apply_shards(
     run_command(work())
 
 
-@shards.command("stat")
+@click.command("stat")
 @click.argument("shard")
 @click.option(
     "--read-through",
@@ -209,7 +194,7 @@ def stat_shard(
     run_command(work())
 
 
-@shards.command("unassign")
+@click.command("unassign")
 @click.option("-l", "--selector", required=True, help="Label selector; 'id=...' names one shard.")
 @click.option("--failed", is_flag=True, help="Only replicas that FAILED.")
 @click.option(
@@ -244,7 +229,7 @@ def unassign_shards(connection: Connection, selector: str, failed: bool, dry_run
     run_command(work())
 
 
-@shards.command("hints")
+@click.command("hints")
 @click.argument("shard")
 @format_option(OutputFormat.JSON, OutputFormat.YAML)
 @connection_options

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from broadsheet.consumer.cli.lazy_group import LazyCommand, LazyGroup
 from broadsheet.consumer.cli.main import main
 
 
@@ -61,3 +62,37 @@ def test_command_imports_no_other() -> None:
         "broadsheet.consumer.cli.serve",
         "broadsheet.consumer.cli.leases",
     } & {*imported}
+
+
+def test_help_of_a_group_imports_no_command() -> None:
+    """Help is asked for more often than any command: it needs neither gRPC nor protobuf."""
+    program = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from broadsheet.consumer.cli.main import main\n"
+        "assert CliRunner().invoke(main, sys.argv[1:]).exit_code == 0\n"
+        "print(*sys.modules)"
+    )
+    for group in ([], ["shards"], ["leases"]):
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", program, *group, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+        assert not {"grpc", "google.protobuf", "structlog", "yaml"} & {*ended.stdout.split()}
+
+
+def _lazy(group: click.Group) -> Iterator[LazyCommand]:
+    if isinstance(group, LazyGroup):
+        yield from group.lazy.values()
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from _lazy(command)
+
+
+@pytest.mark.parametrize("lazy", list(_lazy(main)), ids=lambda lazy: lazy.place)
+def test_summary_of_a_lazy_command_is_its_own(lazy: LazyCommand) -> None:
+    """A group shows a command's summary without importing it, so it is written twice, and must be the same."""
+    assert lazy.load().get_short_help_str(limit=100) == lazy.summary

@@ -84,7 +84,7 @@ class LoadPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerPolicy:
+class MoveLogPolicy:
     """Retention of the move log."""
 
     entries_max: int = 4_096
@@ -102,4 +102,4 @@ class AllocationPolicy:
     primaries: PrimaryPolicy = field(default_factory=PrimaryPolicy)
     transition: TransitionPolicy = field(default_factory=TransitionPolicy)
     loads: LoadPolicy = field(default_factory=LoadPolicy)
-    ledger: LedgerPolicy = field(default_factory=LedgerPolicy)
+    move_log: MoveLogPolicy = field(default_factory=MoveLogPolicy)

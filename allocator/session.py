@@ -295,7 +295,7 @@ class Session:
             self._etcd,
             self._key_space.keys,
             member_id=self._config.member_id,
-            policy=self._config.allocation.policy.ledger,
+            policy=self._config.allocation.policy.move_log,
             clock=self._clock,
         )
         return Executor(

@@ -206,7 +206,7 @@ def _require_policy(policy: AllocationPolicy) -> None:
         ("primaries", policy.primaries),
         ("transition", policy.transition),
         ("loads", policy.loads),
-        ("ledger", policy.ledger),
+        ("move_log", policy.move_log),
     ):
         for each in fields(part):
             value = getattr(part, each.name)

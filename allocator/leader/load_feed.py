@@ -65,26 +65,26 @@ class LoadFeed:
         self._decode = decode
         self._clock = runtime.clock
         self._offload = runtime.offload
-        self._tracker: DerivedState | None = None
+        self._derived: DerivedState | None = None
         self._measured = MeasuredLoads(policy)
         self._loads: Mapping[ItemId, int] | None = None
         self._read_at_monotonic_seconds: float | None = None
 
-    async def update(self, tracker: DerivedState) -> None:
+    async def update(self, derived: DerivedState) -> None:
         """Update a derived state with the current loads. For a new one, reports are read first, however long that
         takes.
         """
-        if tracker is not self._tracker:
+        if derived is not self._derived:
             self._measured, self._loads = MeasuredLoads(self._policy), None
             self._read_at_monotonic_seconds = None
             await self._look()
-            self._tracker = tracker
-            self._give(tracker)
+            self._derived = derived
+            self._give(derived)
         elif await self._look():
-            self._give(tracker)
+            self._give(derived)
         else:
             # Lags change while loads in force do not. They need no new plan, because they decide only promotions.
-            tracker.lags = self._measured.lags
+            derived.lags = self._measured.lags
 
     async def _look(self) -> bool:
         """Read reports if they are due. Return whether any load in force changed."""
@@ -130,6 +130,6 @@ class LoadFeed:
                 )
         return found
 
-    def _give(self, tracker: DerivedState) -> None:
-        tracker.set_loads(self._loads, self._measured.capacities, self._policy)
-        tracker.lags = self._measured.lags
+    def _give(self, derived: DerivedState) -> None:
+        derived.set_loads(self._loads, self._measured.capacities, self._policy)
+        derived.lags = self._measured.lags

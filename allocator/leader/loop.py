@@ -138,7 +138,7 @@ class Rounds:
         decided = self._clock.monotonic_seconds()
         result = conclude_round(plan, facts, decision, decided_monotonic_seconds=decided)
         # Taken out by `_look`, so that a change during the decision opens its item again.
-        self._observation.tracker.open(result.open_items)
+        self._observation.derived.open(result.open_items)
         leader.remember(result)
         if isinstance(decision, PlanRefused):
             ending = ending_of(decision, answered=True, right_lost=False)
@@ -146,7 +146,7 @@ class Rounds:
         if result.adopts_plan:
             seconds = decided - facts.now_monotonic_seconds
             await self._adopt(leader, decision, plan.plan_version, seconds)
-        item_count = self._observation.tracker.item_count
+        item_count = self._observation.derived.item_count
         self._metrics.on_decided(decision.state, decision.convergence, items=item_count)
         return await self._act(leader, decision)
 
@@ -155,28 +155,28 @@ class Rounds:
             return
         # For very many shards this may take as long as a solve.
         with self._leadership.long_computation():
-            await self._loads.update(self._observation.tracker)
+            await self._loads.update(self._observation.derived)
 
     def _look(self, leader: LeaderState) -> RoundFacts:
         """Observe the clock and the members, close the open items, and return the facts."""
-        tracker, now = self._observation.tracker, self._clock.monotonic_seconds()
-        tracker.observe_failures(now)
-        leader.pacing.observe(tracker, now)
+        derived, now = self._observation.derived, self._clock.monotonic_seconds()
+        derived.observe_failures(now)
+        leader.pacing.observe(derived, now)
         leader.is_informed = True
-        open_items = tracker.take_open()
+        open_items = derived.take_open()
         transition = self._config.policy.transition
         return RoundFacts(
             now_monotonic_seconds=now,
             audited_monotonic_seconds=leader.audited_monotonic_seconds,
             audit_seconds=self._config.audit_seconds,
-            plan_version=tracker.plan_version,
+            plan_version=derived.plan_version,
             answered_version=leader.answered_version,
             open_items=open_items,
             waiting_items=leader.waiting,
             is_crowded=leader.is_crowded,
             has_move_budget=bool(transition.moves_max or transition.moves_per_member_max),
             # The spread costs time for every member, and is not used while an item is open.
-            hand_overs_allowed=0 if open_items else leader.pacing.hand_overs_allowed(tracker, now),
+            hand_overs_allowed=0 if open_items else leader.pacing.hand_overs_allowed(derived, now),
         )
 
     async def _decision(self, leader: LeaderState, plan: RoundPlan) -> Decision | PlanRefused:
@@ -282,7 +282,7 @@ class Rounds:
         retry = self._executor.next_try_seconds(now)
         if retry is not None:
             pauses.append(retry + random.uniform(0.0, 0.05))
-        failure = self._observation.tracker.next_failure_seconds(now)
+        failure = self._observation.derived.next_failure_seconds(now)
         if failure is not None:
             pauses.append(failure)
         return min(pauses)
@@ -366,7 +366,7 @@ class AllocationLoop:
     def basis(self) -> Basis | None:
         """Return the basis of a plan made now; None if we do not lead, or only just started to."""
         leader = self.leader_state
-        return None if leader is None else (leader.fence.epoch, *self._observation.tracker.basis)
+        return None if leader is None else (leader.fence.epoch, *self._observation.derived.basis)
 
     @property
     def leader_state(self) -> LeaderState | None:

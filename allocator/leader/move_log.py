@@ -20,7 +20,7 @@ from broadsheet.allocator.leader.move_records import (
 )
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
-from broadsheet.allocator.policy import LedgerPolicy
+from broadsheet.allocator.policy import MoveLogPolicy
 from broadsheet.allocator.runtime.clock import Clock
 
 PRUNE_ENTRIES = 256
@@ -40,7 +40,7 @@ class MoveLog:
         keys: Keys,
         *,
         member_id: MemberId,
-        policy: LedgerPolicy,
+        policy: MoveLogPolicy,
         clock: Clock,
     ) -> None:
         """Prepare the log.

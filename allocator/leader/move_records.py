@@ -3,7 +3,7 @@
     /broadsheet.v1{root}/moves/{milliseconds}-{writer}-{number}      one transaction's moves, as JSON
 
 An entry is written by the transaction that it describes, so it exists if and only if that was applied, and its revision
-is the transaction's. Operators know the log as the ledger (`LedgerPolicy`). Keys sort by the writer's clock. A replica
+is the transaction's. `MoveLogPolicy` bounds the log. Keys sort by the writer's clock. A replica
 whose member's lease ends is removed by etcd, without a transaction; the moves that follow from it are in the log, with
 the reason.
 """

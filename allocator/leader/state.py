@@ -53,26 +53,26 @@ class PacingPolicy:
         """The state of membership, as of the last observation."""
         return self._settling
 
-    def observe(self, tracker: DerivedState, now_monotonic_seconds: float) -> None:
+    def observe(self, derived: DerivedState, now_monotonic_seconds: float) -> None:
         """Observe members and the clock, and update the derived state accordingly."""
         self._settling = self._settling.observed(
-            tracker.members,
+            derived.members,
             now_monotonic_seconds,
-            capacities=tracker.capacities,
-            is_placed=tracker.holds_anything,
+            capacities=derived.capacities,
+            is_placed=derived.holds_anything,
         )
-        tracker.set_objective(self._settling.objective(self.policy.objective))
-        tracker.set_inherited(self._settling.capacities)
-        tracker.set_drains_waiting(self._settling.drains_waiting)
+        derived.set_objective(self._settling.objective(self.policy.objective))
+        derived.set_inherited(self._settling.capacities)
+        derived.set_drains_waiting(self._settling.drains_waiting)
 
-    def hand_overs_allowed(self, tracker: DerivedState, now_monotonic_seconds: float) -> int:
+    def hand_overs_allowed(self, derived: DerivedState, now_monotonic_seconds: float) -> int:
         """Return how many live primaries may be moved now."""
         primaries = self.policy.primaries
         due = self._hand_over_monotonic_seconds + primaries.hand_over_interval_seconds
         if not primaries.hand_over_above_spread or now_monotonic_seconds < due:
             return 0
         # Last, because the spread takes time for each member.
-        if tracker.primary_spread() <= primaries.hand_over_above_spread:
+        if derived.primary_spread() <= primaries.hand_over_above_spread:
             return 0
         return primaries.hand_overs_in_flight_max
 
@@ -193,7 +193,7 @@ class Observation:
         self._failed = FailedSince(
             is_failed, consistency, after_seconds=replace_failed_after_seconds
         )
-        self._tracker: DerivedState | None = None
+        self._derived: DerivedState | None = None
         self._growing: DerivedState | None = None
         """A derived state that is not complete yet."""
         key_space.observe(self._on_update)
@@ -204,14 +204,14 @@ class Observation:
         return self._key_space.keys
 
     @property
-    def tracker(self) -> DerivedState:
+    def derived(self) -> DerivedState:
         """The derived state; members that neither lead nor leave need not derive it."""
-        if self._tracker is None:
-            self._tracker = self._new_tracker(look=True)
-        return self._tracker
+        if self._derived is None:
+            self._derived = self._new_derived(look=True)
+        return self._derived
 
     async def prepare(self, clock: Clock) -> None:
-        """Derive `tracker`'s state in parts, and yield to other tasks between them.
+        """Derive the state in parts, and yield to other tasks between them.
 
         For very many items this takes seconds, longer than a lease on a busy machine. Changes that arrive meanwhile are
         applied as well.
@@ -219,8 +219,8 @@ class Observation:
         Args:
             clock: Time at which failed replicas are first seen.
         """
-        while self._tracker is None:
-            growing = self._growing = self._new_tracker(look=False)
+        while self._derived is None:
+            growing = self._growing = self._new_derived(look=False)
             for part in parts_of(self._key_space):
                 growing.apply(part)
                 await asyncio.sleep(0)
@@ -229,11 +229,11 @@ class Observation:
                 await asyncio.sleep(0)
             # Otherwise the term ended meanwhile (`forget`), and the loop starts again.
             if self._growing is growing:
-                self._tracker, self._growing = growing, None
+                self._derived, self._growing = growing, None
 
     def forget(self) -> None:
         """Discard the derived state, so that it is derived again when next needed."""
-        self._tracker = self._growing = None
+        self._derived = self._growing = None
 
     def is_exiting(self) -> bool:
         """Return whether the local member is exiting, as far as the key space shows."""
@@ -253,28 +253,28 @@ class Observation:
             if self._key_space.kv_or_none(key) is None:
                 raise MemberKeyLostError(key.decode())
             return False
-        return member.value.is_exiting() and not self.tracker.holds_items(self._member_id)
+        return member.value.is_exiting() and not self.derived.holds_items(self._member_id)
 
     def whole(self) -> Snapshot:
         """Return a snapshot of everything."""
-        return self.tracker.whole(
+        return self.derived.whole(
             revision=self._key_space.header.revision, unreadable_items=self._unreadable_items()
         )
 
     def partial(self, item_ids: frozenset[ItemId]) -> Snapshot:
         """Return a snapshot of these items and all global state."""
-        return self.tracker.partial(
+        return self.derived.partial(
             item_ids,
             revision=self._key_space.header.revision,
             unreadable_items=self._unreadable_items(),
         )
 
     def _on_update(self) -> None:
-        for tracker in (self._tracker, self._growing):
-            if tracker is not None:
-                tracker.apply(self._key_space.changes)
+        for derived in (self._derived, self._growing):
+            if derived is not None:
+                derived.apply(self._key_space.changes)
 
-    def _new_tracker(self, *, look: bool) -> DerivedState:
+    def _new_derived(self, *, look: bool) -> DerivedState:
         return DerivedState(
             self._key_space, local_id=self._member_id, failed=self._failed, look=look
         )

@@ -201,7 +201,7 @@ def cost(residual: Residual) -> int:
     total += residual.unplaced * residual.unplaced_cost
     total += total_of(residual.spread_cost * (replicas - residual.spanned))
     total += total_of(residual.zone_cost * (replicas - residual.spanned.clip(max=ZONES_WANTED)))
-    for member, pieces in enumerate(columns.outlets):
+    for member, pieces in enumerate(columns.member_arcs):
         begin = 0
         for piece in pieces:
             units = max(0, min(int(residual.load[member]), piece.upto) - begin)
@@ -217,7 +217,7 @@ def dual_value(residual: Residual, at: Potentials) -> int:
     wanted = int(columns.replication.sum())
     total = wanted * (at.sink - at.source)
     total += wanted * min(0, residual.unplaced_cost + at.source - at.sink)
-    for member, pieces in enumerate(columns.outlets):
+    for member, pieces in enumerate(columns.member_arcs):
         begin = 0
         for piece in pieces:
             reduced = piece.cost(weights) + int(at.member[member]) - at.sink

@@ -53,7 +53,7 @@ class PlacementColumns:
     """(n, c): which of them should not be kept."""
     windows: tuple[Window, ...]
     """By member."""
-    outlets: tuple[tuple[ArcPiece, ...], ...]
+    member_arcs: tuple[tuple[ArcPiece, ...], ...]
     """By member."""
 
     @property
@@ -123,11 +123,11 @@ def columns_of(problem: Problem) -> PlacementColumns:
         primary=(current == primary[:, None]) & (current < none),
         avoided=avoided,
         windows=tuple(windows[member.member_id] for member in members),
-        outlets=_outlets(members, windows, len(items)),
+        member_arcs=_member_arcs(members, windows, len(items)),
     )
 
 
-def _outlets(
+def _member_arcs(
     members: Sequence[ProblemMember], windows: Mapping[MemberId, Window], items: int
 ) -> tuple[tuple[ArcPiece, ...], ...]:
     """Return each member's arc pieces; equal members share them."""

@@ -152,7 +152,7 @@ class HubNetwork:
         self._add_zones()
         self._ways = self._add_ways()
         self._hub_ways = self._add_hubs()
-        self._add_outlets()
+        self._add_member_arcs()
         self.arcs, self._kept = self._arcs()
 
     def _add(self, tail: Ints, head: Ints, capacity: Ints, **units: Ints | int) -> slice:
@@ -233,9 +233,9 @@ class HubNetwork:
             columns.limit[staying],
         )
 
-    def _add_outlets(self) -> None:
+    def _add_member_arcs(self) -> None:
         rows: list[tuple[int, int, int, int, int]] = []
-        for member, pieces in enumerate(self._columns.outlets):
+        for member, pieces in enumerate(self._columns.member_arcs):
             begin = int(self._base[member])
             for piece in pieces:
                 # Fixed replicas already use the pieces before, which are cheaper.

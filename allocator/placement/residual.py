@@ -126,7 +126,7 @@ class Residual:
         """Return the costs of one more replica and of the last one on each member, (m,) each."""
         rise = np.full(self.columns.none, FAR, dtype=np.int64)
         fall = np.full(self.columns.none, FAR, dtype=np.int64)
-        for member, pieces in enumerate(self.columns.outlets):
+        for member, pieces in enumerate(self.columns.member_arcs):
             begin, load = 0, int(self.load[member])
             for piece in pieces:
                 cost = piece.cost(self.weights)

@@ -203,7 +203,7 @@ class _Exchange:
 
 class _Search:
     def __init__(self, problem: Problem, desired: Desired) -> None:
-        self._board = WorkingPlacement(problem, desired)
+        self._working = WorkingPlacement(problem, desired)
         self._members = [i for i, member in enumerate(problem.members) if member.limit > 0]
         self._staying = [i for i in self._members if not problem.members[i].closed]
         self._fair = _fair_utilisations(problem, desired)
@@ -222,22 +222,22 @@ class _Search:
                 break
         if self._may_make:
             self._return()
-        return self._board.placement()
+        return self._working.placement()
 
     def _is_within(self, tolerance_ratio: float) -> bool:
         if not tolerance_ratio:
             return False
         return all(
-            abs(self._board.utilisation(member) - self._fair[member])
+            abs(self._working.utilisation(member) - self._fair[member])
             <= self._fair[member] * tolerance_ratio
             for member in self._members
         )
 
     def _round(self) -> bool:
         """Relieve members above their level, highest first, until no step helps."""
-        board, waiting, stepped = self._board, set(self._members), False
+        working, waiting, stepped = self._working, set(self._members), False
         while waiting and self._pairs_left > 0:
-            high = max(waiting, key=lambda member: (board.utilisation(member), -member))
+            high = max(waiting, key=lambda member: (working.utilisation(member), -member))
             if not self._should_give(high):
                 waiting.remove(high)
                 continue
@@ -253,27 +253,27 @@ class _Search:
         A member with a replica heavier than its level cannot get below that replica's load, and need not give away all
         others.
         """
-        board = self._board
-        utilisation, loads = board.utilisation(member), board.loads_held(member)
-        heaviest = loads[-1] / board.capacities[member] if loads else 0.0
+        working = self._working
+        utilisation, loads = working.utilisation(member), working.loads_held(member)
+        heaviest = loads[-1] / working.capacities[member] if loads else 0.0
         level = self._levels[member]
         if utilisation > max(level, heaviest) * (1 + LEVEL_ENOUGH_RATIO):
             return True
         if utilisation <= level or heaviest > level:
             return False
         return any(
-            board.utilisation(other) < self._levels[other] * (1 - IDLE_RATIO)
+            working.utilisation(other) < self._levels[other] * (1 - IDLE_RATIO)
             for other in self._staying
         )
 
     def _step(self, high: int, *, making: bool) -> bool:
         """Relieve a member in favour of the least utilised possible one."""
-        board = self._board
-        lows = sorted(self._members, key=lambda member: (board.utilisation(member), member))
+        working = self._working
+        lows = sorted(self._members, key=lambda member: (working.utilisation(member), member))
         if self._may_make and not making:
             lows = lows[:LOWS_TRIED]
         for low in lows:
-            if board.utilisation(low) >= board.utilisation(high) or self._pairs_left <= 0:
+            if working.utilisation(low) >= working.utilisation(high) or self._pairs_left <= 0:
                 return False
             self._pairs_left -= 1
             best_first = sorted(
@@ -286,14 +286,14 @@ class _Search:
 
     def _exchanges(self, high: int, low: int) -> Iterator[_Exchange]:
         """Yield exchanges that lower the utilisation of the higher of two members."""
-        board = self._board
-        load_high, load_low = board.loads[high], board.loads[low]
-        width_high, width_low = board.capacities[high], board.capacities[low]
+        working = self._working
+        load_high, load_low = working.loads[high], working.loads[low]
+        width_high, width_low = working.capacities[high], working.capacities[low]
         ideal = (load_high * width_low - load_low * width_high) / (width_high + width_low)
-        givable = board.loads_held(high)
-        held = board.loads_held(low)
+        givable = working.loads_held(high)
+        held = working.loads_held(low)
         takeable = held[:: 1 + len(held) // LOADS_TAKEN]
-        if board.has_room(low):
+        if working.has_room(low):
             takeable.insert(0, 0)
         for taken in takeable:
             middle = bisect_left(givable, taken + ideal)
@@ -308,35 +308,37 @@ class _Search:
                 yield _Exchange(given, taken, merit)
 
     def _carry_out(self, exchange: _Exchange, high: int, low: int, *, making: bool) -> bool:
-        board = self._board
+        working = self._working
         tries = ITEMS_TRIED
-        for given in board.movable(exchange.given, high, low, tries=tries, only_new=not making):
+        for given in working.movable(exchange.given, high, low, tries=tries, only_new=not making):
             if not exchange.taken:
-                board.move(given, high, low)
+                working.move(given, high, low)
                 return True
-            for taken in board.movable(exchange.taken, low, high, tries=tries, only_new=not making):
-                board.move(given, high, low)
-                board.move(taken, low, high)
+            for taken in working.movable(
+                exchange.taken, low, high, tries=tries, only_new=not making
+            ):
+                working.move(given, high, low)
+                working.move(taken, low, high)
                 return True
             return False
         return False
 
     def _return(self) -> None:
         """Move replicas back where that puts no member above its level."""
-        board = self._board
-        for item, load in enumerate(board.item_loads):
-            for source, target in list(board.returns(item)):
+        working = self._working
+        for item, load in enumerate(working.item_loads):
+            for source, target in list(working.returns(item)):
                 if (
-                    source in board.placed[item]
-                    and board.may_move(item, source, target)
-                    and board.has_room(target)
-                    and board.loads[target] + load <= self._most(target)
+                    source in working.placed[item]
+                    and working.may_move(item, source, target)
+                    and working.has_room(target)
+                    and working.loads[target] + load <= self._most(target)
                 ):
-                    board.move(item, source, target)
+                    working.move(item, source, target)
 
     def _most(self, member: int) -> float:
         """Return the highest load at which a member counts as level."""
-        return self._levels[member] * (1 + LEVEL_ENOUGH_RATIO) * self._board.capacities[member]
+        return self._levels[member] * (1 + LEVEL_ENOUGH_RATIO) * self._working.capacities[member]
 
 
 def _lasting(problem: Problem) -> list[ProblemMember]:

@@ -17,7 +17,7 @@ from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Wai
 from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem, SlotMove
 
 
-def parting_wish(state: AllocState, pending: PendingItem) -> HandOver | None:
+def parting_hand_over(state: AllocState, pending: PendingItem) -> HandOver | None:
     """Return the hand-over from a leaving member to its most current standby; None without a primary or a ready
     standby.
     """
@@ -40,33 +40,40 @@ def parting_wish(state: AllocState, pending: PendingItem) -> HandOver | None:
 
 
 def decide_hand_over(
-    state: AllocState, pending: PendingItem, wish: HandOver, *, at_rest: bool, turns_left: int
+    state: AllocState,
+    pending: PendingItem,
+    wanted: HandOver,
+    *,
+    at_rest: bool,
+    hand_overs_left: int,
 ) -> ItemDecision:
-    """Return the hand-over, or the reason to wait; neither, if the wish is outdated.
+    """Return the hand-over, or the reason to wait; neither, if the wanted one is outdated.
 
     Args:
         state: The snapshot to decide on.
         pending: The item.
-        wish: The desired hand-over.
+        wanted: The hand-over that should take place.
         at_rest: Whether the item needs nothing else.
-        turns_left: How many hand-overs may still begin; each takes a turn.
+        hand_overs_left: How many hand-overs may still begin; each takes a turn.
     """
     replicas = pending.replicas
     by_member = {a.member_id: a for a in replicas.current if a.kv.key not in replicas.surplus}
-    old, new = by_member.get(wish.from_member), by_member.get(wish.to_member)
+    old, new = by_member.get(wanted.from_member), by_member.get(wanted.to_member)
     if old is None or new is None or old.slot != PRIMARY_SLOT or old is new:
         return ItemDecision(pending=pending)
     if not at_rest:
         return _waits(
-            pending, wish, WaitReason.HAND_OVER_WAITS, "replicas of the item are in motion"
+            pending, wanted, WaitReason.HAND_OVER_WAITS, "replicas of the item are in motion"
         )
-    if state.is_leaving(wish.to_member) or new.kv.key in replicas.unwanted:
+    if state.is_leaving(wanted.to_member) or new.kv.key in replicas.unwanted:
         return ItemDecision(pending=pending)
     if new.kv.key not in replicas.consistent:
-        detail = f"{wish.to_member} has not caught up"
-        return _waits(pending, wish, WaitReason.STANDBY_NOT_CAUGHT_UP, detail)
-    if turns_left <= 0:
-        return _waits(pending, wish, WaitReason.HAND_OVER_WAITS, "a few are handed over at a time")
+        detail = f"{wanted.to_member} has not caught up"
+        return _waits(pending, wanted, WaitReason.STANDBY_NOT_CAUGHT_UP, detail)
+    if hand_overs_left <= 0:
+        return _waits(
+            pending, wanted, WaitReason.HAND_OVER_WAITS, "a few are handed over at a time"
+        )
     return ItemDecision(
         pending=pending,
         moves=_exchange(old, new),
@@ -79,15 +86,15 @@ def _exchange(old: Assignment, new: Assignment) -> tuple[SlotMove, ...]:
     return (SlotMove(old, new.slot), SlotMove(new, PRIMARY_SLOT))
 
 
-def _waits(pending: PendingItem, wish: HandOver, reason: WaitReason, detail: str) -> ItemDecision:
+def _waits(pending: PendingItem, wanted: HandOver, reason: WaitReason, detail: str) -> ItemDecision:
     return ItemDecision(
         pending=pending,
         blocked=(
             Blocked(
-                item_id=wish.item_id,
+                item_id=wanted.item_id,
                 reason=reason,
                 change=BlockedChange.HAND_OVER,
-                member_id=wish.from_member,
+                member_id=wanted.from_member,
                 detail=detail,
             ),
         ),

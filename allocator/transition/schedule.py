@@ -21,7 +21,7 @@ from broadsheet.allocator.policy import TransitionPolicy
 from broadsheet.allocator.state.alloc_state import AllocState, Consistency
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
 from broadsheet.allocator.transition.cycles import find_break
-from broadsheet.allocator.transition.handover import decide_hand_over, parting_wish
+from broadsheet.allocator.transition.handover import decide_hand_over, parting_hand_over
 from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem, charge, decide_item
 from broadsheet.allocator.transition.replicas import ItemReplicas, is_settled
 
@@ -89,7 +89,7 @@ class _Pass:
         pending = sorted(self._pending(), key=lambda each: (each.risk, each.item.item_id))
         waited_for = self._waited_for(pending)
         decisions = [self._decide(each, waited_for=waited_for) for each in pending]
-        self._break_a_circle(decisions)
+        self._break_cycle(decisions)
         decisions += self._hand_overs({d.pending.item.item_id: d for d in decisions})
         for decision in decisions:
             self._blocked += decision.blocked
@@ -142,7 +142,7 @@ class _Pass:
             return frozenset()
         return frozenset(m for each in pending for m in each.replicas.missing if m in full)
 
-    def _break_a_circle(self, decisions: list[ItemDecision]) -> None:
+    def _break_cycle(self, decisions: list[ItemDecision]) -> None:
         if not self._targets.sees_all_pending or self._orphans:
             # Replicas of deleted items are removed anyway, and leave room.
             return
@@ -161,22 +161,22 @@ class _Pass:
             if item_id in decided:
                 continue
             pending = self._pend(left, targets.desired[item_id])
-            parting = parting_wish(state, pending)
+            parting = parting_hand_over(state, pending)
             if parting is not None:
                 # Outside the turns, because the member may be gone at any moment.
-                yield decide_hand_over(state, pending, parting, at_rest=True, turns_left=1)
-        turns_left = targets.hand_overs_allowed
-        for wish in targets.hand_overs:
-            item_id = wish.item_id
+                yield decide_hand_over(state, pending, parting, at_rest=True, hand_overs_left=1)
+        hand_overs_left = targets.hand_overs_allowed
+        for wanted in targets.hand_overs:
+            item_id = wanted.item_id
             item = state.items.get(item_id)
             if item is None or item_id not in targets.desired:
                 continue
             known = decided.get(item_id)
             pending = self._pend(item, targets.desired[item_id]) if known is None else known.pending
             decision = decide_hand_over(
-                state, pending, wish, at_rest=known is None, turns_left=turns_left
+                state, pending, wanted, at_rest=known is None, hand_overs_left=hand_overs_left
             )
-            turns_left -= decision.hands_over
+            hand_overs_left -= decision.hands_over
             yield decision
 
     def _shortfall(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:

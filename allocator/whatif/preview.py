@@ -55,7 +55,7 @@ class PlanPreview:
         return not self.hypothesis.joined
 
 
-def propose(
+def preview_plan(
     leader: LeaderSnapshot,
     hypothesis: Hypothesis,
     *,

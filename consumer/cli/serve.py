@@ -22,7 +22,7 @@ from broadsheet.allocator.policy import (
     SETTLE_SECONDS_MAX,
     AllocationPolicy,
     Balance,
-    LedgerPolicy,
+    MoveLogPolicy,
     Objective,
     PrimaryPolicy,
     TransitionPolicy,
@@ -49,7 +49,7 @@ PATIENCE_SECONDS = 3.0
 """A member that is not ready by then says what it waits for; most are within one."""
 
 _DAY_SECONDS = 86_400.0
-_LEDGER = LedgerPolicy()
+_MOVE_LOG = MoveLogPolicy()
 
 log = structlog.get_logger()
 
@@ -176,12 +176,12 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_option(
     "--ledger-entries",
-    default=_LEDGER.entries_max,
-    help="Transactions that the ledger of moves keeps; 0: none.",
+    default=_MOVE_LOG.entries_max,
+    help="Transactions that the move log keeps; 0: none.",
 )
 @_option(
     "--ledger-days",
-    default=_LEDGER.age_seconds_max / _DAY_SECONDS,
+    default=_MOVE_LOG.age_seconds_max / _DAY_SECONDS,
     help="How long it keeps them.",
 )
 @_option(
@@ -300,7 +300,7 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
             settle_seconds_max=options["settle_max"],
             drain_patience_seconds=options["drain_patience"],
         ),
-        ledger=LedgerPolicy(
+        move_log=MoveLogPolicy(
             entries_max=options["ledger_entries"],
             age_seconds_max=options["ledger_days"] * _DAY_SECONDS,
         ),

@@ -282,7 +282,7 @@ def _ledger(given: Surroundings, keys: Keys) -> MoveLog:
         given.etcd,
         keys,
         member_id=given.config.member_id,
-        policy=given.config.allocation.ledger,
+        policy=given.config.allocation.move_log,
         clock=given.clock,
     )
 

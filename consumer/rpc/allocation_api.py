@@ -33,7 +33,7 @@ from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operat
 from broadsheet.allocator.placement.plan import Plan, PlanRefused
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
-from broadsheet.allocator.whatif.preview import PlanPreview, propose
+from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
 from broadsheet.consumer.errors import (
     BoundExceededError,
     EndpointError,
@@ -220,7 +220,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             hot_standbys_max=self._hot_standbys_max,
         )
         proposal = await self._inquire(
-            lambda is_wanted: propose(leader, hypothesis, is_wanted=is_wanted)
+            lambda is_wanted: preview_plan(leader, hypothesis, is_wanted=is_wanted)
         )
         if isinstance(proposal, PlanRefused):
             broken = "; ".join(map(str, proposal.violations)) or str(proposal.error)

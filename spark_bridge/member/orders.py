@@ -42,9 +42,9 @@ def attempt_key(prefix: bytes, partition: int, attempt: int) -> bytes:
 
 def order_to(incarnation: Incarnation, *, prefix: bytes, keys: Iterable[bytes]) -> Order | None:
     """Return the order of the present keys to one member; leaving takes precedence over moving."""
-    standing = frozenset(keys)
-    if not standing.isdisjoint((all_members_key(prefix), task_key(prefix, incarnation.partition))):
+    present = frozenset(keys)
+    if not present.isdisjoint((all_members_key(prefix), task_key(prefix, incarnation.partition))):
         return Order.LEAVE
-    if attempt_key(prefix, incarnation.partition, incarnation.attempt) in standing:
+    if attempt_key(prefix, incarnation.partition, incarnation.attempt) in present:
         return Order.MOVE
     return None

@@ -2,7 +2,7 @@
 
     spark.read.format("shard_moves").option("address", "http://127.0.0.1:8080").option("since", "2026-01-31").load()
 
-The log is bounded (`broadsheet.allocator.policy.LedgerPolicy`), so save what you read to keep a longer history.
+The log is bounded (`broadsheet.allocator.policy.MoveLogPolicy`), so save what you read to keep a longer history.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
-from broadsheet.allocator.policy import LedgerPolicy
+from broadsheet.allocator.policy import MoveLogPolicy
 from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.journal.client import JournalClient
@@ -45,7 +45,9 @@ async def test_primary_that_names_no_journal_harms_no_standby(
         member_id=SELF,
         is_calm=is_calm,
         reads_journals=True,
-        ledger=MoveLog(host.etcd, keys, member_id=SELF, policy=LedgerPolicy(), clock=SystemClock()),
+        ledger=MoveLog(
+            host.etcd, keys, member_id=SELF, policy=MoveLogPolicy(), clock=SystemClock()
+        ),
         clock=SystemClock(),
         registry=CollectorRegistry(),
     )

@@ -96,7 +96,7 @@ def courses(draw: st.DrawFn) -> Course:
 
 
 class Leader:
-    """A tracker over a mirror, steered as a leader's is."""
+    """A derived over a mirror, steered as a leader's is."""
 
     def __init__(self, course: Course) -> None:
         self.mirror = Mirror(KEYS, WeighedDecoder())
@@ -107,7 +107,7 @@ class Leader:
         for item_id, value in course.items.items():
             self.put(KEYS.item(item_id), value)
         self.mirror.take_changes()
-        self.tracker = DerivedState(
+        self.derived = DerivedState(
             self.mirror,
             local_id=MEMBERS[0],
             failed=FailedSince(never, ValueConsistency(), after_seconds=1.0),
@@ -138,14 +138,14 @@ class Leader:
         """Take over what changed, and what time makes of it."""
         policy = self._course.policy.loads
         measured = self._course.measured if policy.measure else None
-        self.tracker.apply(self.mirror.take_changes())
-        self.tracker.set_loads(measured, {}, policy)
-        self.pacing.observe(self.tracker, now_monotonic_seconds)
+        self.derived.apply(self.mirror.take_changes())
+        self.derived.set_loads(measured, {}, policy)
+        self.pacing.observe(self.derived, now_monotonic_seconds)
 
     def snapshot(self, now_monotonic_seconds: float) -> LeaderSnapshot:
         """Return what the leader knows."""
         return LeaderSnapshot(
-            snapshot=self.tracker.whole(revision=self.revision),
+            snapshot=self.derived.whole(revision=self.revision),
             plan=None,
             policy=self._course.policy,
             settling=self.pacing.settling,
@@ -207,7 +207,7 @@ def test_demand_that_is_supposed_is_the_one_that_comes(course: Course) -> None:
         value = leader.mirror.members[member_id].kv.value
         leader.put(KEYS.member(member_id), value + b",exiting")
     leader.look(20.0)
-    real = leader.tracker.whole(revision=leader.revision).state()
+    real = leader.derived.whole(revision=leader.revision).state()
     assert state.demand() == real.demand()
     assert state.objective == real.objective
     assert settling.drains_waiting == leader.pacing.drains_waiting

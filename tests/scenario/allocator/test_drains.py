@@ -12,7 +12,7 @@ from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Wai
 from broadsheet.allocator.whatif.causes import CauseFinder
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
-from broadsheet.allocator.whatif.preview import propose
+from broadsheet.allocator.whatif.preview import preview_plan
 from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import MemoryCluster
 
@@ -49,7 +49,7 @@ def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
     """`plan --drain` names the wide item alone as what waits, and `explain` says of it what is the case."""
     cluster = _with_a_wide_item()
 
-    proposal = propose(leader_snapshot_of(cluster), Hypothesis(drained=frozenset({ONE})))
+    proposal = preview_plan(leader_snapshot_of(cluster), Hypothesis(drained=frozenset({ONE})))
 
     assert not isinstance(proposal, PlanRefused)
     assert proposal.dry_run.final.loads.total[ONE] == 1
@@ -80,7 +80,7 @@ def test_kept_replicas_say_what_stops_each_other_member() -> None:
         cluster.put_item(f"i{number}", 2)
     cluster.settle()
 
-    proposal = propose(leader_snapshot_of(cluster), Hypothesis(drained=frozenset({one})))
+    proposal = preview_plan(leader_snapshot_of(cluster), Hypothesis(drained=frozenset({one})))
 
     assert not isinstance(proposal, PlanRefused)
     told = (

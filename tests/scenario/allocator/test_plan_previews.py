@@ -15,7 +15,7 @@ from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, Transit
 from broadsheet.allocator.transition.capacity import WaitReason
 from broadsheet.allocator.whatif.dry_run import DryRunAbandonedError, Kind
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
-from broadsheet.allocator.whatif.preview import PlanPreview, propose
+from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
 from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import AT_ONCE, JsonItem, JsonMember, MemoryCluster
 
@@ -35,7 +35,7 @@ def _settled(items: int = 12) -> MemoryCluster:
 def _proposed(
     cluster: MemoryCluster, hypothesis: Hypothesis, policy: AllocationPolicy | None = None
 ) -> PlanPreview:
-    proposal = propose(leader_snapshot_of(cluster, policy=policy), hypothesis)
+    proposal = preview_plan(leader_snapshot_of(cluster, policy=policy), hypothesis)
     assert not isinstance(proposal, PlanRefused)
     return proposal
 
@@ -132,7 +132,7 @@ def test_dry_run_of_a_throttled_drain_costs_what_is_drained_and_not_all_there_is
 
 
 def _calls_of_a_drain(items: int, policy: AllocationPolicy) -> int:
-    """Return how many functions are called to propose the drain of a member with six replicas, among more items."""
+    """Return how many functions are called to preview the drain of a member with six replicas, among more items."""
     cluster = _settled(12)
     for member_id in (A2, B1, B2):
         cluster.put_member(member_id.zone, member_id.suffix, 2 * items)
@@ -149,7 +149,7 @@ def _calls_of_a_drain(items: int, policy: AllocationPolicy) -> int:
 
     sys.setprofile(count)
     try:
-        proposal = propose(leader, Hypothesis(drained=frozenset({A1})))
+        proposal = preview_plan(leader, Hypothesis(drained=frozenset({A1})))
     finally:
         sys.setprofile(None)
     assert not isinstance(proposal, PlanRefused)
@@ -186,7 +186,7 @@ def test_dry_run_that_nobody_waits_for_ends() -> None:
     answers = iter((True, False))
 
     with pytest.raises(DryRunAbandonedError):
-        propose(
+        preview_plan(
             leader_snapshot_of(_settled()),
             Hypothesis(drained=frozenset({A1})),
             is_wanted=lambda: next(answers),

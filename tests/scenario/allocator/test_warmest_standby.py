@@ -12,7 +12,7 @@ from broadsheet.allocator.state.load import Lag, MeasuredLoads, MemberReport
 from broadsheet.allocator.whatif.dry_run import Kind
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
-from broadsheet.allocator.whatif.preview import PlanPreview, propose
+from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
 from tests.support.leader_snapshots import leader_snapshot_of
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 
@@ -74,7 +74,7 @@ def test_proposal_tells_a_cold_promotion(cold: bool) -> None:
         cluster.lags = {(ITEM, B): Lag(5.0, 1 << 26), (ITEM, C): Lag(5.0, 1 << 26)}
     cluster.kill_member("a", "a")
 
-    proposal = propose(leader_snapshot_of(cluster), Hypothesis())
+    proposal = preview_plan(leader_snapshot_of(cluster), Hypothesis())
 
     assert isinstance(proposal, PlanPreview)
     (promotion,) = proposal.dry_run.changes

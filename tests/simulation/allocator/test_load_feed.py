@@ -1,4 +1,4 @@
-"""What members report of their loads, on its way to the leader's tracker."""
+"""What members report of their loads, on its way to the leader's derived state."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Bench:
         """Let a member report."""
         self.put(AuxiliaryKeys(KEYS.root).load(member_id), text)
 
-    def tracker(self) -> DerivedState:
-        """Return a tracker of what is there."""
+    def derived(self) -> DerivedState:
+        """Return the derived state of what is there."""
         return DerivedState(
             self.key_space,
             local_id=MEMBER,
@@ -86,8 +86,8 @@ class Bench:
         return MemberReport(capacity=0, replicas={ITEM: ReplicaLoad(cpu_ratio=float(value))})
 
 
-def _load(tracker: DerivedState) -> int:
-    return tracker.whole(revision=1).state().item_loads.get(ITEM, 1)
+def _load(derived: DerivedState) -> int:
+    return derived.whole(revision=1).state().item_loads.get(ITEM, 1)
 
 
 def _run(body: Callable[[Bench], Awaitable[None]]) -> None:
@@ -106,11 +106,11 @@ def test_reports_are_read_away_from_the_event_loop_and_before_the_first_plan() -
     async def feed(bench: Bench) -> None:
         bench.report(MEMBER, b"0.5")
         bench.report(OTHER, b"")
-        tracker = bench.tracker()
+        derived = bench.derived()
 
-        await bench.feed.update(tracker)
+        await bench.feed.update(derived)
 
-        assert _load(tracker) == 512
+        assert _load(derived) == 512
 
     _run(feed)
 
@@ -120,33 +120,33 @@ def test_reports_are_read_again_after_a_while_and_not_before() -> None:
 
     async def feed(bench: Bench) -> None:
         bench.report(MEMBER, b"0.5")
-        tracker = bench.tracker()
-        await bench.feed.update(tracker)
-        demand = tracker.plan_version
+        derived = bench.derived()
+        await bench.feed.update(derived)
+        demand = derived.plan_version
         bench.report(MEMBER, b"64")
 
-        await bench.feed.update(tracker)
-        assert (_load(tracker), tracker.plan_version) == (512, demand)
+        await bench.feed.update(derived)
+        assert (_load(derived), derived.plan_version) == (512, demand)
 
-        while _load(tracker) == 512:
+        while _load(derived) == 512:
             await asyncio.sleep(LOOK_SECONDS)
-            await bench.feed.update(tracker)
-        assert tracker.plan_version > demand
+            await bench.feed.update(derived)
+        assert derived.plan_version > demand
 
     _run(feed)
 
 
 def test_new_leadership_reads_reports_at_their_word() -> None:
-    """Another tracker is another leadership: what is reported now is what its predecessor went by."""
+    """Another derived is another leadership: what is reported now is what its predecessor went by."""
 
     async def feed(bench: Bench) -> None:
         bench.report(MEMBER, b"0.5")
-        await bench.feed.update(bench.tracker())
+        await bench.feed.update(bench.derived())
         bench.report(MEMBER, b"4")
-        tracker = bench.tracker()
+        derived = bench.derived()
 
-        await bench.feed.update(tracker)
+        await bench.feed.update(derived)
 
-        assert _load(tracker) == 4096
+        assert _load(derived) == 4096
 
     _run(feed)

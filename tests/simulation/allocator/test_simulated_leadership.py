@@ -20,7 +20,7 @@ from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
 from broadsheet.allocator.placement.solver import FlowSolver
-from broadsheet.allocator.policy import AllocationPolicy, LedgerPolicy, TransitionPolicy
+from broadsheet.allocator.policy import AllocationPolicy, MoveLogPolicy, TransitionPolicy
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.allocator.simulation import Scenario
@@ -367,7 +367,7 @@ def test_leader_decides_nothing_while_its_own_writes_do_not_show() -> None:
             etcd,
             keys,
             member_id=MemberId("zone", "one"),
-            policy=LedgerPolicy(entries_max=0),
+            policy=MoveLogPolicy(entries_max=0),
             clock=runtime.clock,
         )
         executor = Executor(

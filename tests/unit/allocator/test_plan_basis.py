@@ -22,7 +22,7 @@ REPLICA = KEYS.assignment(ITEM, MEMBER, 0)
 
 
 class Watched:
-    """A mirror and its tracker."""
+    """A mirror and its derived state."""
 
     def __init__(self) -> None:
         self.mirror = Mirror(KEYS, PlainDecoder())
@@ -31,7 +31,7 @@ class Watched:
         self.put(KEYS.member(MEMBER), b"limit=5")
         self.put(REPLICA, b"backfill")
         self.mirror.take_changes()
-        self.tracker = DerivedState(
+        self.derived = DerivedState(
             self.mirror,
             local_id=MEMBER,
             failed=FailedSince(
@@ -60,8 +60,8 @@ class Watched:
     def basis_after(self, change: Callable[[Watched], object]) -> tuple[int, int]:
         """Return the basis once a change shows."""
         change(self)
-        self.tracker.apply(self.mirror.take_changes())
-        return self.tracker.basis
+        self.derived.apply(self.mirror.take_changes())
+        return self.derived.basis
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ class Watched:
 def test_basis_is_another_one_after_what_counts(change: Callable[[Watched], object]) -> None:
     """A plan that was made before any of these may not be carried out after it."""
     watched = Watched()
-    before = watched.tracker.basis
+    before = watched.derived.basis
 
     assert watched.basis_after(change) != before
 
@@ -98,7 +98,7 @@ def test_basis_is_another_one_after_what_counts(change: Callable[[Watched], obje
 def test_basis_stays_when_replicas_report() -> None:
     """Statuses are written all the time: a plan is as good as it was."""
     watched = Watched()
-    before = watched.tracker.basis
+    before = watched.derived.basis
 
     assert watched.basis_after(lambda w: w.put(REPLICA, b"consistent")) == before
 
@@ -107,10 +107,10 @@ def test_basis_is_another_one_when_a_failed_replica_is_given_up() -> None:
     """By time alone: what a plan would be made for is not what it was."""
     watched = Watched()
     watched.put(KEYS.assignment(ITEM, NEWCOMER, 1), b"failed")
-    watched.tracker.apply(watched.mirror.take_changes())
-    watched.tracker.observe_failures(0.0)
-    before = watched.tracker.basis
+    watched.derived.apply(watched.mirror.take_changes())
+    watched.derived.observe_failures(0.0)
+    before = watched.derived.basis
 
-    watched.tracker.observe_failures(61.0)
+    watched.derived.observe_failures(61.0)
 
-    assert watched.tracker.basis != before
+    assert watched.derived.basis != before

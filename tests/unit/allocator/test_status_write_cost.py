@@ -90,7 +90,7 @@ class InPlace:
 
 @dataclass
 class Leader:
-    """A mirror, its tracker, and a plan in force."""
+    """A mirror, its derived state, and a plan in force."""
 
     items: int
     count: Count = field(default_factory=Count)
@@ -108,7 +108,7 @@ class Leader:
             self.put(KEYS.assignment(item_id, MEMBERS[number % 4], 0), b"consistent")
         self.mirror.take_changes()
         self.consistency = CountingConsistency(self.count)
-        self.tracker = DerivedState(
+        self.derived = DerivedState(
             CountingContents(self.mirror, self.count),
             local_id=MEMBERS[0],
             failed=FailedSince(
@@ -117,7 +117,7 @@ class Leader:
                 after_seconds=60.0,
             ),
         )
-        self.tracker.observe_failures(0.0)
+        self.derived.observe_failures(0.0)
         self.look(whole=True)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -137,11 +137,11 @@ class Leader:
 
     def look(self, *, whole: bool = False) -> Decision:
         """Decide on what is open, as the loop does."""
-        opened = self.tracker.take_open()
+        opened = self.derived.take_open()
         snapshot = (
-            self.tracker.whole(revision=self.revision)
+            self.derived.whole(revision=self.revision)
             if whole
-            else self.tracker.partial(opened, revision=self.revision)
+            else self.derived.partial(opened, revision=self.revision)
         )
         decision = decide(
             DecisionBasis(
@@ -155,15 +155,15 @@ class Leader:
         )
         assert isinstance(decision, Decision)
         self.plan = decision.plan
-        self.tracker.open(decision.open)
+        self.derived.open(decision.open)
         return decision
 
     def status_write(self, value: bytes) -> tuple[int, int]:
         """Return how many objects a status write has the leader look at, and how many items it decides on."""
         self.count.looks = 0
         self.put(KEYS.assignment(ItemId("item-00007"), MEMBERS[3], 0), value)
-        self.tracker.apply(self.mirror.take_changes())
-        self.tracker.observe_failures(1.0)
+        self.derived.apply(self.mirror.take_changes())
+        self.derived.observe_failures(1.0)
         decision = self.look()
         return self.count.looks, len(decision.state.items)
 
@@ -183,11 +183,11 @@ def test_status_write_looks_at_as_much_among_ten_thousand_items_as_among_ten() -
 def test_settled_cluster_leaves_nothing_open() -> None:
     """After a look at everything there is nothing to look at; a step that waits keeps its item open."""
     leader = Leader(items=100)
-    assert not leader.tracker.open_items
+    assert not leader.derived.open_items
 
     leader.status_write(b"consistent")
 
-    assert not leader.tracker.open_items
+    assert not leader.derived.open_items
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_item_that_waits_for_another_plan_is_not_looked_at_until_there_is_one(
         leader.put(KEYS.item(ItemId(f"item-{number:05}")), b"R=%d" % replication)
     if exiting is not None:
         leader.put(KEYS.member(exiting), b"limit=100000,exiting")
-    leader.tracker.apply(leader.mirror.take_changes())
+    leader.derived.apply(leader.mirror.take_changes())
     decision = leader.look(whole=True)
     assert any(each.reason is WaitReason.NO_MEMBER for each in decision.convergence.blocked)
 
@@ -219,11 +219,11 @@ def test_additions_without_a_place_are_still_shown_after_a_look_at_less() -> Non
     leader, metrics = Leader(items=10), AllocatorMetrics()
     for number in range(10):
         leader.put(KEYS.item(ItemId(f"item-{number:05}")), b"R=5")
-    leader.tracker.apply(leader.mirror.take_changes())
+    leader.derived.apply(leader.mirror.take_changes())
     shown: list[float | None] = []
     for whole in (True, False):
         leader.put(KEYS.assignment(ItemId("item-00007"), MEMBERS[3], 0), b"consistent, again")
-        leader.tracker.apply(leader.mirror.take_changes())
+        leader.derived.apply(leader.mirror.take_changes())
         decision = leader.look(whole=whole)
         metrics.on_decided(decision.state, decision.convergence, items=10)
         shown.append(metrics.registry.get_sample_value("gazette_allocator_adds_blocked"))

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.policy import LedgerPolicy
+from broadsheet.allocator.policy import MoveLogPolicy
 from broadsheet.consumer.cli.main import main
 from broadsheet.consumer.cli.serve import member_config, serve
 from broadsheet.consumer.config import MemberConfig
@@ -87,12 +87,12 @@ def test_serve_option_sets_its_limit(name: str, monkeypatch: pytest.MonkeyPatch)
     assert _config().shards == wanted
 
 
-def test_serve_ledger_options_bound_it() -> None:
+def test_serve_ledger_options_bound_the_move_log() -> None:
     """A count and days; by default what the policy says, and never less than nothing."""
-    assert _config().allocation.ledger == LedgerPolicy()
-    bounded = _config("--ledger-entries", "10", "--ledger-days", "0.5").allocation.ledger
-    assert bounded == LedgerPolicy(entries_max=10, age_seconds_max=43_200.0)
-    with pytest.raises(ValidationError, match=r"allocation\.ledger\.entries_max: expected"):
+    assert _config().allocation.move_log == MoveLogPolicy()
+    bounded = _config("--ledger-entries", "10", "--ledger-days", "0.5").allocation.move_log
+    assert bounded == MoveLogPolicy(entries_max=10, age_seconds_max=43_200.0)
+    with pytest.raises(ValidationError, match=r"allocation\.move_log\.entries_max: expected"):
         _config("--ledger-entries", "-1")
 
 

@@ -1,4 +1,4 @@
-"""The tracker against a look at everything: what is kept change by change is what one would count."""
+"""The derived state against a look at everything: what is kept change by change is what one would count."""
 
 from __future__ import annotations
 
@@ -60,29 +60,31 @@ def test_tracker_after_any_changes_equals_a_look_at_everything(steps: list[list[
     What a step opened is exactly what it touched, and a demand that differs is announced.
     """
     mirror = Mirror(KEYS, PlainDecoder())
-    tracker = new_tracker(mirror)
+    derived = new_derived_state(mirror)
     created: dict[bytes, int] = {}
     revision = 1
     for step in steps:
-        before, version = scratch(mirror, revision), tracker.plan_version
+        before, version = scratch(mirror, revision), derived.plan_version
         for event in step:
             revision += 1
             put_or_delete(mirror, event, created, revision)
         changes = mirror.take_changes()
-        tracker.apply(changes)
+        derived.apply(changes)
 
         expected = scratch(mirror, revision)
-        assert tracker.whole(revision=revision).state() == expected
-        assert tracker.take_open() == changes.items | {k.item_id for k in changes.assignments}
-        assert tracker.plan_version != version or expected.demand() == before.demand()
-        assert [tracker.holds_items(m) for m in MEMBERS] == [
+        assert derived.whole(revision=revision).state() == expected
+        assert derived.take_open() == changes.items | {k.item_id for k in changes.assignments}
+        assert derived.plan_version != version or expected.demand() == before.demand()
+        assert [derived.holds_items(m) for m in MEMBERS] == [
             any(a.member_id == m for i in expected.items for a in expected.assignments.get(i, ()))
             for m in MEMBERS
         ]
-        assert tracker.whole(revision=revision) == new_tracker(mirror).whole(revision=revision)
+        assert derived.whole(revision=revision) == new_derived_state(mirror).whole(
+            revision=revision
+        )
 
 
-def new_tracker(mirror: Mirror) -> DerivedState:
+def new_derived_state(mirror: Mirror) -> DerivedState:
     """Look at everything."""
     return DerivedState(
         mirror,

@@ -25,8 +25,8 @@ POLICY = AllocationPolicy(
 )
 
 
-def _tracker(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> DerivedState:
-    """Return a tracker of members with these limits and primaries; every item has a standby on each other member."""
+def _derived(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> DerivedState:
+    """Return the derived state of members with these limits and primaries; each item has a standby on every other one."""
     mirror = Mirror(KEYS, PlainDecoder())
     revision = 1
 
@@ -80,10 +80,10 @@ def test_hand_overs_are_asked_about_where_there_are_any_and_only_there(
     """Whether to ask is told by the same measure as whether to hand over. By another one, a cluster that is level would
     be looked at as a whole every few seconds, or one that is not would never be.
     """
-    tracker = _tracker(limits, primaries)
+    derived = _derived(limits, primaries)
     pacing = PacingPolicy(POLICY)
-    pacing.observe(tracker, 0.0)
-    problem = tracker.whole(revision=1).state().problem()
+    pacing.observe(derived, 0.0)
+    problem = derived.whole(revision=1).state().problem()
     wanted = wanted_hand_overs(problem, FlowSolver().solve(problem), policy=POLICY.primaries)
 
-    assert bool(pacing.hand_overs_allowed(tracker, 100.0)) == bool(wanted)
+    assert bool(pacing.hand_overs_allowed(derived, 100.0)) == bool(wanted)

@@ -1,4 +1,4 @@
-"""What the ledger says of transactions, and what it forgets."""
+"""What the move log says of transactions, and what it forgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of moves over real members and etcd: who did what to which replica, and why; how long it is kept."""
+"""The move log over real members and etcd: who did what to which replica, and why; how long it is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.leader.move_records import decoded_or_none
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.allocator.policy import AllocationPolicy, LedgerPolicy
+from broadsheet.allocator.policy import AllocationPolicy, MoveLogPolicy
 from broadsheet.consumer.cli.main import main
 from broadsheet.consumer.client import AllocationClient, ShardClient
 from broadsheet.consumer.errors import PlanNotAppliedError
@@ -170,16 +170,16 @@ async def test_moves_are_shown_to_whom_the_shards_are(cluster: Cluster) -> None:
         assert (caught.value.details() or "").startswith("since: expected a time")
 
 
-async def test_ledger_is_bounded_and_can_be_switched_off(
+async def test_move_log_is_bounded_and_can_be_switched_off(
     cluster: Cluster, etcd: EtcdClient
 ) -> None:
     """The leader removes what is more than the bound, a batch of entries later; with a bound of 0 nothing is noted."""
-    import broadsheet.allocator.leader.move_log as ledger_module
+    import broadsheet.allocator.leader.move_log as move_log_module
 
     prefix = AuxiliaryKeys(cluster.root).moves_prefix
-    kept = AllocationPolicy(ledger=LedgerPolicy(entries_max=3))
+    kept = AllocationPolicy(move_log=MoveLogPolicy(entries_max=3))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_module, "PRUNE_ENTRIES", 4)
+        patch.setattr(move_log_module, "PRUNE_ENTRIES", 4)
         async with cluster.member("a", allocation=kept) as one, client_of(one) as client:
             for index in range(6):
                 await client.apply(upserts(shard(f"shard-{index}", SOURCE)))
@@ -192,7 +192,7 @@ async def test_ledger_is_bounded_and_can_be_switched_off(
             await eventually(is_pruned)
             assert [each.shard for each in await _moves(one)][-1] == "shard-5"
     cluster.root += "/other"
-    off = AllocationPolicy(ledger=LedgerPolicy(entries_max=0))
+    off = AllocationPolicy(move_log=MoveLogPolicy(entries_max=0))
     async with cluster.member("a", allocation=off) as one, client_of(one) as client:
         await client.apply(upserts(shard("shard-a", SOURCE)))
         await wait_for_primaries(client, "shard-a")

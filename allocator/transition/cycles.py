@@ -77,10 +77,10 @@ def find_break(
         return None
     at_limit = {m for m, load in loads.items() if load == state.limits[m] and _stays(state, m)}
     arcs = [arc for decision in stuck for arc in _arcs(decision, at_limit)]
-    circle = _circle(arcs)
-    if not circle:
+    cycle = _cycle(arcs)
+    if not cycle:
         return None
-    first = min(circle, key=lambda arc: arc.urgency)
+    first = min(cycle, key=lambda arc: arc.urgency)
     return Break(first.decision, first.target)
 
 
@@ -154,19 +154,19 @@ def _arcs(decision: ItemDecision, at_limit: Collection[MemberId]) -> Iterator[_A
                     yield _Arc(assignment.member_id, target, decision)
 
 
-def _circle(arcs: Iterable[_Arc]) -> list[_Arc]:
+def _cycle(arcs: Iterable[_Arc]) -> list[_Arc]:
     """Return arcs that form a cycle, each one's target the next one's source; empty if there is none."""
     leaving: dict[MemberId, list[_Arc]] = {}
     for arc in arcs:
         leaving.setdefault(arc.source, []).append(arc)
     done: set[MemberId] = set()
     for start in sorted(leaving):
-        if start not in done and (circle := _circle_from(start, leaving, done)):
-            return circle
+        if start not in done and (cycle := _cycle_from(start, leaving, done)):
+            return cycle
     return []
 
 
-def _circle_from(
+def _cycle_from(
     start: MemberId, leaving: Mapping[MemberId, Sequence[_Arc]], done: set[MemberId]
 ) -> list[_Arc]:
     """Search depth first from one member; finished members lead into no cycle."""

@@ -96,7 +96,7 @@ def courses(draw: st.DrawFn) -> Course:
 
 
 class Leader:
-    """A derived over a mirror, steered as a leader's is."""
+    """A derived state over a mirror, paced as a leader's is."""
 
     def __init__(self, course: Course) -> None:
         self.mirror = Mirror(KEYS, WeighedDecoder())

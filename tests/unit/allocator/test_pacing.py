@@ -26,7 +26,7 @@ POLICY = AllocationPolicy(
 
 
 def _derived(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> DerivedState:
-    """Return the derived state of members with these limits and primaries; each item has a standby on every other one."""
+    """Return the derived state of members with these limits and primaries; items have standbys on all others."""
     mirror = Mirror(KEYS, PlainDecoder())
     revision = 1
 

@@ -14,7 +14,7 @@ ITERATIONS = 100
 SEED = 1
 
 
-@pytest.mark.timeout(300)  # some seconds of CPU time, which a busy machine shares out
+@pytest.mark.timeout(900)  # some seconds of CPU time, which a busy machine shares out
 def test_every_decoder_survives_mutants() -> None:
     """Plan: some hundred mutants of the valid bytes of each decoder, in child processes. Why: one damaged record must
     neither kill the process that reads it, nor end it by an error that no handler knows.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from broadsheet.spark_bridge.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 SECONDS = 24.0
 PAUSE_SECONDS = 2.5

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 
 def test_members_make_spark_ask_for_executors_and_survive_its_taking_them(tmp_path: Path) -> None:

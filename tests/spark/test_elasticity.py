@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from broadsheet.spark_bridge.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 NAME = f"elastic-{uuid4().hex[:8]}"
 JOURNALS = [f"{NAME}/{index:03d}" for index in range(4)]

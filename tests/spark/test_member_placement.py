@@ -14,7 +14,7 @@ from broadsheet.spark_bridge.errors import ScaleTimeoutError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 
 def test_member_resources_are_those_of_its_profile(spark: SparkSession, services: Services) -> None:

@@ -24,7 +24,7 @@ from tests.support.tally import counts_in
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 NAME = "orders-of-kinesis"
 JOURNALS = tuple(f"{NAME}/part-{index:03d}" for index in range(2))

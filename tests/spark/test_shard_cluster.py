@@ -34,7 +34,7 @@ from tests.support.spark import executor_of, make_journals, process_listening_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 JOURNALS = FLIGHT_JOURNALS[:4]
 SHARDS = [f"counts-{index:03d}" for index in range(len(JOURNALS))]

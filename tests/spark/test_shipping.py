@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from broadsheet.spark_bridge.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 CELL = """
 import logging

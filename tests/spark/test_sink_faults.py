@@ -33,7 +33,7 @@ from tests.support.sink_queries import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6_000

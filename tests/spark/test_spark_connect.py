@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 ROWS = 1_000
 

@@ -31,7 +31,7 @@ from tests.support.spark import make_journals, process_listening_at, shard_specs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 NAME = "asked-by-tasks"
 """The same in each process that imports this module: tasks do."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.spark_tutorials import check_tutorial
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 
 def test_tutorial_enrich_shows_what_it_says(tmp_path: Path) -> None:

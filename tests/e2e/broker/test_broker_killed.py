@@ -33,7 +33,7 @@ from tests.support.eventually import eventually
 if TYPE_CHECKING:
     from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 JOURNAL = "killed/journal"
 ROUNDS = 10

@@ -13,7 +13,7 @@ from tests.chaos.report import OFTEN_MADE
 from tests.chaos.run import ChaosRun
 from tests.chaos.services import ChaosServices
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 SECONDS = 22.0
 PAUSE_SECONDS = 2.0

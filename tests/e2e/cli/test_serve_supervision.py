@@ -34,7 +34,7 @@ from tests.support.members import (
 from tests.support.tally import json_counts_in
 from tests.support.unruly import APPLICATION, DIRECTORY_VARIABLE, PROCEED
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 SOURCE = "serve/source"
 DEAD_LETTERS = "serve/dead-letters"

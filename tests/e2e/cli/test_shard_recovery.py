@@ -27,7 +27,7 @@ from tests.support.pruned_logs import create_small_log, fragments_of
 from tests.support.recorded_app import APPLICATION
 from tests.support.recorded_tally import LOGS, recorded
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 SOURCE = "recovery/source"
 SHARD = "recovery-shard"

@@ -14,7 +14,7 @@ import yaml
 from tests.support.counter_cluster import CounterCluster
 from tests.support.eventually import eventually_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 COUNT_SECONDS = 60.0
 """Longest wait for a count: it passes through processes that share the machine with other tests."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.counter_cluster import CounterCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def test_members_are_listed_cordoned_and_uncordoned(cluster: CounterCluster) -> None:

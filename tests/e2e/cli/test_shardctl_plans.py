@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.counter_cluster import CounterCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def test_plan_of_a_drain_says_what_would_move_and_moves_nothing(cluster: CounterCluster) -> None:

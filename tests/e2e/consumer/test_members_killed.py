@@ -40,7 +40,7 @@ from tests.support.members import (
 )
 from tests.support.pending_spans import sequenced
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 SOURCE = "e2e/source"
 OUTPUT = "e2e/output"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY, blocks_of, missing_line
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def test_worked_example_shows_what_the_document_says() -> None:

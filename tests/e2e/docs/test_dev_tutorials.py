@@ -10,7 +10,7 @@ import pytest
 from tests.support.dev_cluster import DevProcess, running_dev
 from tests.support.documents import REPOSITORY, Block, blocks_of, missing_line
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 DEV_0 = re.compile(r"^dev-0 .*\(pid (\d+)\)", re.MULTILINE)

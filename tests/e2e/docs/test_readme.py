@@ -11,7 +11,7 @@ from tests.support.dev_cluster import running_dev
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 README = (REPOSITORY / "README.md").read_text()
 MESSAGES = """'{"key":"a"}' '{"key":"b"}' '{"key":"a"}'"""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY, blocks_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def test_store_of_the_document_passes_the_suite(tmp_path: Path) -> None:

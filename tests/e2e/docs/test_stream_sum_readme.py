@@ -9,7 +9,7 @@ import pytest
 from tests.support.dev_cluster import running_dev
 from tests.support.documents import REPOSITORY, blocks_of, missing_line
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 DOCUMENT = REPOSITORY / "examples" / "stream_sum" / "README.md"
 

@@ -318,7 +318,7 @@ async def _is_stored(etcd: EtcdClient, root: str, *, items: int, members: int) -
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 async def test_leadership_etcd_killed_in_the_middle_of_a_pass_goes_on_where_it_was(
     tmp_path: Path, etcd_root: str
 ) -> None:

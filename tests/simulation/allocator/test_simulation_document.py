@@ -14,7 +14,7 @@ from tests.support.documents import REPOSITORY, blocks_of, missing_line
 DOCUMENT = REPOSITORY / "docs" / "simulation.md"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_simulation_document_shows_what_it_says() -> None:
     """Every command and program of the document runs from the repository, and prints the lines that it prints."""
     blocks = blocks_of(DOCUMENT)

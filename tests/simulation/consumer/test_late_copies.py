@@ -22,7 +22,7 @@ from broadsheet.consumer.simulation.broker import MemoryBroker
 from broadsheet.consumer.simulation.channels import SimulatedChannels
 
 # Many runs a test: on a busy machine they take their time.
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 JOURNAL = "some/journal"
 APPENDS = 12

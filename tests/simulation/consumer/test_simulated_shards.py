@@ -14,7 +14,7 @@ from broadsheet.consumer.simulation.run import shards, simulate
 from broadsheet.consumer.simulation.scenario import Fault, Scenario
 
 # Many runs a test: on a busy machine they take their time.
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 ONE_CRASH = Scenario(
     faults={Fault.CRASH: 1.0},

@@ -38,7 +38,7 @@ from broadsheet.consumer.simulation.scenario import Fault, Scenario
 from broadsheet.consumer.simulation.stores import Row, State, Table
 
 # Many runs a test: on a busy machine they take their time.
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 Break = Callable[[pytest.MonkeyPatch], None]
 

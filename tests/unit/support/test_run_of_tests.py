@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # Each test starts pytest, and with it processes of its own.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 _ROOT = Path(__file__).parents[3]
 _HOOKS = "from tests.conftest import pytest_configure, pytest_report_to_serializable\n"

@@ -12,11 +12,12 @@ from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.metrics import LeaseMetrics
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from broadsheet.consumer.leasing.store import ForeignLeader, OnUnreadable, log_unreadable
-from broadsheet.consumer.leasing.worker.leader.assigner import Assigner
-from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
-from broadsheet.consumer.leasing.worker.leader.roster import Presence, Roster
+from broadsheet.consumer.leasing.worker.context import WorkerContext
+from broadsheet.consumer.leasing.worker.leader.lock import LeaderLock
+from broadsheet.consumer.leasing.worker.leader.roster import Presence
 from broadsheet.consumer.leasing.worker.leader.term import LeaderTerm
 from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.pacing import Pacing
 from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.stepping_clock import SteppingClock
@@ -83,35 +84,17 @@ class LeadWorld:
         leases: Any = LeaseTableOfOthers(self.leases)
         manager = LeaseManager(fleet, clock=self.clock)
         metrics = LeaseMetrics()
-        counts = WorkerMetrics(metrics, name, self.clock)
-        common: Any = {"manager": manager, "settings": self.settings, "clock": self.clock}
-        lock = LeaderLock(
-            name,
-            fleet,
-            manager=manager,
-            lease_seconds=self.settings.leader_lease_seconds,
-            clock=self.clock,
+        context = WorkerContext(
+            name=name,
+            settings=self.settings,
+            leases=LeaseManager(leases, clock=self.clock),
+            metrics=WorkerMetrics(metrics, name, self.clock),
+            pacing=Pacing(Random(0)),
+            random=Random(0),
         )
-        leadership = LeaderTerm(
-            name,
-            lock,
-            foreign=ForeignWatch(leases, self.clock),
-            new_assigner=lambda: Assigner(
-                leases,
-                Roster(fleet, **common),
-                manager=LeaseManager(leases, clock=self.clock),
-                metrics=counts,
-                settings=self.settings,
-                clock=self.clock,
-                random=Random(0),
-            ),
-            metrics=counts,
-            pass_seconds_max=self.settings.leader_lease_seconds,
-            failed_passes_max=self.settings.failed_passes_max,
-            stand_back_seconds=60.0,
-            clock=self.clock,
-        )
-        presence = Presence(name, fleet, **common)
+        lock = LeaderLock(name, manager, lease_seconds=self.settings.leader_lease_seconds)
+        leadership = LeaderTerm(context, manager, lock)
+        presence = Presence(name, manager, self.settings)
         return LeadWorker(name, presence, lock, leadership, leases, metrics)
 
     def put(self, record: LeaseRecord) -> Versioned:

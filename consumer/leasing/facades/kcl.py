@@ -66,7 +66,7 @@ class LeaseManager:
             sleep: Waits, for a number of seconds.
             metrics: Where operations are counted; None: nowhere.
         """
-        self._store = store
+        self.store = store
         self.clock = clock or SystemClock()
         self.metrics = metrics
         self._sleep = sleep
@@ -75,19 +75,19 @@ class LeaseManager:
     async def create_store_if_not_exists(self) -> bool:
         """Create the store; return True if this manager did, now or before."""
         if not self._created_store:
-            self._created_store = await self._store.create_store()
+            self._created_store = await self.store.create_store()
         return self._created_store
 
     async def store_exists(self) -> bool:
         """Return whether the store is there."""
-        return await self._store.exists()
+        return await self.store.exists()
 
     async def wait_until_store_exists(
         self, *, poll_seconds: float = POLL_SECONDS, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> bool:
         """Wait until any process has created the store; return False if none did in time."""
         deadline = self.clock.monotonic_seconds() + timeout_seconds
-        while not await self._store.exists():
+        while not await self.store.exists():
             left_seconds = deadline - self.clock.monotonic_seconds()
             if left_seconds <= 0:
                 return False
@@ -97,7 +97,7 @@ class LeaseManager:
     @metered
     async def list_leases(self) -> tuple[Versioned, ...]:
         """Return all leases in the order of their keys, without those that cannot be read."""
-        return tuple([found async for found in self._store.scan()])
+        return tuple([found async for found in self.store.scan()])
 
     @metered
     async def list_rows(self) -> LeaseListing:
@@ -108,13 +108,13 @@ class LeaseManager:
             log_unreadable(error)
             unreadable.add(error.key)
 
-        leases = tuple([found async for found in self._store.scan(on_unreadable=leave_out)])
+        leases = tuple([found async for found in self.store.scan(on_unreadable=leave_out)])
         return LeaseListing(leases=leases, unreadable=frozenset(unreadable))
 
     @metered
     async def list_leases_of(self, worker: str) -> tuple[Versioned, ...]:
         """Return the leases that a worker owns, in key order; a lease in hand-off counts for its next owner."""
-        return tuple([found async for found in self._store.scan(worker)])
+        return tuple([found async for found in self.store.scan(worker)])
 
     @metered
     async def create_lease(self, record: LeaseRecord) -> bool:
@@ -125,14 +125,14 @@ class LeaseManager:
         """
         written = replace(record, write_id=uuid4().hex)
         try:
-            await self._store.create(written)
+            await self.store.create(written)
         except RecordConflictError as conflict:
             # The database's client may have sent the write twice, so the record that is there may be ours.
             return conflict.current is not None and _is_write(conflict.current, written)
         except DependencyError as error:
             if not error.outcome_unknown:
                 raise
-            current = await self._store.get(record.key)
+            current = await self.store.get(record.key)
             if current is None:
                 raise
             return _is_write(current, written)
@@ -141,7 +141,7 @@ class LeaseManager:
     @metered
     async def get_lease(self, key: str) -> Versioned | None:
         """Return a lease as it is now."""
-        return await self._store.get(key)
+        return await self.store.get(key)
 
     @metered
     async def renew(self, held: Versioned) -> Versioned | None:
@@ -154,9 +154,9 @@ class LeaseManager:
         """
         if not held.fence:
             return None
-        if not self._store.tells_who_lives:
-            return await compare_and_swap(self._store, held, rules.renew, verdict_of_holder)
-        current = await self._store.get(held.record.key)
+        if not self.store.tells_who_lives:
+            return await compare_and_swap(self.store, held, rules.renew, verdict_of_holder)
+        current = await self.store.get(held.record.key)
         if current is None or current.fence != held.fence:
             return None
         return current
@@ -168,9 +168,9 @@ class LeaseManager:
         Returns:
             The lease; None if it changed since it was seen.
         """
-        await self._store.join(owner)
+        await self.store.join(owner)
         return await compare_and_swap(
-            self._store, seen, lambda record: rules.take(record, owner), verdict_of_taker
+            self.store, seen, lambda record: rules.take(record, owner), verdict_of_taker
         )
 
     @metered
@@ -189,12 +189,12 @@ class LeaseManager:
         """
         if not graceful:
             return await compare_and_swap(
-                self._store, seen, lambda record: rules.take(record, owner), verdict_of_overseer
+                self.store, seen, lambda record: rules.take(record, owner), verdict_of_overseer
             )
         if not rules.may_begin_hand_off(seen.record, owner):
             return None
         return await compare_and_swap(
-            self._store,
+            self.store,
             seen,
             lambda record: rules.begin_hand_off(record, owner),
             verdict_of_overseer,
@@ -207,7 +207,7 @@ class LeaseManager:
         Returns:
             The lease; None if its owner is another by now, or it is gone.
         """
-        return await compare_and_swap(self._store, seen, rules.evict, verdict_of_overseer)
+        return await compare_and_swap(self.store, seen, rules.evict, verdict_of_overseer)
 
     @metered
     async def update(
@@ -227,7 +227,7 @@ class LeaseManager:
             InvalidPositionError: the checkpoint would go back.
         """
         return await compare_and_swap(
-            self._store, held, lambda record: rules.update(record, change), verdict_of_holder
+            self.store, held, lambda record: rules.update(record, change), verdict_of_holder
         )
 
     @metered
@@ -243,11 +243,11 @@ class LeaseManager:
         Returns:
             The lease; None if there is none, and none is made.
         """
-        seen = await self._store.get(key)
+        seen = await self.store.get(key)
         if seen is None:
             return None
         return await compare_and_swap(
-            self._store,
+            self.store,
             seen,
             lambda record: rules.note_children(record, children=children, hash_range=hash_range),
             verdict_of_anybody,
@@ -256,16 +256,16 @@ class LeaseManager:
     @metered
     async def delete(self, key: str) -> bool:
         """Delete a lease, held or not; return False if there is none."""
-        return await self._store.delete(key)
+        return await self.store.delete(key)
 
     async def delete_all(self) -> None:
         """Delete all leases, one by one; those created meanwhile may stay."""
         for found in await self.list_leases():
-            await self._store.delete(found.record.key)
+            await self.store.delete(found.record.key)
 
     async def is_empty(self) -> bool:
         """Return whether the store has no readable lease."""
-        async for _ in self._store.scan():
+        async for _ in self.store.scan():
             return False
         return True
 

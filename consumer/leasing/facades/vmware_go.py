@@ -47,8 +47,7 @@ class ShardCheckpointer:
         store: RecordStore,
         *,
         expiry: Expiry | None = None,
-        stealing: bool = True,
-        claim_timeout_seconds: float = CLAIM_TIMEOUT_SECONDS,
+        claim_timeout_seconds: float | None = CLAIM_TIMEOUT_SECONDS,
         listing_seconds: float = LISTING_SECONDS,
         clock: Clock | None = None,
     ) -> None:
@@ -59,8 +58,8 @@ class ShardCheckpointer:
             expiry: Tells which leases are over, where the store itself does not. None: by watching. In a table that
                 workers of vmware-go-kcl use as well:
                 `broadsheet.consumer.leasing.stores.dynamodb.vmware_go.WallClockExpiry`.
-            stealing: Whether claims are heeded; all workers must agree.
-            claim_timeout_seconds: For how long after a lease ended the claim on it keeps others away.
+            claim_timeout_seconds: For how long after a lease ended the claim on it keeps others away; None: claims are
+                not heeded, so that no lease is stolen. All workers must agree.
             listing_seconds: For how long `list_active_workers` goes on with what it read.
             clock: Measures these.
         """
@@ -68,7 +67,6 @@ class ShardCheckpointer:
         self._manager = LeaseManager(store)
         self._clock = clock or SystemClock()
         self._expiry: Expiry = expiry or ObservedExpiry(clock=self._clock)
-        self._stealing = stealing
         self._claim_timeout_seconds = claim_timeout_seconds
         self._listing_seconds = listing_seconds
         self._listed: Mapping[str, LeaseRecord] = {}
@@ -208,8 +206,11 @@ class ShardCheckpointer:
         return LeaseExpiry(is_free=not found.fence, overdue_seconds=standing.overdue_seconds)
 
     def _check_claim(self, record: LeaseRecord, worker: str, standing: LeaseExpiry) -> None:
-        is_void = standing.is_free and standing.overdue_seconds > self._claim_timeout_seconds
-        if self._stealing and record.claim not in (None, worker) and not is_void:
+        timeout_seconds = self._claim_timeout_seconds
+        if timeout_seconds is None or record.claim in (None, worker):
+            return
+        is_void = standing.is_free and standing.overdue_seconds > timeout_seconds
+        if not is_void:
             raise ShardClaimedError(f"lease {record.key} is claimed by {record.claim}")
 
     def _is_ours(self, found: Versioned, worker: str) -> bool:
@@ -242,15 +243,13 @@ class SyncShardCheckpointer(OnStoreThread[ShardCheckpointer]):
         open_store: OpenStore,
         *,
         expiry: Expiry | None = None,
-        stealing: bool = True,
-        claim_timeout_seconds: float = CLAIM_TIMEOUT_SECONDS,
+        claim_timeout_seconds: float | None = CLAIM_TIMEOUT_SECONDS,
     ) -> None:
         """Open the store on the thread.
 
         Args:
             open_store: Called there once; e.g. `lambda: nullcontext(DynamoRecordStore(client, "my-application"))`.
             expiry: See `ShardCheckpointer`; used on the thread only.
-            stealing: See `ShardCheckpointer`.
             claim_timeout_seconds: See `ShardCheckpointer`.
         """
         super().__init__(
@@ -258,7 +257,6 @@ class SyncShardCheckpointer(OnStoreThread[ShardCheckpointer]):
             lambda store: ShardCheckpointer(
                 store,
                 expiry=expiry,
-                stealing=stealing,
                 claim_timeout_seconds=claim_timeout_seconds,
             ),
             name="shard checkpointer",

@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.errors import LeasingError, ShutdownError
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
@@ -41,26 +40,23 @@ class HeldLease:
         *,
         lease_seconds: float,
         acquired_monotonic_seconds: float,
-        clock: Clock,
-        authority: TellsDeadline | None = None,
     ) -> None:
         """Wrap a lease that was just taken.
 
         Args:
-            manager: Writes it.
+            manager: Writes it; its clock is the holder's. If its store ends leases itself, they do not last longer
+                than the store says either.
             held: What `manager.take` returned.
             lease_seconds: How long no other worker takes it from a holder that does not move.
-            acquired_monotonic_seconds: When taking it was *sent*, by `clock`.
-            clock: The holder's own.
-            authority: The store, if it ends leases itself: then they do not last longer than it says either.
+            acquired_monotonic_seconds: When taking it was *sent*, by the clock.
         """
         self._manager = manager
         self._held = held
         self._lease_seconds = lease_seconds
         self._moved_seconds = acquired_monotonic_seconds
-        self._answered_seconds = clock.monotonic_seconds()
-        self._clock = clock
-        self._authority = authority
+        self._answered_seconds = manager.clock.monotonic_seconds()
+        self._clock = manager.clock
+        self._authority = manager.store if isinstance(manager.store, TellsDeadline) else None
         self._lock = asyncio.Lock()
         self._in_doubt = False
         self._ended = False

@@ -13,31 +13,11 @@ Source: awslabs/amazon-kinesis-client coordinator.assignment (assignment by coun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.worker.fair_share import LeaseView
-from broadsheet.consumer.leasing.worker.lease_view import LeaseScan, Viewer, WorkerView, has_lapsed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfinishedLease:
-    """A lease of an unfinished shard, as the leader sees it."""
-
-    key: str
-    bound_for: str | None
-    """The worker that has it, or will get it by a claim or a hand-off; None: none."""
-    held_by: str | None
-    """The worker that processes it and lives; None: it is free."""
-    in_hand_off: bool = False
-    is_overdue: bool = False
-    """True if a hand-off timed out."""
-    free_seconds: float = 0.0
-    """For how long it has been free, as far as the leader knows."""
-    last_holder: str | None = None
-    """Last holder of a free lease; it is avoided, because it may have failed at this shard."""
+from broadsheet.consumer.leasing.worker.lease_view import LeaseView
 
 
 class GivenHow(Enum):
@@ -70,50 +50,8 @@ class AssignmentLimits:
     """Most hand-offs begun in a pass."""
 
 
-def standings(
-    seen: WorkerView,
-    look: LeaseScan,
-    observer: Viewer,
-    *,
-    last_holder: Mapping[str, str],
-) -> tuple[UnfinishedLease, ...]:
-    """Convert a scan into the leases that assignments are planned for.
-
-    Args:
-        seen: What is known since.
-        look: The look.
-        observer: The leader.
-        last_holder: The worker that was last seen with each lease.
-    """
-    record_by_key = {found.record.key: found.record for found in look.found}
-    return tuple(
-        _standing(
-            view,
-            record_by_key[view.key],
-            lapsed=has_lapsed(seen.memory[view.key], look, observer),
-            last_holder=last_holder.get(view.key),
-        )
-        for view in seen.leases
-    )
-
-
-def _standing(
-    view: LeaseView, record: LeaseRecord, *, lapsed: bool, last_holder: str | None
-) -> UnfinishedLease:
-    in_hand_off = record.handoff_from is not None
-    return UnfinishedLease(
-        key=view.key,
-        bound_for=record.owner if in_hand_off else view.bound_for,
-        held_by=view.held_by,
-        in_hand_off=in_hand_off,
-        is_overdue=in_hand_off and lapsed and view.held_by is not None,
-        free_seconds=view.free_seconds,
-        last_holder=last_holder,
-    )
-
-
 def plan_assignments(
-    leases: Sequence[UnfinishedLease],
+    leases: Sequence[LeaseView],
     *,
     workers: Collection[str],
     limits: AssignmentLimits,
@@ -141,14 +79,14 @@ class _Plan:
     """A plan in the making, with each worker's count of leases."""
 
     def __init__(
-        self, leases: Sequence[UnfinishedLease], workers: Collection[str], limits: AssignmentLimits
+        self, leases: Sequence[LeaseView], workers: Collection[str], limits: AssignmentLimits
     ) -> None:
         self.made: list[LeaseAssignment] = []
         self._leases = leases
         self._workers = sorted(workers)
         self._limits = limits
         self._counts: Counter[str] = Counter(dict.fromkeys(self._workers, 0))
-        self._counts.update(lease.bound_for for lease in leases if lease.bound_for is not None)
+        self._counts.update(filter(None, map(_bound_for, leases)))
 
     def force_overdue(self) -> None:
         """Reassign leases whose hand-off timed out: to the next owner, if it lives."""
@@ -162,7 +100,7 @@ class _Plan:
         for lease in sorted(free, key=lambda lease: (-lease.free_seconds, lease.key)):
             # A worker that takes leases itself may have claimed it: leave it to that worker.
             awaited_by_outsider = lease.bound_for not in (None, *self._workers)
-            if lease.in_hand_off or not awaited_by_outsider:
+            if lease.next_owner is not None or not awaited_by_outsider:
                 self._pass_on(lease, GivenHow.FREE)
 
     def rebalance(self, dice: Callable[[], float]) -> None:
@@ -184,16 +122,17 @@ class _Plan:
         keys: dict[str, list[tuple[float, str]]] = {}
         for lease in self._leases:
             holder = lease.held_by
-            if holder is not None and holder == lease.bound_for:
+            if holder is not None and holder == _bound_for(lease):
                 keys.setdefault(holder, []).append((dice(), lease.key))
         return {worker: [key for _, key in sorted(found)] for worker, found in keys.items()}
 
-    def _pass_on(self, lease: UnfinishedLease, how: GivenHow) -> None:
+    def _pass_on(self, lease: LeaseView, how: GivenHow) -> None:
         """Assign a lease to the worker that awaits it, else to the one with fewest; to none if all are full."""
-        if lease.bound_for is not None and lease.bound_for in self._workers:
-            self._assign(lease.key, lease.bound_for, how, before=lease.bound_for)
+        awaiting = _bound_for(lease)
+        if awaiting is not None and awaiting in self._workers:
+            self._assign(lease.key, awaiting, how, before=awaiting)
         elif (worker := self._least_loaded(lease.last_holder)) is not None:
-            self._assign(lease.key, worker, how, before=lease.bound_for)
+            self._assign(lease.key, worker, how, before=awaiting)
 
     def _least_loaded(self, avoided: str | None) -> str | None:
         """Return the worker with fewest leases and room for more; the avoided one counts as having one more."""
@@ -209,3 +148,8 @@ class _Plan:
         if before is not None:
             self._counts[before] -= 1
         self._counts[worker] += 1
+
+
+def _bound_for(lease: LeaseView) -> str | None:
+    """Return the worker that a lease counts for; in a hand-off the next owner, because only the leader ends one."""
+    return lease.next_owner or lease.bound_for

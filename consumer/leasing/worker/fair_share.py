@@ -16,18 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseView:
-    """A lease as a worker saw it in a round."""
-
-    key: str
-    bound_for: str | None
-    """The worker that has it, or will get it by a claim or a hand-off; None: none."""
-    held_by: str | None
-    """The worker that processes it and lives; None: it is free."""
-    free_seconds: float = 0.0
-    """Time for which it has been free, as far as the worker knows."""
+from broadsheet.consumer.leasing.worker.lease_view import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +69,8 @@ def plan_shares(
         return _taking(target, free, missing, dice)
     goal = min(target, _goal(len(leases), counts, me))
     asking = min(goal - counts[me], limits.steals_max)
-    to_steal = _stolen(leases, counts, me, goal, asking, dice)
+    spare = _SpareLeases(_by_holder(leases, me, dice), counts, goal=goal)
+    to_steal = spare.chosen(asking, mine=counts[me])
     return Shares(target=target, to_take=(), take_max=0, to_steal=to_steal)
 
 
@@ -118,31 +108,36 @@ def _taking(target: int, free: Sequence[LeaseView], most: int, dice: Callable[[]
     )
 
 
-def _stolen(
-    leases: Iterable[LeaseView],
-    counts: Counter[str],
-    me: str,
-    target: int,
-    missing: int,
-    dice: Callable[[], float],
-) -> tuple[str, ...]:
-    """Return leases to steal, one by one, each from the worker with most at that moment."""
-    may_be_asked = _by_holder(leases, me, dice)
-    left = Counter({worker: counts[worker] for worker in may_be_asked})
-    mine = counts[me]
-    stolen: list[str] = []
-    while len(stolen) < missing and left:
-        victim = max(left, key=lambda worker: (left[worker], worker))
-        spare = left[victim] - target
-        if spare < 0 or (spare == 0 and target - mine <= 1):
-            break  # A difference of one lease is balanced.
-        if not may_be_asked[victim]:
-            del left[victim]
-            continue
-        stolen.append(may_be_asked[victim].pop())
-        left[victim] -= 1
-        mine += 1
-    return tuple(stolen)
+class _SpareLeases:
+    """The leases that other workers have beyond a goal."""
+
+    def __init__(
+        self, keys_by_holder: dict[str, list[str]], counts: Counter[str], *, goal: int
+    ) -> None:
+        self._keys = keys_by_holder
+        self._left = Counter({worker: counts[worker] for worker in keys_by_holder})
+        self._goal = goal
+
+    def chosen(self, most: int, *, mine: int) -> tuple[str, ...]:
+        """Return leases to steal, one by one, each from the worker with most at that moment.
+
+        Args:
+            most: At most so many.
+            mine: The leases that the thief has.
+        """
+        stolen: list[str] = []
+        while len(stolen) < most and self._left:
+            victim = max(self._left, key=lambda worker: (self._left[worker], worker))
+            spare = self._left[victim] - self._goal
+            # A difference of one lease is balanced.
+            if spare < 0 or (spare == 0 and self._goal - mine - len(stolen) <= 1):
+                break
+            if not self._keys[victim]:
+                del self._left[victim]
+                continue
+            stolen.append(self._keys[victim].pop())
+            self._left[victim] -= 1
+        return tuple(stolen)
 
 
 def _by_holder(

@@ -7,11 +7,10 @@ observer measures that time from when it *saw* the request, by its own clock, as
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broadsheet.consumer.leasing.expiry import LastSeen, is_free, sighted
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.worker.fair_share import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +35,25 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """A lease of an unfinished shard, as an observer sees it after a scan."""
+
+    key: str
+    bound_for: str | None
+    """The worker that has it, or will get it by a claim or a hand-off; None: none."""
+    held_by: str | None
+    """The worker that processes it and lives; None: it is free."""
+    free_seconds: float = 0.0
+    """Time for which it has been free, as far as the observer knows."""
+    next_owner: str | None = None
+    """During a hand-off: the worker that gets it, even if that takes too long."""
+    is_overdue: bool = False
+    """True if a hand-off timed out, and its holder lives."""
+    last_holder: str | None = None
+    """The worker that was last seen with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """A worker's memory of a lease."""
 
@@ -46,6 +64,8 @@ class Memory:
     """The worker that asked for it."""
     asked_since_seconds: float
     """When the request was first seen."""
+    last_holder: str | None = None
+    """The last worker that was seen with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +99,12 @@ def outlook(
     }
     records = [found.record for found in look.found if not found.record.is_finished]
     due = tuple(record.key for record in records if _is_due(record, memory, look, observer, held))
+    views = (_view(record, memory, look, observer) for record in records)
     return WorkerView(
-        leases=tuple(_view(record, memory, look, observer, due) for record in records),
+        leases=tuple(
+            replace(view, bound_for=observer.me, held_by=observer.me) if view.key in due else view
+            for view in views
+        ),
         due=due,
         is_asking=any(
             memory[record.key].asker == observer.me and record.key not in due for record in records
@@ -116,6 +140,7 @@ def _remembered(
             if before is not None and is_same_asker
             else look.ended_seconds
         ),
+        last_holder=found.record.holder or (None if before is None else before.last_holder),
     )
 
 
@@ -140,26 +165,35 @@ def _is_due(
         return record.key not in held
     if known.asker != observer.me:
         return False
-    return known.free_since_seconds is not None or has_lapsed(known, look, observer)
+    return known.free_since_seconds is not None or _has_lapsed(known, look, observer)
 
 
-def has_lapsed(known: Memory, look: LeaseScan, observer: Viewer) -> bool:
+def _has_lapsed(known: Memory, look: LeaseScan, observer: Viewer) -> bool:
     """Tell whether the time of the holder that was asked has run out."""
     return look.began_seconds - known.asked_since_seconds > observer.asking_seconds
 
 
 def _view(
-    record: LeaseRecord,
-    memory: Mapping[str, Memory],
-    look: LeaseScan,
-    observer: Viewer,
-    due: Collection[str],
+    record: LeaseRecord, memory: Mapping[str, Memory], look: LeaseScan, observer: Viewer
 ) -> LeaseView:
-    if record.key in due:
-        return LeaseView(key=record.key, bound_for=observer.me, held_by=observer.me)
     known = memory[record.key]
-    asker = None if has_lapsed(known, look, observer) else known.asker
+    lapsed = _has_lapsed(known, look, observer)
+    asker = None if lapsed else known.asker
+    next_owner = record.owner if record.handoff_from is not None else None
     if known.free_since_seconds is not None:
-        free_seconds = look.began_seconds - known.free_since_seconds
-        return LeaseView(key=record.key, bound_for=asker, held_by=None, free_seconds=free_seconds)
-    return LeaseView(key=record.key, bound_for=asker or record.holder, held_by=record.holder)
+        return LeaseView(
+            key=record.key,
+            bound_for=asker,
+            held_by=None,
+            free_seconds=look.began_seconds - known.free_since_seconds,
+            next_owner=next_owner,
+            last_holder=known.last_holder,
+        )
+    return LeaseView(
+        key=record.key,
+        bound_for=asker or record.holder,
+        held_by=record.holder,
+        next_owner=next_owner,
+        is_overdue=next_owner is not None and lapsed,
+        last_holder=known.last_holder,
+    )

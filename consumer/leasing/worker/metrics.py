@@ -14,20 +14,10 @@ from broadsheet.consumer.errors import LeasingError
 from broadsheet.consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
 from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
 from broadsheet.consumer.leasing.worker.assignments import GivenHow
-from broadsheet.consumer.leasing.worker.fair_share import LeaseView
+from broadsheet.consumer.leasing.worker.lease_view import LeaseView
+from broadsheet.consumer.leasing.worker.round_plan import TakenHow
 
 T = TypeVar("T")
-
-
-class TakenHow(Enum):
-    """Kind of a lease's acquisition by a worker."""
-
-    FREE = "free"
-    """It had no holder."""
-    DUE = "due"
-    """It was asked for or assigned, or was this worker's before it restarted."""
-    STOLEN = "stolen"
-    """From a holder that was not asked."""
 
 
 class LeftWhy(Enum):

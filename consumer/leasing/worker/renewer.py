@@ -6,12 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import LeasingError
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.context import WorkerContext
 from broadsheet.consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer
 
 ATTEMPTS = 2
@@ -23,42 +20,25 @@ _log = structlog.get_logger()
 class Renewer:
     """Renews the leases in a table of consumers, which the worker fills and clears."""
 
-    def __init__(
-        self,
-        store: RecordStore,
-        consumers: Mapping[str, ShardConsumer],
-        *,
-        manager: LeaseManager,
-        metrics: WorkerMetrics,
-        worker: str,
-        at_once: int,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, worker: WorkerContext, consumers: Mapping[str, ShardConsumer]) -> None:
         """Watch the table.
 
         Args:
-            store: The leases.
-            consumers: Those that run, by the keys of their leases.
-            manager: Of the store.
-            metrics: The worker's.
             worker: Whose they are.
-            at_once: Renewals under way at a time.
-            clock: The worker's.
+            consumers: Those that run, by the keys of their leases.
         """
-        self._store = store
-        self._manager = manager
-        self._metrics = metrics
+        self._worker = worker.name
+        self._manager = worker.leases
+        self._metrics = worker.metrics
+        self._at_once = worker.settings.renewals_at_once
         self._consumers = consumers
-        self._worker = worker
-        self._at_once = at_once
-        self._clock = clock
 
     async def renew_all(self) -> None:
         """Renew each lease, and pass on the result. A failure of the store leaves them unchanged."""
         if not self._consumers:
             return
         with self._metrics.renewal():
-            if self._store.tells_who_lives:
+            if self._manager.store.tells_who_lives:
                 await self._look()
             else:
                 await self._renew_each()
@@ -100,7 +80,7 @@ class Renewer:
     async def _look(self) -> None:
         """Read all leases at once, where the store itself keeps them alive with the process."""
         consumers = tuple(self._consumers.values())
-        asked_seconds = self._clock.monotonic_seconds()
+        asked_seconds = self._manager.clock.monotonic_seconds()
         try:
             found = {each.record.key: each for each in await self._manager.list_leases()}
         except LeasingError as error:

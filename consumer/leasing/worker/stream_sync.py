@@ -10,7 +10,7 @@ from broadsheet.consumer.errors import BlockedOnParentError, UnreadableLeaseErro
 from broadsheet.consumer.leasing.facades.kcl import LeaseListing, LeaseManager
 from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
 from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from broadsheet.consumer.leasing.store import RecordStore, log_unreadable
+from broadsheet.consumer.leasing.store import log_unreadable
 from broadsheet.consumer.leasing.worker.lineage import (
     children_of,
     deletable,
@@ -31,7 +31,6 @@ class StreamSync:
 
     def __init__(
         self,
-        store: RecordStore,
         source: RecordSource,
         *,
         start: Position,
@@ -42,14 +41,12 @@ class StreamSync:
         """Configure the synchronisation.
 
         Args:
-            store: The leases.
             source: The shards.
             start: Where an application begins that was never run.
-            manager: Of the store.
+            manager: Of the leases.
             metrics: The worker's.
             on_created: Called once leases were created, which somebody should take now.
         """
-        self._store = store
         self._manager = manager
         self._source = source
         self._start = start
@@ -136,7 +133,7 @@ class StreamSync:
 
     async def _delete(self, seen: Versioned) -> None:
         try:
-            if await self._store.delete(seen.record.key, seen):
+            if await self._manager.store.delete(seen.record.key, seen):
                 _log.info("leasing.lease_deleted", key=seen.record.key)
         except RecordConflictError:
             # It changed since the scan; the next one decides again.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from random import Random
 
 import structlog
@@ -25,19 +26,24 @@ from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.metrics import LeaseMetrics
 from broadsheet.consumer.leasing.record import Versioned
 from broadsheet.consumer.leasing.record_processor.calls import AnyProcessor
-from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
 from broadsheet.consumer.leasing.store import RecordStore, WritesLeaseLength
-from broadsheet.consumer.leasing.worker.acquirer import Acquirer
-from broadsheet.consumer.leasing.worker.discoverer import Discoverer
+from broadsheet.consumer.leasing.worker.context import WorkerContext
 from broadsheet.consumer.leasing.worker.leader.fleet_member import FleetMember
 from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
 from broadsheet.consumer.leasing.worker.pacing import EndedShards, Pacing, retryable
 from broadsheet.consumer.leasing.worker.renewer import Renewer
+from broadsheet.consumer.leasing.worker.round_plan import (
+    AssignedOnly,
+    GivingBack,
+    OwnShare,
+    RoundMode,
+)
+from broadsheet.consumer.leasing.worker.rounds import LeaseRounds, LeaseWatch
 from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
 from broadsheet.consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer, ShardParts
 from broadsheet.consumer.leasing.worker.source import RecordSource
 from broadsheet.consumer.leasing.worker.stream_sync import StreamSync
-from broadsheet.consumer.leasing.worker.taker import Taker
 
 EXPIRY_CHECKS_PER_LEASE = 20
 """Checks of its leases' deadlines that a worker makes in a lease's length."""
@@ -85,14 +91,21 @@ class LeaseWorker:
         if isinstance(store, WritesLeaseLength):
             store.lease_lasts(self._settings.lease_seconds)
         self._clock = clock or SystemClock()
-        self._random = random or Random()
         self.metrics = metrics or LeaseMetrics()
         self._counts = WorkerMetrics(self.metrics, name, self._clock)
         self._manager = LeaseManager(store, clock=self._clock, metrics=self.metrics)
-        self._pacing = Pacing(self._random)
+        random = random or Random()
+        self._pacing = Pacing(random)
+        self._context = WorkerContext(
+            name=name,
+            settings=self._settings,
+            leases=self._manager,
+            metrics=self._counts,
+            pacing=self._pacing,
+            random=random,
+        )
         self._leases_created = self._pacing.new_bell()
         self._sync = StreamSync(
-            store,
             source,
             start=self._settings.start,
             manager=self._manager,
@@ -114,43 +127,13 @@ class LeaseWorker:
         )
         self._consumers: dict[str, ShardConsumer] = {}
         self._left_alone: dict[str, float] = {}
-        self._renewer = Renewer(
-            store,
-            self._consumers,
-            manager=self._manager,
-            metrics=self._counts,
-            worker=name,
-            at_once=self._settings.renewals_at_once,
-            clock=self._clock,
-        )
-        attempts = self._new_attempts()
-        self._taker = Taker(
-            name,
-            store,
-            manager=self._manager,
-            metrics=self._counts,
-            attempts=attempts,
-            settings=self._settings,
-            clock=self._clock,
-            dice=self._random.random,
-        )
-        self._discoverer = Discoverer(
-            name, manager=self._manager, attempts=attempts, clock=self._clock
-        )
+        self._renewer = Renewer(self._context, self._consumers)
         self._member = self._new_member(fleet)
-        self._was_run = False
-
-    def _new_attempts(self) -> Acquirer:
-        """Return the acquirer for the taker or the discoverer, because only one of them runs."""
-        return Acquirer(
-            self.name,
-            manager=self._manager,
-            metrics=self._counts,
-            lease_seconds=self._settings.lease_seconds,
-            clock=self._clock,
-            dice=self._random.random,
-            pacing=self._pacing,
+        self._rounds = LeaseRounds(
+            self._context,
+            LeaseWatch(self._manager, self._settings, me=name, owned_only=self._member is not None),
         )
+        self._was_run = False
 
     def _new_member(self, fleet: RecordStore | None) -> FleetMember | None:
         """Return the worker's part in a fleet that is led; None if each takes for itself."""
@@ -163,18 +146,8 @@ class LeaseWorker:
             )
         if fleet is None:
             return None
-        return FleetMember(
-            self.name,
-            leases=self._store,
-            fleet=fleet,
-            settings=self._settings,
-            metrics=self.metrics,
-            counts=self._counts,
-            clock=self._clock,
-            random=self._random,
-            pacing=self._pacing,
-            leases_created=self._leases_created,
-        )
+        manager = LeaseManager(fleet, clock=self._clock, metrics=self.metrics)
+        return FleetMember(self._context, manager, leases_created=self._leases_created)
 
     @property
     def leads(self) -> bool:
@@ -213,7 +186,9 @@ class LeaseWorker:
                 keeping.start_soon(self._end_expired(), name="end expired leases")
                 async with TaskGroup() as working:
                     working.start_soon(self._follow_stream(), name="sync leases with the stream")
-                    self._start_balancing(working)
+                    if self._member is not None:
+                        working.start_soon(self._member.run(), name="be led, or lead")
+                    working.start_soon(self._balance(working), name="take leases")
                     await self._pacing.until_stopped()
                     self._request_all()
                 await self._give_back()
@@ -221,17 +196,10 @@ class LeaseWorker:
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _start_balancing(self, working: TaskGroup) -> None:
-        if self._member is None:
-            working.start_soon(self._take(working), name="take leases")
-            return
-        working.start_soon(self._member.run(), name="be led, or lead")
-        working.start_soon(self._discover(working), name="discover leases")
-
     async def _give_back(self) -> None:
         if self._member is not None:
             async with retryable("leasing.release_failed", self.name):
-                await self._discoverer.give_back()
+                await self._rounds.run(GivingBack)
 
     def _request_all(self) -> None:
         for consumer in tuple(self._consumers.values()):
@@ -257,51 +225,52 @@ class LeaseWorker:
                 await self._sync.delete_done()
             await self._pacing.pause(self._settings.sync_seconds)
 
-    async def _take(self, group: TaskGroup) -> None:
-        """Take leases, and start their consumers."""
-        usual_seconds = self._settings.take_every_seconds(
-            store_tells_who_lives=self._store.tells_who_lives
-        )
+    async def _balance(self, group: TaskGroup) -> None:
+        """Run rounds, and start the consumers of the leases that they take."""
+        led = self._member
+        bell = self._leases_created if led is None else led.assigned
+        failed = "leasing.round_failed" if led is None else "leasing.discovery_failed"
+        # With a leader, its passes are the rounds that are timed.
+        timed = self._counts.round if led is None else nullcontext[None]
         while not self._pacing.is_stopping:
-            self._leases_created.clear()
-            async with retryable("leasing.round_failed", self.name):
-                with self._counts.round():
-                    await self._taker.round(
+            bell.clear()
+            async with retryable(failed, self.name):
+                with timed():
+                    await self._rounds.run(
+                        self._mode,
                         held=self._consumers.keys(),
-                        left_alone=self._keys_left_alone,
-                        on_taken=lambda lease, asked_seconds: self._start(
-                            group, lease, asked_seconds
+                        on_taken=lambda lease, sent_seconds: self._start(
+                            group, lease, sent_seconds
                         ),
                     )
+            await self._pause(bell)
+
+    def _mode(self) -> RoundMode:
+        left_alone = self._keys_left_alone()
+        if self._member is None:
+            return OwnShare(me=self.name, left_alone=left_alone)
+        return AssignedOnly(left_alone=left_alone)
+
+    async def _pause(self, bell: asyncio.Event) -> None:
+        """Wait until the next round."""
+        if self._member is not None:
+            seconds = self._settings.discover_every_seconds(
+                store_tells_who_lives=self._store.tells_who_lives
+            )
+            await self._pacing.wait(seconds, bell=bell)
+            return
+        seconds = self._context.scan_seconds
+        if self._rounds.is_asking:
             # A holder that was asked releases the lease at its next renewal.
-            most = self._settings.renew_every_seconds if self._taker.is_asking else usual_seconds
-            await self._pacing.pause(min(usual_seconds, most), bell=self._leases_created)
+            seconds = min(seconds, self._settings.renew_every_seconds)
+        await self._pacing.pause(seconds, bell=bell)
 
-    async def _discover(self, group: TaskGroup) -> None:
-        """Take the assigned leases, and start their consumers."""
-        seconds = self._settings.discover_every_seconds(
-            store_tells_who_lives=self._store.tells_who_lives
-        )
-        assigned = self._member.assigned if self._member is not None else None
-        while not self._pacing.is_stopping:
-            if assigned is not None:
-                assigned.clear()
-            async with retryable("leasing.discovery_failed", self.name):
-                await self._discoverer.round(
-                    held=self._consumers.keys(),
-                    left_alone=self._keys_left_alone,
-                    on_taken=lambda lease, asked_seconds: self._start(group, lease, asked_seconds),
-                )
-            await self._pacing.wait(seconds, bell=assigned)
-
-    def _start(self, group: TaskGroup, taken: Versioned, asked_seconds: float) -> None:
+    def _start(self, group: TaskGroup, taken: Versioned, sent_seconds: float) -> None:
         lease = HeldLease(
             self._manager,
             taken,
             lease_seconds=self._settings.lease_seconds,
-            acquired_monotonic_seconds=asked_seconds,
-            clock=self._clock,
-            authority=self._store if isinstance(self._store, TellsDeadline) else None,
+            acquired_monotonic_seconds=sent_seconds,
         )
         consumer = ShardConsumer(lease, self._parts)
         self._consumers[taken.record.key] = consumer

@@ -178,7 +178,7 @@ async def _follow(fleet: RecordStore, leader: str) -> None:
 
 
 def _lock(worker: str, fleet: RecordStore, clock: Clock) -> LeaderLock:
-    return LeaderLock(worker, fleet, manager=LeaseManager(fleet), lease_seconds=120.0, clock=clock)
+    return LeaderLock(worker, LeaseManager(fleet, clock=clock), lease_seconds=120.0)
 
 
 async def test_one_leads_on_any_store(subject: LeaseSubject) -> None:
@@ -202,12 +202,10 @@ async def test_one_leads_on_any_store(subject: LeaseSubject) -> None:
 
 async def test_workers_find_each_other_on_any_store(subject: LeaseSubject) -> None:
     """Each by its own row, which it takes away when it leaves."""
-    clock = SystemClock()
-    common: Any = {"settings": LED, "clock": clock}
     managers = LeaseManager(subject.store), LeaseManager(subject.rival)
-    one = Presence("w1", subject.store, manager=managers[0], **common)
-    two = Presence("w2", subject.rival, manager=managers[1], **common)
-    roster = Roster(subject.store, manager=managers[0], **common)
+    one = Presence("w1", managers[0], LED)
+    two = Presence("w2", managers[1], LED)
+    roster = Roster(managers[0], LED)
 
     await one.beat()
     await two.beat()

@@ -194,7 +194,7 @@ async def test_claim_of_a_dead_thief_ends(
 
     assert held.record.claim is None
     await second.claim_shard(held, "thief")
-    careless = ShardCheckpointer(subject.store, stealing=False, clock=clock)
+    careless = ShardCheckpointer(subject.store, claim_timeout_seconds=None, clock=clock)
     assert (await careless.get_lease("a", "w1")).record.owner == "w1"
 
 

@@ -66,7 +66,7 @@ async def test_existing_blob_is_not_overwritten(manager: LeaseManager, host: Eph
     """A host that starts writes over blobs that nobody leases just then, checkpoint and all."""
     await host.create("0", sequenceNumber=17, offset="4096")
 
-    await CheckpointManager(manager._store).create_all_checkpoints_if_not_exists(["0", "1"])
+    await CheckpointManager(manager.store).create_all_checkpoints_if_not_exists(["0", "1"])
 
     assert (await _seen(manager)).record.checkpoint == PLACE
     assert [each.record.key for each in await manager.list_leases()] == ["0", "1"]
@@ -92,7 +92,7 @@ async def test_lease_of_a_host_is_taken_from_it(manager: LeaseManager, host: Eph
 
 async def test_host_takes_a_lease_of_ours(manager: LeaseManager, host: EphHost) -> None:
     """Our commits are refused from then on, with an error that its caller cannot miss; a host only reports it."""
-    checkpoints = CheckpointManager(manager._store)
+    checkpoints = CheckpointManager(manager.store)
     held = await checkpoints.update_checkpoint(await _held(manager), PLACE)
 
     await host.acquire("0")

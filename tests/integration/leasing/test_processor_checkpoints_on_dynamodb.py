@@ -53,14 +53,13 @@ async def shard(dynamodb_client: DynamoDBClient) -> AsyncIterator[Shard]:
     """In a table that is there."""
     async with dynamodb_subject(dynamodb_client, "kcl-java") as subject:
         await subject.store.create_store()
-        manager = LeaseManager(subject.store)
+        manager = LeaseManager(subject.store, clock=SteppingClock())
         await created_lease(manager, LeaseRecord(key="a", checkpoint=Position("13")))
         held = HeldLease(
             manager,
             await taken_lease(manager),
             lease_seconds=10.0,
             acquired_monotonic_seconds=0.0,
-            clock=SteppingClock(),
         )
         yield Shard(subject, held)
 

@@ -20,12 +20,13 @@ from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.metrics import LeaseMetrics
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from broadsheet.consumer.leasing.worker.acquirer import ATTEMPTS, BACK_OFF_RATIO, Acquirer
-from broadsheet.consumer.leasing.worker.discoverer import Discoverer
+from broadsheet.consumer.leasing.worker.context import WorkerContext
 from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
 from broadsheet.consumer.leasing.worker.pacing import Pacing
+from broadsheet.consumer.leasing.worker.performer import ATTEMPTS, BACK_OFF_RATIO
+from broadsheet.consumer.leasing.worker.round_plan import AssignedOnly, OwnShare
+from broadsheet.consumer.leasing.worker.rounds import LeaseRounds, LeaseWatch
 from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
-from broadsheet.consumer.leasing.worker.taker import Taker
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 
@@ -36,7 +37,7 @@ BUSY, DOWN = ThrottlingError("busy"), DependencyError("no answer")
 
 
 class Scene:
-    """The taker of a worker, and what it took."""
+    """The rounds of a worker, and what it took."""
 
     def __init__(self, *records: LeaseRecord, settings: WorkerSettings = SETTINGS) -> None:
         self.records = MemoryRecords(found={})
@@ -46,41 +47,34 @@ class Scene:
         self.clock = VirtualClock(running_loop())
         self.pacing = Pacing(Random(1))
         self.taken: dict[str, float] = {}
-        manager = LeaseManager(self.store, clock=self.clock)
-        metrics = WorkerMetrics(LeaseMetrics(), "w1", self.clock)
-        dice = Random(1).random
-        attempts = Acquirer(
-            "w1",
-            manager=manager,
-            metrics=metrics,
-            lease_seconds=settings.lease_seconds,
-            clock=self.clock,
-            dice=dice,
-            pacing=self.pacing,
-        )
-        self.taker = Taker(
-            "w1",
-            self.store,
-            manager=manager,
-            metrics=metrics,
-            attempts=attempts,
+        context = WorkerContext(
+            name="w1",
             settings=settings,
-            clock=self.clock,
-            dice=dice,
+            leases=LeaseManager(self.store, clock=self.clock),
+            metrics=WorkerMetrics(LeaseMetrics(), "w1", self.clock),
+            pacing=self.pacing,
+            random=Random(1),
         )
-        self.discoverer = Discoverer("w1", manager=manager, attempts=attempts, clock=self.clock)
+        self.rounds = LeaseRounds(context, LeaseWatch(context.leases, settings, me="w1"))
+        self.led_rounds = LeaseRounds(
+            context, LeaseWatch(context.leases, settings, me="w1", owned_only=True)
+        )
 
     async def look(self, *, left_alone: tuple[str, ...] = ()) -> float:
         """Let it look once, and return how long that took."""
         began_seconds = self.clock.monotonic_seconds()
-        await self.taker.round(
-            held=[*self.taken], left_alone=lambda: left_alone, on_taken=self.on_taken
+        await self.rounds.run(
+            lambda: OwnShare(me="w1", left_alone=left_alone),
+            held=[*self.taken],
+            on_taken=self.on_taken,
         )
         return self.clock.monotonic_seconds() - began_seconds
 
     async def discover(self) -> None:
         """Let it take what was assigned to it."""
-        await self.discoverer.round(held=[*self.taken], left_alone=tuple, on_taken=self.on_taken)
+        await self.led_rounds.run(
+            lambda: AssignedOnly(left_alone=()), held=[*self.taken], on_taken=self.on_taken
+        )
 
     @property
     def writes(self) -> int:
@@ -209,7 +203,7 @@ def test_requests_fail_as_takes_do(
         await scene.look()
 
         assert scene.claims() == claims
-        assert scene.taker.is_asking
+        assert scene.rounds.is_asking
 
     run_virtual(play())
 
@@ -251,9 +245,8 @@ def test_lease_that_fails_here_during_the_look_is_left_alone() -> None:
     async def play() -> None:
         scene = Scene(FREE)
 
-        await scene.taker.round(
-            held=(),
-            left_alone=lambda: {"a"} if "scan" in scene.store.calls else set(),
+        await scene.rounds.run(
+            lambda: OwnShare(me="w1", left_alone={"a"} if "scan" in scene.store.calls else ()),
             on_taken=scene.on_taken,
         )
 

@@ -31,7 +31,7 @@ class World:
         self.clock = SteppingClock()
         self.records = MemoryRecords(found={})
         self.store = LostAnswers(MemoryRecordStore(self.records))
-        self.manager = LeaseManager(self.store)
+        self.manager = LeaseManager(self.store, clock=self.clock)
 
     async def hold(self, key: str = "a", *, acquired_seconds: float = 0.0) -> HeldLease:
         """Take a lease that is made for it."""
@@ -40,7 +40,6 @@ class World:
             await held_lease(self.manager, key=key),
             lease_seconds=LEASE_SECONDS,
             acquired_monotonic_seconds=acquired_seconds,
-            clock=self.clock,
         )
 
 
@@ -166,7 +165,6 @@ async def test_lease_in_hand_off_outlives_updates_and_is_passed_on(world: World)
         await lease_now(world.manager),
         lease_seconds=LEASE_SECONDS,
         acquired_monotonic_seconds=0.0,
-        clock=world.clock,
     )
     seen = await world.manager.assign(await lease_now(world.manager), "w2", graceful=True)
     assert seen is not None

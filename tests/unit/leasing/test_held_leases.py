@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -12,7 +11,7 @@ from broadsheet.consumer.leasing import rules
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
 from broadsheet.consumer.leasing.store import RecordStore
 from tests.support.lost_answers import LostAnswers
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
@@ -23,6 +22,9 @@ LEASE_SECONDS = 10.0
 
 class Silent:
     """Lets nothing be read for a while; what is written goes on its way."""
+
+    deadline_monotonic_seconds: float
+    """Set for a store that ends leases itself."""
 
     def __init__(self, store: LostAnswers) -> None:
         self._store = store
@@ -46,12 +48,10 @@ class World:
         records = MemoryRecords()
         self.store = LostAnswers(MemoryRecordStore(records))
         self.silent = Silent(self.store)
-        self.manager = LeaseManager(cast("RecordStore", self.silent))
+        self.manager = LeaseManager(cast("RecordStore", self.silent), clock=self.clock)
         self.rival = LeaseManager(MemoryRecordStore(records))
 
-    async def take(
-        self, worker: str = "w1", *, authority: TellsDeadline | None = None
-    ) -> HeldLease:
+    async def take(self, worker: str = "w1") -> HeldLease:
         """Hold the lease, which is created at first."""
         await self.manager.create_store_if_not_exists()
         await self.manager.create_lease(LeaseRecord(key="a", checkpoint=Position("TRIM_HORIZON")))
@@ -63,8 +63,6 @@ class World:
             taken,
             lease_seconds=LEASE_SECONDS,
             acquired_monotonic_seconds=asked,
-            clock=self.clock,
-            authority=authority,
         )
 
     async def current(self) -> Versioned:
@@ -233,7 +231,8 @@ async def test_look_at_all_leases_renews_only_what_is_not_newer(world: World) ->
 
 async def test_store_that_ends_leases_may_end_them_sooner(world: World) -> None:
     """A read that succeeds does not prolong an etcd lease; what its client says of that counts as well."""
-    held = await world.take(authority=_Authority(deadline_monotonic_seconds=4.0))
+    world.silent.deadline_monotonic_seconds = 4.0
+    held = await world.take()
 
     world.clock.now_seconds = 4.0
 
@@ -251,8 +250,3 @@ async def test_pending_checkpoint_survives_changes_of_owner(world: World) -> Non
     assert third.record.owner_switches == 2
     await third.update(lambda record: rules.commit(record, Position("3")))
     assert (await world.current()).record.pending is None
-
-
-@dataclass
-class _Authority:
-    deadline_monotonic_seconds: float | None

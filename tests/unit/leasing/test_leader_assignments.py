@@ -17,29 +17,26 @@ from broadsheet.consumer.leasing.worker.assignments import (
     AssignmentLimits,
     GivenHow,
     LeaseAssignment,
-    UnfinishedLease,
     plan_assignments,
 )
+from broadsheet.consumer.leasing.worker.lease_view import LeaseView
 
 
-def held(worker: str, *keys: str) -> list[UnfinishedLease]:
+def held(worker: str, *keys: str) -> list[LeaseView]:
     """Leases that live."""
-    return [UnfinishedLease(key=key, bound_for=worker, held_by=worker) for key in keys]
+    return [LeaseView(key=key, bound_for=worker, held_by=worker) for key in keys]
 
 
-def free(*keys: str, last_holder: str | None = None) -> list[UnfinishedLease]:
+def free(*keys: str, last_holder: str | None = None) -> list[LeaseView]:
     """Leases that nobody holds."""
     return [
-        UnfinishedLease(key=key, bound_for=None, held_by=None, last_holder=last_holder)
-        for key in keys
+        LeaseView(key=key, bound_for=None, held_by=None, last_holder=last_holder) for key in keys
     ]
 
 
-def promised(key: str, *, to: str, by: str | None, is_overdue: bool = False) -> UnfinishedLease:
+def promised(key: str, *, to: str, by: str | None, is_overdue: bool = False) -> LeaseView:
     """A lease in hand-off; with nobody by whom, its holder died."""
-    return UnfinishedLease(
-        key=key, bound_for=to, held_by=by, in_hand_off=True, is_overdue=is_overdue
-    )
+    return LeaseView(key=key, bound_for=to, held_by=by, next_owner=to, is_overdue=is_overdue)
 
 
 def names(prefix: str, count: int) -> list[str]:
@@ -48,7 +45,7 @@ def names(prefix: str, count: int) -> list[str]:
 
 
 def plan(
-    leases: list[UnfinishedLease],
+    leases: list[LeaseView],
     *workers: str,
     leases_max: int = sys.maxsize,
     moves_max: int = sys.maxsize,
@@ -189,7 +186,7 @@ def test_lease_of_a_holder_that_died_in_a_hand_off_goes_to_its_next_owner() -> N
 
 def test_free_lease_that_an_outsider_claimed_is_left_to_it() -> None:
     """A worker that takes for itself asked, and the holder let go for it."""
-    claimed = UnfinishedLease(key="a", bound_for="outsider", held_by=None)
+    claimed = LeaseView(key="a", bound_for="outsider", held_by=None)
 
     assert plan([claimed], "w1") == ()
 
@@ -232,7 +229,7 @@ def test_one_rebalancing_pass_balances_anything(seed: int) -> None:
     assert sum(counts.values()) == len(leases)
     assert max(counts.values()) - min(counts.values()) <= 1
     settled = [
-        UnfinishedLease(key=lease.key, bound_for=lease.bound_for, held_by=lease.bound_for)
+        LeaseView(key=lease.key, bound_for=lease.bound_for, held_by=lease.bound_for)
         for lease in after
     ]
     assert plan(settled, *workers) == ()

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from broadsheet.consumer.leasing.worker.fair_share import (
-    LeaseView,
     ShareLimits,
     Shares,
     plan_shares,
 )
+from broadsheet.consumer.leasing.worker.lease_view import LeaseView
 
 D = 10.0
 

@@ -32,7 +32,6 @@ class World:
         self.metrics = LeaseMetrics()
         self.created = 0
         self.sync = StreamSync(
-            store,
             self.stream,
             start=Position("TRIM_HORIZON"),
             manager=self.manager,

@@ -8,98 +8,40 @@ step        every two lengths of a lease (a tenth where the store tells who live
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.worker.leader.assigner import Assigner
-from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
-from broadsheet.consumer.leasing.worker.leader.roster import Presence, Roster
+from broadsheet.consumer.leasing.worker.context import WorkerContext
+from broadsheet.consumer.leasing.worker.leader.lock import LeaderLock
+from broadsheet.consumer.leasing.worker.leader.roster import Presence
 from broadsheet.consumer.leasing.worker.leader.term import LeaderTerm
-from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
-from broadsheet.consumer.leasing.worker.pacing import Pacing, retryable
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.consumer.leasing.worker.pacing import retryable
 
 
 class FleetMember:
     """Runs beside a worker's consumers."""
 
     def __init__(
-        self,
-        worker: str,
-        *,
-        leases: RecordStore,
-        fleet: RecordStore,
-        settings: WorkerSettings,
-        metrics: LeaseMetrics,
-        counts: WorkerMetrics,
-        clock: Clock,
-        random: Random,
-        pacing: Pacing,
-        leases_created: asyncio.Event,
+        self, worker: WorkerContext, fleet: LeaseManager, *, leases_created: asyncio.Event
     ) -> None:
         """Describe it; `run` starts it.
 
         Args:
-            worker: Its name.
-            leases: Where they are.
-            fleet: Where the rows of leader and workers are; another store.
-            settings: The worker's.
-            metrics: Of the process.
-            counts: The worker's.
-            clock: The worker's.
-            random: The worker's.
-            pacing: The worker's.
+            worker: The worker.
+            fleet: Of the rows of leader and workers, in another store than the leases.
             leases_created: Set when there are new leases, which a leader assigns at once.
         """
-        self._worker = worker
-        self.assigned = pacing.new_bell()
+        self._worker = worker.name
+        self._settings = worker.settings
+        self._pacing = worker.pacing
+        self._usual_seconds = worker.scan_seconds
+        self.assigned = worker.pacing.new_bell()
         """Set when the worker, as the leader, has assigned leases: some may be its own."""
         self._leases_created = leases_created
         self._fleet = fleet
-        self._settings = settings
-        self._pacing = pacing
-        self._manager = LeaseManager(fleet, clock=clock, metrics=metrics)
-        self._usual_seconds = settings.take_every_seconds(
-            store_tells_who_lives=leases.tells_who_lives
-        )
-        self._presence = Presence(
-            worker, fleet, manager=self._manager, settings=settings, clock=clock
-        )
-        lease_manager = LeaseManager(leases, clock=clock, metrics=metrics)
-
-        def new_assigner() -> Assigner:
-            roster = Roster(fleet, manager=self._manager, settings=settings, clock=clock)
-            return Assigner(
-                leases,
-                roster,
-                manager=lease_manager,
-                metrics=counts,
-                settings=settings,
-                clock=clock,
-                random=random,
-            )
-
-        self._leadership = LeaderTerm(
-            worker,
-            LeaderLock(
-                worker,
-                fleet,
-                manager=self._manager,
-                lease_seconds=settings.leader_lease_seconds,
-                clock=clock,
-            ),
-            foreign=ForeignWatch(leases, clock),
-            new_assigner=new_assigner,
-            metrics=counts,
-            pass_seconds_max=settings.leader_lease_seconds,
-            failed_passes_max=settings.failed_passes_max,
-            stand_back_seconds=settings.failed_passes_max * self._usual_seconds,
-            clock=clock,
-        )
+        self._presence = Presence(worker.name, fleet, worker.settings)
+        lock = LeaderLock(worker.name, fleet, lease_seconds=worker.settings.leader_lease_seconds)
+        self._leadership = LeaderTerm(worker, fleet, lock)
 
     @property
     def leads(self) -> bool:
@@ -112,8 +54,8 @@ class FleetMember:
         Raises:
             InvalidStateError: a store is gone, or that of the fleet is none.
         """
-        await self._fleet.join(self._worker)
-        await self._manager.create_store_if_not_exists()
+        await self._fleet.store.join(self._worker)
+        await self._fleet.create_store_if_not_exists()
         async with retryable("leasing.presence_failed", self._worker):
             await self._presence.beat()
         async with TaskGroup() as group:

@@ -16,7 +16,7 @@ from broadsheet.consumer.errors import InvalidStateError
 from broadsheet.consumer.leasing.expiry import LastSeen, is_free, sighted
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
 from broadsheet.consumer.leasing.store import ForeignLeader, RecordStore, TellsForeignLeader
 
 # Rows of a fleet's store: the leader, and the workers.
@@ -63,29 +63,18 @@ async def taken_row(manager: LeaseManager, key: str, worker: str) -> Versioned |
 class LeaderLock:
     """One worker's side of the leader's row."""
 
-    def __init__(
-        self,
-        worker: str,
-        fleet: RecordStore,
-        *,
-        manager: LeaseManager,
-        lease_seconds: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, worker: str, fleet: LeaseManager, *, lease_seconds: float) -> None:
         """Start without the lock, and without sightings of it.
 
         Args:
             worker: Its name.
-            fleet: The store of the fleet's rows.
-            manager: Of that.
+            fleet: Of the fleet's rows; its clock is the worker's.
             lease_seconds: How long a leader may not move.
-            clock: The worker's.
         """
         self._worker = worker
-        self._fleet = fleet
-        self._manager = manager
+        self._manager = fleet
         self._lease_seconds = lease_seconds
-        self._clock = clock
+        self._clock = fleet.clock
         self._held: HeldLease | None = None
         self._sighting: LastSeen | None = None
 
@@ -116,8 +105,6 @@ class LeaderLock:
             taken,
             lease_seconds=self._lease_seconds,
             acquired_monotonic_seconds=sent_seconds,
-            clock=self._clock,
-            authority=self._fleet if isinstance(self._fleet, TellsDeadline) else None,
         )
         return True
 
@@ -154,7 +141,7 @@ class LeaderLock:
     def _may_take(self, seen: Versioned, asked_seconds: float) -> bool:
         if seen.record.holder == self._worker:
             return True  # It is left from this worker's earlier life.
-        if self._fleet.tells_who_lives:
+        if self._manager.store.tells_who_lives:
             return not seen.fence
         return self._sighting is not None and is_free(
             seen, self._sighting, now_seconds=asked_seconds, lease_seconds=self._lease_seconds

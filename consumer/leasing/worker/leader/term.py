@@ -13,54 +13,73 @@ from collections.abc import Callable, Coroutine
 
 import structlog
 
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.errors import DependencyError, LeasingError
-from broadsheet.consumer.leasing.worker.leader.assigner import Assigner
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.worker.context import WorkerContext
 from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
-from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
+from broadsheet.consumer.leasing.worker.leader.roster import Roster
+from broadsheet.consumer.leasing.worker.round_plan import AllLeases
+from broadsheet.consumer.leasing.worker.rounds import LeaseRounds, LeaseWatch
 
 _log = structlog.get_logger()
+
+
+class LeaderPasses:
+    """The passes of one term: each assigns all leases to the workers that live."""
+
+    def __init__(self, worker: WorkerContext, roster: Roster) -> None:
+        """Start without sightings.
+
+        Args:
+            worker: The leader.
+            roster: All workers.
+        """
+        self._roster = roster
+        self._rounds = LeaseRounds(worker, LeaseWatch(worker.leases, worker.settings))
+        self._rebalance_passes = worker.settings.rebalance_passes
+        self._passes = 0
+
+    async def run(self, *, leads: Callable[[], bool]) -> int:
+        """Run one pass.
+
+        Args:
+            leads: Asked before each write.
+
+        Returns:
+            How many leases there are to assign, or were.
+
+        Raises:
+            LeasingError: the store failed, with some lease at least; what could be assigned was.
+        """
+        self._passes += 1
+        mode = AllLeases(
+            workers=await self._roster.living(),
+            rebalances=self._passes % self._rebalance_passes == 0,
+        )
+        view = await self._rounds.run(lambda: mode, goes_on=leads)
+        return len(view.leases)
 
 
 class LeaderTerm:
     """The election and the passes of one worker, step by step."""
 
-    def __init__(
-        self,
-        worker: str,
-        lock: LeaderLock,
-        *,
-        foreign: ForeignWatch,
-        new_assigner: Callable[[], Assigner],
-        metrics: WorkerMetrics,
-        failed_passes_max: int,
-        pass_seconds_max: float,
-        stand_back_seconds: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, worker: WorkerContext, fleet: LeaseManager, lock: LeaderLock) -> None:
         """Start as a candidate.
 
         Args:
-            worker: Its name.
+            worker: The candidate.
+            fleet: Of the rows of leader and workers.
             lock: Its way to lead.
-            foreign: Other programs' leaders.
-            new_assigner: Returns the assigner of a term; each starts without sightings.
-            metrics: The worker's.
-            failed_passes_max: After how many failed passes in a row it steps down.
-            pass_seconds_max: How long a pass may take.
-            stand_back_seconds: How long it does not contend then.
-            clock: The worker's.
         """
-        self._worker = worker
+        self._context = worker
+        self._worker = worker.name
+        self._settings = worker.settings
+        self._metrics = worker.metrics
+        self._clock = worker.clock
+        self._fleet = fleet
         self._lock = lock
-        self._foreign = foreign
-        self._new_assigner = new_assigner
-        self._metrics = metrics
-        self._failed_passes_max = failed_passes_max
-        self._pass_seconds_max = pass_seconds_max
-        self._stand_back_seconds = stand_back_seconds
-        self._clock = clock
-        self._assigner: Assigner | None = None
+        self._foreign = ForeignWatch(worker.leases.store, worker.clock)
+        self._passes: LeaderPasses | None = None
         self._failures = 0
         self._contends_at_seconds = -float("inf")
 
@@ -81,7 +100,7 @@ class LeaderTerm:
         Raises:
             LeasingError: the store failed.
         """
-        led = self._assigner is not None
+        led = self._passes is not None
         try:
             if not await self._may_lead():
                 return False
@@ -104,10 +123,10 @@ class LeaderTerm:
         Raises:
             LeasingError: the store failed; others wait until the lock runs out.
         """
-        if self._assigner is not None:
+        if self._passes is not None:
             _log.info("leasing.leader_stepped_down", worker=self._worker)
             self._metrics.on_leading(leads=False)
-        self._assigner = None
+        self._passes = None
         await self._lock.step_down()
 
     async def _may_lead(self) -> bool:
@@ -126,24 +145,27 @@ class LeaderTerm:
             return True
         if self._clock.monotonic_seconds() < self._contends_at_seconds:
             return False
-        self._assigner = None
+        self._passes = None
         return await self._lock.contend()
 
     async def _pass(self, goes_on: Callable[[], bool]) -> int:
-        if self._assigner is None:
-            self._assigner, self._failures = self._new_assigner(), 0
+        if self._passes is None:
+            # Each term starts without sightings: every holder counts as alive in its first pass.
+            roster = Roster(self._fleet, self._settings)
+            self._passes, self._failures = LeaderPasses(self._context, roster), 0
             _log.info("leasing.leader_elected", worker=self._worker)
         try:
             with self._metrics.round():
                 count = await self._in_time(
-                    self._assigner.run_pass(leads=lambda: self._lock.is_held and goes_on())
+                    self._passes.run(leads=lambda: self._lock.is_held and goes_on())
                 )
         except LeasingError:
             # Another worker may reach the stores, so a leader that keeps failing gives way.
             self._failures += 1
-            if self._failures >= self._failed_passes_max:
+            most = self._settings.failed_passes_max
+            if self._failures >= most:
                 now_seconds = self._clock.monotonic_seconds()
-                self._contends_at_seconds = now_seconds + self._stand_back_seconds
+                self._contends_at_seconds = now_seconds + most * self._context.scan_seconds
                 await self.step_down()
             raise
         self._failures = 0
@@ -151,10 +173,11 @@ class LeaderTerm:
 
     async def _in_time(self, running: Coroutine[object, object, int]) -> int:
         """Fail a pass that takes too long: its leader would stay alive, and no other worker could lead."""
+        most_seconds = self._settings.leader_lease_seconds
         try:
-            async with asyncio.timeout(self._pass_seconds_max):
+            async with asyncio.timeout(most_seconds):
                 return await running
         except TimeoutError as error:
             raise DependencyError(
-                f"a pass took more than {self._pass_seconds_max} s: a store does not answer"
+                f"a pass took more than {most_seconds} s: a store does not answer"
             ) from error

@@ -5,7 +5,7 @@ Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,17 @@ from broadsheet.consumer.leasing import rules
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.metrics import LeaseMetrics
 from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.record import LeaseRecord
 from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import state_table
 from broadsheet.consumer.leasing.stores.dynamodb.layout import NativeLayout
 from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from broadsheet.consumer.leasing.worker.acquirer import Acquirer
-from broadsheet.consumer.leasing.worker.discoverer import Discoverer
+from broadsheet.consumer.leasing.worker.context import WorkerContext
 from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch
 from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
 from broadsheet.consumer.leasing.worker.pacing import Pacing
+from broadsheet.consumer.leasing.worker.round_plan import AssignedOnly
+from broadsheet.consumer.leasing.worker.rounds import LeaseRounds, LeaseWatch
+from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 from tests.support.aws_faults import aws_faults
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.moto import aws_settings
@@ -58,62 +60,66 @@ async def subject(client: DynamoDBClient) -> AsyncIterator[DynamoSubject]:
         yield subject
 
 
+class LedWorker:
+    """Worker w1, which a leader assigns leases to."""
+
+    def __init__(self, subject: DynamoSubject) -> None:
+        manager = LeaseManager(subject.rival, clock=SteppingClock())
+        context = WorkerContext(
+            name="w1",
+            settings=WorkerSettings(),
+            leases=manager,
+            metrics=WorkerMetrics(LeaseMetrics(), "w1", manager.clock),
+            pacing=Pacing(Random(1)),
+            random=Random(1),
+        )
+        self.rounds = LeaseRounds(
+            context, LeaseWatch(manager, context.settings, me="w1", owned_only=True)
+        )
+        self.taken: list[str] = []
+
+    async def take(
+        self, *, held: Collection[str] = (), left_alone: Collection[str] = ()
+    ) -> list[str]:
+        """Let it look once, and return what it takes."""
+        self.taken = []
+        await self.rounds.run(
+            lambda: AssignedOnly(left_alone=left_alone),
+            held=held,
+            on_taken=lambda lease, _: self.taken.append(lease.record.key),
+        )
+        return self.taken
+
+
 @pytest.fixture
-def discoverer(subject: DynamoSubject) -> Discoverer:
-    """Worker w1's."""
-    clock = SteppingClock()
-    manager = LeaseManager(subject.rival)
-    attempts = Acquirer(
-        "w1",
-        manager=manager,
-        metrics=WorkerMetrics(LeaseMetrics(), "w1", clock),
-        lease_seconds=10.0,
-        clock=clock,
-        dice=Random(1).random,
-        pacing=Pacing(Random(1)),
-    )
-    return Discoverer("w1", manager=manager, attempts=attempts, clock=clock)
+def led(subject: DynamoSubject) -> LedWorker:
+    """Worker w1."""
+    return LedWorker(subject)
 
 
 def _lease(key: str, owner: str) -> LeaseRecord:
     return LeaseRecord(key=key, owner=owner, counter=13, checkpoint=Position("123"))
 
 
-def _keys(found: tuple[Versioned, ...]) -> list[str]:
-    return [each.record.key for each in found]
-
-
-async def test_assigned_leases_are_discovered(discoverer: Discoverer) -> None:
+async def test_assigned_leases_are_discovered(led: LedWorker) -> None:
     """`discoverNewLeases_happyCase_assertCorrectNewLeases`, `…_noLeasesInRenewer_…`: those that it does not hold."""
-    found = await discoverer.discover(held={"lease-1", "lease-2"})
-
-    assert _keys(found) == ["lease-3", "lease-4"]
-    assert len(await discoverer.discover(held=())) == 4
+    assert await led.take(held={"lease-1", "lease-2"}) == ["lease-3", "lease-4"]
+    assert len(await led.take()) == 4
 
 
 async def test_discovery_is_tried_again_after_a_failure(
-    discoverer: Discoverer, client: DynamoDBClient
+    led: LedWorker, client: DynamoDBClient
 ) -> None:
     """`discoverNewLeases_leaseRefresherThrowsException_assertEmptyResponse`: nothing is taken on half of an answer."""
-    taken: list[str] = []
     with aws_faults(client, "BatchGetItem") as faults:
         faults.requests = ["lost"]
         with pytest.raises(DependencyError):
-            await discoverer.round(
-                held=(), left_alone=set, on_taken=lambda lease, _: taken.append(lease.record.key)
-            )
-    assert taken == []
-    await discoverer.round(
-        held=(),
-        left_alone=lambda: {"lease-1"},
-        on_taken=lambda lease, _: taken.append(lease.record.key),
-    )
-    assert taken == ["lease-2", "lease-3", "lease-4"]
+            await led.take()
+    assert led.taken == []
+    assert await led.take(left_alone={"lease-1"}) == ["lease-2", "lease-3", "lease-4"]
 
 
-async def test_index_that_is_behind_is_not_believed(
-    discoverer: Discoverer, client: DynamoDBClient
-) -> None:
+async def test_index_that_is_behind_is_not_believed(led: LedWorker, client: DynamoDBClient) -> None:
     """`discoverNewLeases_inconsistentGSI_assertEmptyResponse`: each lease that it names is read again."""
 
     def add_stale(_name: str, answer: Row) -> None:
@@ -121,13 +127,11 @@ async def test_index_that_is_behind_is_not_believed(
 
     with aws_faults(client, "Query") as faults:
         faults.rewrite = add_stale
-        found = await discoverer.discover(held={"lease-1"})
-
-    assert _keys(found) == ["lease-2", "lease-3", "lease-4"]
+        assert await led.take(held={"lease-1"}) == ["lease-2", "lease-3", "lease-4"]
 
 
 async def test_leases_in_hand_off_and_finished_ones_are_not_discovered(
-    discoverer: Discoverer, subject: DynamoSubject
+    led: LedWorker, subject: DynamoSubject
 ) -> None:
     """`discoverNewLeases_ignorePendingCheckpointLeases_assertReadyLeases`; and those that cannot be read."""
     manager = LeaseManager(subject.store)
@@ -137,7 +141,7 @@ async def test_leases_in_hand_off_and_finished_ones_are_not_discovered(
     await subject.store.create(rules.commit(_lease("ended", "w1"), Position("SHARD_END")))
     await subject.spoil("lease-4")
 
-    assert _keys(await discoverer.discover(held=())) == ["lease-1", "lease-2", "lease-3"]
+    assert await led.take() == ["lease-1", "lease-2", "lease-3"]
 
 
 def _leader_row(version: str, **more: Row) -> Row:
@@ -202,7 +206,7 @@ async def test_their_row_is_neither_a_lease_nor_written_by_us(subject: DynamoSub
     before = subject.row("Leader")
 
     manager = LeaseManager(subject.store)
-    assert "Leader" not in _keys(await manager.list_leases())
+    assert "Leader" not in {found.record.key for found in await manager.list_leases()}
     await ForeignWatch(subject.store, SteppingClock()).living()
     assert subject.row("Leader") == before
 

@@ -112,7 +112,7 @@ class SegmentKeeper(Protocol):
     """Optional part of a store: stores checkpoints in segments, so that silent producers add nothing to a commit.
 
     `start_commit` is then given checkpoints that name some producers in segments
-    (`broadsheet.consumer.message.producer_segment`): it commits what `taken_out` returns, checkpoint and new contents
+    (`broadsheet.consumer.checkpoint`): it commits what `taken_out` returns, checkpoint and new contents
     together, and may drop contents that `segments_named` does not name. `restore_checkpoint` returns what
     `put_together` does. A store that is none is given whole checkpoints, which grow with the number of producers.
     """

@@ -1,33 +1,59 @@
-"""Checkpoints: built at the end of a transaction, read at the start of a primary.
+"""Checkpoints: built at the end of a transaction, stored in parts, read at the start of a primary.
 
-Source: gazette/core consumer/protocol (the message and its meaning).
+A checkpoint names the producers that were heard recently. The state of silent ones is packed into *segments*, each
+named by its digest:
+
+    version (1 byte) | number of producers (4) | producers: id (6), last acknowledged clock (8) | forgotten ids (6 each)
+
+A checkpoint names its segments, oldest first; the store keeps them separately. A newer segment overrides an older one:
+it first removes the producers that were forgotten, then adds its own.
+
+Source: gazette/core consumer/protocol (the message and its meaning; segments are ours).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from types import MappingProxyType
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.message.producer_segment import put_together
+from broadsheet.consumer.message.uuid import PRODUCER_BYTES
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
+SEGMENT_ID_BYTES: Final = 16
+_VERSION: Final = 1
+_HEADER: Final = Struct(">BI")
+_CLOCK_BYTES: Final = 8
+_ENTRY_BYTES: Final = PRODUCER_BYTES + _CLOCK_BYTES
+_NOTHING_PENDING: Final = -1
+
 
 def build_checkpoint(
-    sources: Mapping[str, Checkpoint.Source], ack_intents: Mapping[str, bytes]
+    sources: Mapping[str, Checkpoint.Source],
+    ack_intents: Mapping[str, bytes],
+    prior_acknowledgement: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Checkpoint:
     """Return the checkpoint of a transaction.
+
+    A transaction that published nothing keeps one acknowledgement of before: the next primary learns from it up to
+    where our producer has committed (`broadsheet.consumer.message.rollback`), and may repeat it without effect.
 
     Args:
         sources: Offset and producers of each consumed journal, as the sequencer gives them.
         ack_intents: Framed acknowledgements of what the transaction published, by journal.
+        prior_acknowledgement: The last one of the transactions before; empty if there is none.
     """
     checkpoint = Checkpoint()
     for journal, source in sources.items():
         checkpoint.sources[journal].CopyFrom(source)
-    for journal, intent in ack_intents.items():
+    for journal, intent in (ack_intents or prior_acknowledgement).items():
         checkpoint.ack_intents[journal] = intent
     return checkpoint
 
@@ -109,3 +135,188 @@ def whole_checkpoint(
         return put_together(checkpoint, segments)
     except ValueError as error:
         raise StoreError(shard_fqn, f"cannot restore: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContent:
+    """The decoded content of one segment."""
+
+    clocks: Mapping[int, int]
+    """Last acknowledged clock by producer id; none of these producers has anything pending."""
+    forgotten: Collection[int]
+    """Ids of producers that older segments name, but that are no longer known."""
+
+
+def packed_segment(clocks: Iterable[tuple[int, int]], forgotten: Iterable[int]) -> bytes:
+    """Return a segment's content.
+
+    Args:
+        clocks: Ids, and the last acknowledged clock of each.
+        forgotten: Ids.
+    """
+    entries = [
+        producer.to_bytes(PRODUCER_BYTES, "big") + clock.to_bytes(_CLOCK_BYTES, "big")
+        for producer, clock in clocks
+    ]
+    header = _HEADER.pack(_VERSION, len(entries))
+    return b"".join((header, *entries, packed_ids(forgotten)))
+
+
+def unpacked_segment(content: bytes) -> SegmentContent:
+    """Decode a segment's content, as `packed_segment` encoded it.
+
+    Raises:
+        ValueError: the content is not a segment.
+    """
+    if len(content) < _HEADER.size:
+        raise ValueError(f"a segment of {len(content)} bytes, expected at least {_HEADER.size}")
+    version, count = _HEADER.unpack_from(content)
+    if version != _VERSION:
+        raise ValueError(
+            f"a segment of version {version}, expected {_VERSION}: a newer release wrote it"
+        )
+    end = _HEADER.size + count * _ENTRY_BYTES
+    if len(content) < end:
+        raise ValueError(f"a segment of {len(content)} bytes, expected at least {end}")
+    clocks = {
+        int.from_bytes(content[at : at + PRODUCER_BYTES], "big"): int.from_bytes(
+            content[at + PRODUCER_BYTES : at + _ENTRY_BYTES], "big"
+        )
+        for at in range(_HEADER.size, end, _ENTRY_BYTES)
+    }
+    return SegmentContent(clocks, unpacked_ids(content[end:]))
+
+
+def packed_ids(ids: Iterable[int]) -> bytes:
+    """Return the concatenation of producer ids."""
+    return b"".join(producer.to_bytes(PRODUCER_BYTES, "big") for producer in ids)
+
+
+def unpacked_ids(content: bytes) -> list[int]:
+    """Return the ids that `packed_ids` was given.
+
+    Raises:
+        ValueError: the last id is incomplete.
+    """
+    if len(content) % PRODUCER_BYTES:
+        raise ValueError(f"producer ids of {len(content)} bytes, expected {PRODUCER_BYTES} each")
+    return [
+        int.from_bytes(content[at : at + PRODUCER_BYTES], "big")
+        for at in range(0, len(content), PRODUCER_BYTES)
+    ]
+
+
+def segment_id(content: bytes) -> bytes:
+    """Return the id of a segment of this content."""
+    return blake2b(content, digest_size=SEGMENT_ID_BYTES).digest()
+
+
+def taken_out(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[bytes, bytes]]:
+    """Return a checkpoint without its segments' contents, and the new contents by id; a store commits both together."""
+    new = {
+        segment.id: segment.content
+        for source in checkpoint.sources.values()
+        for segment in source.segments
+        if segment.content
+    }
+    if not new:
+        return checkpoint, new
+    kept = Checkpoint()
+    kept.CopyFrom(checkpoint)
+    for source in kept.sources.values():
+        for segment in source.segments:
+            segment.ClearField("content")
+    return kept, new
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCheckpoint:
+    """The data that a store writes in one commit."""
+
+    checkpoint: bytes
+    new_segments: Mapping[bytes, bytes]
+    """Contents by id."""
+    named: set[bytes]
+    """Ids of all segments that the checkpoint refers to."""
+
+
+def encoded(checkpoint: Checkpoint) -> EncodedCheckpoint:
+    """Return the data that a store must write for a checkpoint."""
+    kept, new_segments = taken_out(checkpoint)
+    return EncodedCheckpoint(
+        kept.SerializeToString(deterministic=True), new_segments, segments_named(kept)
+    )
+
+
+def segments_named(checkpoint: Checkpoint) -> set[bytes]:
+    """Return the ids of all segments that a checkpoint refers to.
+
+    A store may drop the others once the checkpoint is committed.
+    """
+    return {segment.id for source in checkpoint.sources.values() for segment in source.segments}
+
+
+def put_together(checkpoint: Checkpoint, contents: Mapping[bytes, bytes]) -> Checkpoint:
+    """Return a stored checkpoint with its segments replaced by their producers.
+
+    In each source, the producers of segments come first, longest silent at the head, then those that the checkpoint
+    names itself.
+
+    Args:
+        checkpoint: As `taken_out` returned it.
+        contents: Contents of segments by id: at least of those that the checkpoint names.
+
+    Raises:
+        ValueError: a segment is missing or is not the one the checkpoint refers to, or a producer's id is invalid.
+    """
+    for journal, source in checkpoint.sources.items():
+        _check_ids(journal, source)
+    if not any(source.segments or source.forgotten for source in checkpoint.sources.values()):
+        return checkpoint
+    whole = Checkpoint()
+    whole.CopyFrom(checkpoint)
+    for journal, source in whole.sources.items():
+        _put_together(journal, source, contents)
+    return whole
+
+
+def _check_ids(journal: str, source: Checkpoint.Source) -> None:
+    for entry in source.producers:
+        if len(entry.id) != PRODUCER_BYTES:
+            raise ValueError(
+                f"the checkpoint names a producer of {journal} by {len(entry.id)} bytes, "
+                f"expected {PRODUCER_BYTES}: it is damaged"
+            )
+
+
+def _put_together(journal: str, source: Checkpoint.Source, contents: Mapping[bytes, bytes]) -> None:
+    clocks: dict[int, int] = {}
+    for segment in source.segments:
+        content = segment.content or contents.get(segment.id)
+        if content is None or segment_id(content) != segment.id:
+            what = "is missing" if content is None else "is not what it was"
+            raise ValueError(
+                f"the checkpoint's segment {segment.id.hex()} of silent producers of {journal} {what}; "
+                "restore the store as of one moment, the checkpoint and its segments together"
+            )
+        part = unpacked_segment(content)
+        for producer in part.forgotten:
+            clocks.pop(producer, None)
+        for producer, clock in part.clocks.items():
+            # Removed first, so that it comes after those that have been silent for longer.
+            clocks.pop(producer, None)
+            clocks[producer] = clock
+    for producer in unpacked_ids(source.forgotten):
+        clocks.pop(producer, None)
+    own = list(source.producers)
+    for entry in own:
+        clocks.pop(int.from_bytes(entry.id, "big"), None)
+    source.ClearField("segments")
+    source.ClearField("forgotten")
+    source.ClearField("producers")
+    for producer, clock in clocks.items():
+        source.producers.add(
+            id=producer.to_bytes(PRODUCER_BYTES, "big"),
+            state=Checkpoint.ProducerState(last_ack=clock, begin=_NOTHING_PENDING),
+        )
+    source.producers.extend(own)

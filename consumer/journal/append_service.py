@@ -50,8 +50,13 @@ from broadsheet.consumer.journal.append_fence import (
 )
 from broadsheet.consumer.journal.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.pipelining import AFTER_MAX, Pipelined, TokenSource
-from broadsheet.consumer.op_future import AppendToken, TurnFuture
+from broadsheet.consumer.journal.pipelining import (
+    AFTER_MAX,
+    AppendToken,
+    Pipelined,
+    TokenSource,
+    TurnFuture,
+)
 from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -459,7 +464,7 @@ class AppendService:
         """Append a group repeatedly until it succeeds or is refused for good."""
         request = group.request
         fence = self._fence_or_none(group)
-        backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
+        backoff: Backoff | None = None
         failures = refusals = 0
         while True:
             try:
@@ -486,6 +491,7 @@ class AppendService:
             # nothing was sent after it.
             group.future.turn = None
             await succeed(request.journal, group.after)
+            backoff = backoff or Backoff(max_seconds=BACKOFF_SECONDS_MAX)
             _log.warning(
                 "append.retrying",
                 journal=request.journal,

@@ -31,7 +31,7 @@ from broadsheet.consumer.errors import (
     RegisterMismatchError,
 )
 from broadsheet.consumer.journal.channels import AppendUnderWay
-from broadsheet.consumer.journal.pipelining import Pipelined
+from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined
 from broadsheet.consumer.journal.transport import (
     JournalTransport,
     Peer,
@@ -42,7 +42,6 @@ from broadsheet.consumer.journal.transport import (
     patiently,
 )
 from broadsheet.consumer.journal.wire import encode_append_chunk
-from broadsheet.consumer.op_future import AppendToken
 from broadsheet.consumer.protocol.alphabet import require
 from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
 from broadsheet.consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability

@@ -158,16 +158,17 @@ class ReadProgress:
             raise ValidationError("content", "expected metadata before content")
         if offset == self.offset == self.fragment.end and not self.fragment.mod_time:
             self._grow(self.fragment, end)
-        require(
-            self.offset <= offset and end <= self.fragment.end,
-            "offset",
-            f"expected content in [{self.offset}, {self.fragment.end}), got [{offset}, {end})",
-        )
-        require(
-            not self.end_offset or end <= self.end_offset,
-            "offset",
-            f"expected no content from end_offset {self.end_offset} on, got [{offset}, {end})",
-        )
+        # Not `require`, which would have both messages made for every chunk.
+        if not self.offset <= offset <= end <= self.fragment.end:
+            raise ValidationError(
+                "offset",
+                f"expected content in [{self.offset}, {self.fragment.end}), got [{offset}, {end})",
+            )
+        if 0 < self.end_offset < end:
+            raise ValidationError(
+                "offset",
+                f"expected no content from end_offset {self.end_offset} on, got [{offset}, {end})",
+            )
         span = ReadSpan(offset, content, jumped=self.jumped or offset > self.offset)
         self.offset = end
         self.jumped = False
@@ -469,7 +470,8 @@ class Reader:
         self._heard = True
         self._refusals = 0
         self._waiting_since = None
-        self._backoff.reset()
+        if self._backoff.attempt:
+            self._backoff.reset()
 
     def _is_finished(self) -> bool:
         # A method, because another task may close the reader while it waits, which type checkers do

@@ -21,7 +21,7 @@ from broadsheet.allocator.ops import LeaseId, Put
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.state.load import Lag, ReplicaLoad
 from broadsheet.consumer.load_report import RoundedReport
-from broadsheet.consumer.shard.attempt_counters import Usage
+from broadsheet.consumer.shard.progress import Usage
 
 REPORT_SECONDS = 15.0
 """Time over which a rate is measured."""

@@ -3,15 +3,18 @@
 Each producer is reported once, and its messages are refused if so configured. Such a clock loses nothing by itself, but
 the machine that wrote it has the wrong time.
 
-Pure: times come in as values.
+Times come in as values; only `ClockWatch` reads clocks, counts and logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
+from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.errors import ClockAheadError
 from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.uuid import clock_at, unix_seconds_of
@@ -22,6 +25,7 @@ WARNING_REST_SECONDS: Final = 1.0
 """Minimum time between two warnings: a fleet of producers with wrong clocks must not fill the log."""
 TOLD_PRODUCERS_MAX: Final = 10_000
 """Reported producers that are remembered, some hundred bytes each; beyond that all are reported once more."""
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +114,36 @@ class ToldProducers:
                 self._not_before_seconds = now_seconds + WARNING_REST_SECONDS
                 return each
         return None
+
+
+class ClockWatch:
+    """The watch over the clocks of all that one reader reads: a warning a producer, and a count of messages."""
+
+    def __init__(self, clock: Clock, *, ahead_seconds: float, count: Callable[[int], None]) -> None:
+        """Bind the watch.
+
+        Args:
+            clock: The reader's own.
+            ahead_seconds: The bound on how far a message's clock may be ahead.
+            count: Counts messages beyond it.
+        """
+        self._clock = clock
+        self._ahead_seconds = ahead_seconds
+        self._count = count
+        self._told = ToldProducers()
+
+    def on_read(self, batch: MessageBatch) -> None:
+        """Examine messages that were read."""
+        wall_seconds = self._clock.wall_seconds()
+        latest = latest_clock(wall_seconds, ahead_seconds=self._ahead_seconds)
+        first = first_ahead(batch, latest)
+        if first is None:
+            return
+        indices = [i for i in range(first, len(batch)) if batch.clocks[i] > latest]
+        self._count(len(indices))
+        found = (clock_ahead(batch, i, wall_seconds=wall_seconds) for i in indices)
+        told = self._told.to_tell(found, now_seconds=self._clock.monotonic_seconds())
+        if told is not None:
+            _log.warning(
+                "sequencer.clock_ahead", allowed_seconds=self._ahead_seconds, **told.fields
+            )

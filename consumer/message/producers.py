@@ -1,146 +1,109 @@
-"""The sequencing progress of each producer in each journal.
+"""The producers of each journal: their sequencing progress, and how long silent ones stay known.
 
-Source: gazette/core message/sequencer.go (partialSequence, ProducerStates).
+A producer must stay known for as long as copies of its messages may still arrive: an append whose answer was lost is
+retried, and a successor repeats the last acknowledgement. Two measures must agree that this time is over:
+
+    reading time       the reader's own clock, counted while the journal brings messages; a pause counts for a minute
+    clocks of others   at least two other producers have clocks past the producer's last, by the same horizon
+
+Reading time alone would err for a reader that lags, because an hour of journal may take it a day. Clocks alone would
+err for a producer whose wall clock is ahead, because every other producer would look old. For the same reason the
+second greatest clock counts, not the greatest.
+
+A producer with a pending span is never forgotten, because its messages would be lost if it acknowledged them later.
+Spark's journal source follows the same rule: `ReadingTime` and `stale_ids`.
+
+Source: gazette/core message/sequencer.go (partialSequence, ProducerStates; Checkpoint: a horizon by the journal's
+greatest clock, which this replaces).
+
+Pure: time comes in as values.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.producer_segment import packed_ids, packed_segment, segment_id
+from broadsheet.consumer.checkpoint import packed_ids, packed_segment, segment_id
+from broadsheet.consumer.message.sequence import Span
 from broadsheet.consumer.message.sequence_rules import NOTHING_PENDING, ProducerClocks
-from broadsheet.consumer.message.uuid import PRODUCER_BYTES
+from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, PRODUCER_BYTES
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
-# Memory is counted as that of Python's objects, because it is many times the framed bytes of short messages: measured
-# with tracemalloc, a message of 100 bytes takes 325 in a part of 512 messages, and 1,810 as the only one of its span.
-MESSAGE_BYTES: Final = 224
-"""Memory per message beside its payload: a slot in each of six columns, four integers, a bytes object's head."""
-PART_BYTES: Final = 1_500
-"""Memory per part beside its messages, as the only one of its span: the batch, its columns, the span."""
-_DEAD_SLOTS_MIN: Final = 64
-"""Minimum number of slots of released spans that are swept out together."""
-_RELEASED: Final[deque[MessageBatch]] = deque(maxlen=0)
-"""The parts of every released span, always empty. One deque per span would take 700 bytes each."""
+PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
+"""Gazette's. Longer than any client repeats an append."""
+PAUSE_SECONDS_MAX: Final = 60.0
+"""The part of a pause that counts as reading time: a reader or writer that paused for a day resumes where it stopped,
+and still retries the appends from before the pause."""
+_PRUNES_A_HORIZON: Final = 1024
+"""Scans for silent producers per horizon if there are many producers: not every checkpoint may scan all of them."""
+_PRUNED_AT_ONCE: Final = 256
+"""Number of producers up to which every checkpoint scans all of them."""
 
 
-class Span:
-    """The pending messages of one producer that are still in memory.
+class ReadingTime:
+    """The time for which one journal has been read, seconds."""
 
-    They are held as parts in offset order, none of them empty. A part is a stretch of messages that were adjacent when
-    they were read.
-    """
+    __slots__ = ("_looked_at", "seconds")
 
-    __slots__ = ("in_ring", "messages", "parts", "size_bytes")
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self._looked_at: float | None = None
 
-    def __init__(self) -> None:
-        self.parts: deque[MessageBatch] = deque()
-        self.messages = 0
-        self.size_bytes = 0
-        self.in_ring = True
-
-    @property
-    def begin(self) -> int | None:
-        """Offset of the first message, bytes; None if there is none."""
-        return self.parts[0].begins[0] if self.parts else None
-
-
-class Ring:
-    """The memory bound on all spans together: by messages, by the memory that they take, and by age.
-
-    The oldest messages are evicted first, and read from the journal again once they are acknowledged.
-
-    `_slots` names the span of each part in order of arrival. A released span leaves its slots behind, but not its
-    messages, which no longer count towards the bounds. Such slots are skipped, and swept out once they outnumber those
-    in use: however much a busy journal commits, memory is in proportion to what is pending.
-    """
-
-    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
-        self._messages_max = max(1, messages_max)
-        self._bytes_max = bytes_max
-        self._slots: deque[tuple[Span, float]] = deque()
-        """Each with its time of arrival."""
-        self._parts = 0
-        """Parts in all spans, which is the number of slots in use."""
-        self.messages = 0
-        self.size_bytes = 0
-        """Memory of all spans, bytes."""
-
-    def add(self, span: Span, part: MessageBatch, *, now_seconds: float = 0.0) -> None:
-        """Add messages to their span, and evict the oldest of any span while the bounds are exceeded.
-
-        The last message is kept even if it alone exceeds the bound on bytes.
+    def advance(self, now_seconds: float) -> None:
+        """Record that the journal delivers messages now.
 
         Args:
-            span: The span of their producer.
-            part: The messages.
-            now_seconds: By a clock that never steps.
+            now_seconds: By a clock of this process that never steps.
         """
-        size_bytes = memory_bytes(part)
-        span.parts.append(part)
-        self._slots.append((span, now_seconds))
-        self._parts += 1
-        self._count(span, len(part), size_bytes)
-        while self.messages > self._messages_max:
-            self._evict_oldest(messages_max=self.messages - self._messages_max, bytes_max=None)
-        while self.size_bytes > self._bytes_max and self.messages > 1:
-            excess_bytes = self.size_bytes - self._bytes_max
-            self._evict_oldest(messages_max=self.messages - 1, bytes_max=excess_bytes)
-        if len(self._slots) > 2 * self._parts + _DEAD_SLOTS_MIN:
-            self._slots = deque(slot for slot in self._slots if slot[0].in_ring)
-
-    def evict_older(self, than_seconds: float) -> None:
-        """Evict the messages that arrived before a time, because so late an acknowledgement is unlikely."""
-        while self._slots and self._slots[0][1] < than_seconds:
-            if self._slots[0][0].in_ring:
-                self._evict_oldest(messages_max=self.messages, bytes_max=None)
-            else:
-                self._slots.popleft()
-
-    def release(self, span: Span) -> deque[MessageBatch]:
-        """Remove a span from the ring, and return its messages that are still in memory."""
-        span.in_ring = False
-        self.messages -= span.messages
-        self.size_bytes -= span.size_bytes
-        parts, span.parts = span.parts, _RELEASED
-        self._parts -= len(parts)
-        return parts
-
-    def _evict_oldest(self, *, messages_max: int, bytes_max: int | None) -> None:
-        """Evict messages of the oldest part: enough to free `bytes_max`, at least one, at most `messages_max`."""
-        while not self._slots[0][0].in_ring:
-            self._slots.popleft()
-        span, _ = self._slots[0]
-        part = span.parts[0]
-        count = min(len(part), messages_max)
-        if bytes_max is not None:
-            totals = list(accumulate(MESSAGE_BYTES + len(each) for each in part.payloads[:count]))
-            count = min(count, bisect_left(totals, bytes_max) + 1)
-        if count == len(part):
-            self._slots.popleft()
-            span.parts.popleft()
-            self._parts -= 1
-            self._count(span, -count, -memory_bytes(part))
-            return
-        span.parts[0] = part.span(count, len(part))
-        self._count(span, -count, memory_bytes(span.parts[0]) - memory_bytes(part))
-
-    def _count(self, span: Span, messages: int, size_bytes: int) -> None:
-        span.messages += messages
-        span.size_bytes += size_bytes
-        self.messages += messages
-        self.size_bytes += size_bytes
+        if self._looked_at is not None:
+            self.seconds += min(max(0.0, now_seconds - self._looked_at), PAUSE_SECONDS_MAX)
+        self._looked_at = now_seconds
 
 
-def memory_bytes(part: MessageBatch) -> int:
-    """Return the memory that a part takes."""
-    return PART_BYTES + MESSAGE_BYTES * len(part) + sum(map(len, part.payloads))
+def clock_cut(clocks: Iterable[int], *, horizon_seconds: float) -> int:
+    """Return the clock before which a producer counts as old; 0 or less if no producer does.
+
+    Args:
+        clocks: The last committed clock of each producer of a journal.
+        horizon_seconds: The distance of the result from the second greatest of them.
+    """
+    newest = heapq.nlargest(2, clocks)
+    if len(newest) < 2:
+        return 0
+    return newest[-1] - int(horizon_seconds * CLOCK_UNITS_PER_SECOND)
+
+
+def stale_ids(
+    producers: Mapping[int, ProducerClocks],
+    silent: Iterable[int],
+    *,
+    horizon_seconds: float,
+    keep: ProducerClocks | None,
+) -> list[int]:
+    """Return the ids of the silent producers that may be forgotten.
+
+    Args:
+        producers: Of one journal, by id.
+        silent: Ids of those that have been silent for the horizon of reading time.
+        horizon_seconds: The distance by which the clocks of others must be ahead, too.
+        keep: A producer that is being emitted, or waits for room: without its state, what a crash left unconsumed would
+            be lost.
+    """
+    idle = [
+        producer_id
+        for producer_id in silent
+        if producers[producer_id].begin == NOTHING_PENDING and producers[producer_id] is not keep
+    ]
+    if not idle:
+        return []  # The usual case; reading every clock would be slow.
+    cut = clock_cut(
+        (producer.min_clock for producer in producers.values()), horizon_seconds=horizon_seconds
+    )
+    return [producer_id for producer_id in idle if producers[producer_id].max_clock < cut]
 
 
 class Producer(ProducerClocks):
@@ -159,8 +122,7 @@ class Producer(ProducerClocks):
         self.is_named = False
         """Whether any segment names it, even with an older state."""
         self.heard_seconds = 0.0
-        """Time at which it was last heard, or restored, in its journal's reading time
-        (`broadsheet.consumer.message.ageing`)."""
+        """Time at which it was last heard, or restored, in its journal's reading time."""
 
 
 _GROWTH: Final = 2
@@ -212,7 +174,7 @@ class JournalProducers:
     """The producers of one journal, by id, and the choice of those that a checkpoint must name.
 
     A checkpoint names the producers that were heard recently and those with something pending. The others are filed:
-    packed into segments (`broadsheet.consumer.message.producer_segment`), which the store keeps beside its checkpoints
+    packed into segments (`broadsheet.consumer.checkpoint`), which the store keeps beside its checkpoints
     and to which the checkpoint refers. So the cost of a checkpoint depends on what changed, not on how many producers a
     journal has had.
 
@@ -228,6 +190,10 @@ class JournalProducers:
 
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
+        self.reading = ReadingTime()
+        """For how long this process has read the journal."""
+        self._pruned_at_seconds = 0.0
+        """Time of the last scan for silent producers, in reading time."""
         self.evicted = 0
         """Producers forgotten because there were too many."""
         self._recent: OrderedDict[int, Producer] = OrderedDict()
@@ -249,7 +215,7 @@ class JournalProducers:
         if source.segments or source.forgotten:
             raise ValueError(
                 "the checkpoint names segments that its store keeps, and the store did not put them in; "
-                "return it as broadsheet.consumer.message.producer_segment.put_together does"
+                "return it as broadsheet.consumer.checkpoint.put_together does"
             )
         producers = cls()
         for entry in source.producers:
@@ -262,7 +228,7 @@ class JournalProducers:
         """Number of producers that segments hold."""
         return len(self.by_id) - len(self._recent)
 
-    def heard(self, producer_id: int, clock: int, *, heard_seconds: float) -> Producer:
+    def heard(self, producer_id: int, clock: int) -> Producer:
         """Record that a producer is heard now, and return it; a new one has committed up to `clock`."""
         producer = self.by_id.get(producer_id)
         if producer is None:
@@ -277,7 +243,7 @@ class JournalProducers:
             # Its segment still has its older state, which the checkpoint's own entry overrides.
             producer.segment = None
             self._recent[producer_id] = producer
-        producer.heard_seconds = heard_seconds
+        producer.heard_seconds = self.reading.seconds
         return producer
 
     def forget(self, producer: Producer) -> None:
@@ -292,6 +258,28 @@ class JournalProducers:
         # Otherwise a segment would bring it back at the next restore.
         if producer.is_named:
             self._forgotten[producer.id] = None
+
+    def prune(self, horizon_seconds: float, *, keep: Producer | None) -> None:
+        """Forget the producers that were silent for longer than the horizon.
+
+        Args:
+            horizon_seconds: 0 forgets none.
+            keep: The producer that is being emitted, which stays.
+        """
+        read_seconds = self.reading.seconds
+        is_soon = read_seconds - self._pruned_at_seconds < horizon_seconds / _PRUNES_A_HORIZON
+        if is_soon and len(self.by_id) > _PRUNED_AT_ONCE:
+            return
+        self._pruned_at_seconds = read_seconds
+        heard_cut = read_seconds - horizon_seconds
+        # No producer can have been silent for longer than the journal has been read.
+        if horizon_seconds <= 0 or heard_cut <= 0:
+            return
+        silent = (id_ for id_, each in self.by_id.items() if each.heard_seconds < heard_cut)
+        for producer_id in stale_ids(
+            self.by_id, silent, horizon_seconds=horizon_seconds, keep=keep
+        ):
+            self.forget(self.by_id[producer_id])
 
     def evict(self, count: int, *, keep: Producer | None) -> int:
         """Forget up to `count` producers, longest silent first; return the number forgotten.
@@ -320,9 +308,7 @@ class JournalProducers:
         """
         return _source_of(offset, self.by_id)
 
-    def incremental_source(
-        self, offset: int, limits: FilingLimits, *, read_seconds: float
-    ) -> Checkpoint.Source:
+    def incremental_source(self, offset: int, limits: FilingLimits) -> Checkpoint.Source:
         """Return this journal's part of a checkpoint that refers to segments, if there are many producers.
 
         Each new segment carries its content, for the store to keep, only in the first checkpoint that names it.
@@ -330,9 +316,8 @@ class JournalProducers:
         Args:
             offset: Offset up to which the journal was read, bytes.
             limits: Thresholds at which producers are filed.
-            read_seconds: The journal's reading time.
         """
-        self._file_silent(limits, read_seconds)
+        self._file_silent(limits)
         source = _source_of(offset, self._recent)
         for segment in self._segments:
             source.segments.add(id=segment.id, content=self._new_content.get(segment.id, b""))
@@ -349,13 +334,13 @@ class JournalProducers:
             yield from segment.live()
         yield from self._recent.values()
 
-    def _file_silent(self, limits: FilingLimits, read_seconds: float) -> None:
+    def _file_silent(self, limits: FilingLimits) -> None:
         """File the producers that no longer need to be recent."""
         named = len(self._recent) + len(self._forgotten)
         if named <= (limits.filed_min if self._segments else limits.recent_max):
             return
         idle = [each for each in self._recent.values() if each.begin == NOTHING_PENDING]
-        cut = read_seconds - limits.recent_seconds
+        cut = self.reading.seconds - limits.recent_seconds
         silent = sum(each.heard_seconds < cut for each in idle) if self._segments else 0
         too_many = len(idle) + len(self._forgotten) > limits.recent_max
         surplus = max(0, len(idle) - limits.recent_kept) if too_many else 0

@@ -100,6 +100,8 @@ class Publisher:
         """Journals whose buffer has other messages before those of this transaction."""
         self._is_large = False
         """Whether this transaction has outgrown the bound on carried bytes."""
+        self.has_published = False
+        """Whether this transaction published anything: if not, there is nothing to take, and no intent to build."""
 
     @property
     def producer_id(self) -> int:
@@ -183,6 +185,7 @@ class Publisher:
         The runtime calls it once a transaction has published everything; applications do not. Messages still in the
         buffers afterwards are not carried: take them, and append them before the transaction commits.
         """
+        self.has_published = False
         carried = self._carried()
         intents = [
             self._intent(target, carried.get(journal, []))
@@ -246,6 +249,7 @@ class Publisher:
         # Only after the framing, which may fail, so that no empty buffer is left behind.
         if content is None:
             content = self._content_by_journal[mapped.journal] = []
+            self.has_published = True
         content.append(framed)
         return mapped
 

@@ -31,20 +31,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from broadsheet.consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
 from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.producers import (
+    PRUNE_HORIZON_SECONDS,
     FilingLimits,
     JournalProducers,
     Producer,
     ProducerCounts,
-    Ring,
-    Span,
 )
 from broadsheet.consumer.message.sequence import (
     ReplayRange,
+    Ring,
     RunEmission,
     SequenceEmission,
+    Span,
     committed_part,
     end_of_stretch,
     scan_run,
@@ -71,10 +71,6 @@ PRODUCERS_BYTES_MAX: Final = 64 << 20
 """Memory for producers of one shard: some 170,000. A writer that restarts every hour makes 24 a day."""
 PRODUCER_BYTES: Final = 384
 """Memory of one known producer, with its entries in tables (measured: 345 to 370)."""
-_PRUNES_A_HORIZON: Final = 1024
-"""Scans for silent producers per horizon if there are many producers: not every checkpoint may scan all of them."""
-_PRUNED_AT_ONCE: Final = 256
-"""Number of producers up to which every checkpoint scans all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +116,10 @@ class Sequencer:
         }
         self._producers_max = max(1, producers_bytes_max // PRODUCER_BYTES)
         self._filing = filing
-        self._looked_for_silent: dict[str, float] = {}
-        """Time of the last scan for silent producers of a journal, in its reading time."""
         self._offsets = {journal: source.read_through for journal, source in sources.items()}
         self._resumes = {
             journal: source.resume for journal, source in sources.items() if source.resume
         }
-        self._reading: dict[str, ReadingTime] = {}
         self._ring = Ring(messages_max=ring_messages, bytes_max=ring_bytes)
         self._now_seconds = 0.0
         """The time last passed in."""
@@ -174,9 +167,8 @@ class Sequencer:
         # Only once per batch: after an emission it is queued again from a later index.
         if start == 0:
             self._resumes |= batch.resumes
-        reading = self._reading_of(batch.journal)
         if now_seconds is not None:
-            reading.advance(now_seconds)
+            self._producers_of(batch.journal).reading.advance(now_seconds)
             self.pass_time(now_seconds)
         index, count = start, len(batch)
         while index < count and self._emission is None:
@@ -262,14 +254,15 @@ class Sequencer:
         """Return the sources of a checkpoint as of what was consumed; no span counts as pending any more.
 
         Args:
-            prune_horizon_seconds: Producers silent for longer (`broadsheet.consumer.message.ageing`) are forgotten here
-                too; 0 forgets none. None is forgotten in the middle of a run, because its duplicates were recognised by
-                what the producers had committed when it began.
+            prune_horizon_seconds: Producers silent for longer (`JournalProducers.prune`) are forgotten here too; 0
+                forgets none. None is forgotten in the middle of a run, because its duplicates were recognised by what
+                the producers had committed when it began.
         """
         self._pending.clear()
         # A run's duplicates were recognised by the present producers, so none may go before it is consumed.
         if not isinstance(self._emission, RunEmission):
-            self._prune(prune_horizon_seconds)
+            for producers in self._producers.values():
+                producers.prune(prune_horizon_seconds, keep=self._emitted)
             self._evict()
         sources = {
             journal: self._source_of(journal, offset) for journal, offset in self._offsets.items()
@@ -292,27 +285,7 @@ class Sequencer:
         # The store keeps no segments, so the checkpoint names every producer.
         if self._filing is None:
             return producers.source(offset)
-        read_seconds = self._reading_of(journal).seconds
-        return producers.incremental_source(offset, self._filing, read_seconds=read_seconds)
-
-    def _prune(self, horizon_seconds: float) -> None:
-        for journal, producers in self._producers.items():
-            read_seconds = self._reading_of(journal).seconds
-            looked = self._looked_for_silent.get(journal, 0.0)
-            is_soon = read_seconds - looked < horizon_seconds / _PRUNES_A_HORIZON
-            if is_soon and len(producers.by_id) > _PRUNED_AT_ONCE:
-                continue
-            self._looked_for_silent[journal] = read_seconds
-            heard_cut = read_seconds - horizon_seconds
-            # No producer can have been silent for longer than the journal has been read.
-            if horizon_seconds <= 0 or heard_cut <= 0:
-                continue
-            by_id = producers.by_id
-            silent = (id_ for id_, each in by_id.items() if each.heard_seconds < heard_cut)
-            for producer_id in stale_ids(
-                by_id, silent, horizon_seconds=horizon_seconds, keep=self._emitted
-            ):
-                producers.forget(by_id[producer_id])
+        return producers.incremental_source(offset, self._filing)
 
     def _evict(self) -> None:
         """Forget surplus producers, first of the journal with the most, so that a flood affects its own journal."""
@@ -329,27 +302,17 @@ class Sequencer:
             producers = self._producers[journal] = JournalProducers()
         return producers
 
-    def _reading_of(self, journal: str) -> ReadingTime:
-        reading = self._reading.get(journal)
-        if reading is None:
-            reading = self._reading[journal] = ReadingTime()
-        return reading
-
     def _heard(self, journal: str, producer_id: int, clock: int) -> Producer:
         """Return the producer of a message with this clock, new or known."""
-        heard_seconds = self._reading[journal].seconds
-        return self._producers_of(journal).heard(
-            producer_id, clock - 1, heard_seconds=heard_seconds
-        )
+        return self._producers_of(journal).heard(producer_id, clock - 1)
 
     def _queue_run(self, batch: MessageBatch, start: int) -> int:
         """Sequence messages that commit by themselves; return the index after them."""
         journal = batch.journal
         producers = self._producers_of(journal)
         run = scan_run(batch, start, producers=producers.by_id)
-        heard_seconds = self._reading_of(journal).seconds
         for producer_id in run.producer_ids & producers.by_id.keys():
-            producers.heard(producer_id, 0, heard_seconds=heard_seconds)
+            producers.heard(producer_id, 0)
         self._count(SequenceOutcome.OUTSIDE_COMMIT, len(run.indices))
         self._count(SequenceOutcome.OUTSIDE_ALREADY_ACKED, run.duplicates)
         self._count(SequenceOutcome.UNKNOWN_FLAGS, run.unknown_flags)
@@ -445,9 +408,8 @@ class Sequencer:
     def _consume_run(self, run: RunEmission, count: int) -> None:
         """Consume messages that commit by themselves, and roll back what their producers had pending."""
         producers = self._producers[run.journal]
-        heard_seconds = self._reading_of(run.journal).seconds
         for producer_id, clock in run.take(count).items():
-            producer = producers.heard(producer_id, clock, heard_seconds=heard_seconds)
+            producer = producers.heard(producer_id, clock)
             self._settle(producer, clock)
         self._offsets[run.journal] = run.offset
         if run.exhausted:

@@ -30,7 +30,8 @@ from broadsheet.consumer.errors import (
     RecoveryLogError,
     RegisterMismatchError,
 )
-from broadsheet.consumer.op_future import OpFuture, TurnFuture
+from broadsheet.consumer.journal.pipelining import TurnFuture
+from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
 from broadsheet.consumer.recoverylog.fsm import (

@@ -22,6 +22,7 @@ from broadsheet.consumer.application import (
     Shard,
     Store,
 )
+from broadsheet.consumer.checkpoint import build_checkpoint
 from broadsheet.consumer.errors import ApplicationError, ConsumerError, FramingError
 from broadsheet.consumer.message.batch import MessageBatch, unreadable_apart, why_unreadable
 from broadsheet.consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
@@ -154,12 +155,16 @@ class Callbacks:
             raise self._error(
                 "consume_message", ValueError("deferred the first message of a transaction")
             )
+        if not self._publisher.has_published:
+            return Delivered(consumed, [], [])
         return Delivered(consumed, self._publisher.take_appends(), self._publisher.take_rollbacks())
 
     def finalize(self) -> Finalized:
         """Finish the application's transaction, then build the acknowledgements of its published messages."""
         with self._named("finalize_txn"):
             self._application.finalize_txn(self._shard, self._store, self._publisher)
+        if not self._publisher.has_published:
+            return Finalized([], [], ack_intents={}, last_acknowledgement={})
         rollbacks = self._publisher.take_rollbacks()
         intents = self._publisher.build_ack_intents()
         return Finalized(
@@ -186,7 +191,9 @@ class Callbacks:
         finalized = self.finalize()
         if finalized.appends or finalized.rollbacks or not is_wanted():
             return finalized
-        checkpoint = order.checkpoint(finalized.ack_intents)
+        checkpoint = build_checkpoint(
+            order.sources, finalized.ack_intents, order.prior_acknowledgement
+        )
         started = StartedCommit(checkpoint, self.start_commit(checkpoint, wait_for))
         return replace(finalized, started=started)
 
@@ -217,17 +224,22 @@ class Callbacks:
 
     def _parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
         """Yield the parts of a batch that the application consumes together; skipped parts come with the reason."""
-        is_kept = bool(dead_letter_journal(self._shard.spec))
-        # Readers of journals pass on unreadable bytes only if they can be kept.
-        if not is_kept and not self._brings_messages:
-            yield from self._dead_letters.parts(batch)
-            return
+        letters = self._dead_letters
+        if letters.keeps_unreadable or self._brings_messages:
+            yield from self._readable_parts(batch)
+        elif letters.poison or letters.suspect is not None:
+            yield from letters.parts(batch)
+        else:
+            yield batch, None  # The usual case.
+
+    def _readable_parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
         for part, unreadable in unreadable_apart(batch):
             if not unreadable:
                 yield from self._dead_letters.parts(part)
                 continue
             why = why_unreadable(part.payloads[0], part.message_type)
-            if not is_kept:
+            # The application brought it, or the journal was taken from the spec since the attempt began.
+            if not dead_letter_journal(self._shard.spec):
                 self.failed_at = _place_of(part)
                 raise FramingError(
                     part.journal, offset=part.begins[0], end=part.ends[0], detail=why

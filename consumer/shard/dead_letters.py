@@ -49,6 +49,9 @@ class DeadLetters:
     """Why each message, by journal and offset, is left out."""
     suspect: MessagePosition | None = None
     """A range to consume message by message."""
+    keeps_unreadable: bool = False
+    """Whether readers pass on bytes that are not messages, to be skipped too: the shard had a dead-letter journal when
+    the attempt began. Without one they would vanish without a trace."""
 
     def leave_out(self, place: MessagePosition, cause: str) -> None:
         """Skip the one message at `place` from now on, because of `cause`."""

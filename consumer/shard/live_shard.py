@@ -25,28 +25,20 @@ from pathlib import Path
 import structlog
 
 from broadsheet.allocator.model import Assignment, ItemId
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.load import Lag
 from broadsheet.consumer.errors import AssignmentLostError, ShardHeldBackError
 from broadsheet.consumer.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.clock_watch import (
-    ToldProducers,
-    clock_ahead,
-    first_ahead,
-    latest_clock,
-)
+from broadsheet.consumer.message.clock_watch import ClockWatch
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
-from broadsheet.consumer.shard.attempt_counters import Usage
 from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
-from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.primary import PrimaryAttempt
+from broadsheet.consumer.shard.progress import Usage
 from broadsheet.consumer.shard.recovery import Recovery
 from broadsheet.consumer.shard.replica_status import (
     Availability,
@@ -62,47 +54,6 @@ from broadsheet.consumer.shard.supervision import (
     trace_of,
     way_past,
 )
-
-# Reports producers of a shard's sources whose clocks are ahead of this process's: one warning each,
-# and a count.
-
-
-class ClockReports:
-    """Clock reports of one shard, over all its attempts."""
-
-    def __init__(
-        self, fqn: str, *, ahead_seconds: float, clock: Clock, metrics: ShardMetrics
-    ) -> None:
-        """Take what to compare with, and where to count.
-
-        Args:
-            fqn: The shard's full name.
-            ahead_seconds: By how much a clock may be ahead.
-            clock: This process's.
-            metrics: Counts the messages.
-        """
-        self._fqn = fqn
-        self._ahead_seconds = ahead_seconds
-        self._clock = clock
-        self._metrics = metrics
-        self._told = ToldProducers()
-
-    def on_read(self, batch: MessageBatch) -> None:
-        """Examine messages that were read."""
-        wall_seconds = self._clock.wall_seconds()
-        latest = latest_clock(wall_seconds, ahead_seconds=self._ahead_seconds)
-        first = first_ahead(batch, latest)
-        if first is None:
-            return
-        indices = [i for i in range(first, len(batch)) if batch.clocks[i] > latest]
-        self._metrics.record_clocks_ahead(self._fqn, len(indices))
-        found = (clock_ahead(batch, i, wall_seconds=wall_seconds) for i in indices)
-        told = self._told.to_tell(found, now_seconds=self._clock.monotonic_seconds())
-        if told is not None:
-            _log.warning(
-                "sequencer.clock_ahead", allowed_seconds=self._ahead_seconds, **told.fields
-            )
-
 
 _log = structlog.get_logger()
 
@@ -137,11 +88,10 @@ class LiveShard:
         )
         self._supervision = Supervision(environment.config.restarts)
         self._dead_letters = DeadLetters()
-        self._clocks = ClockReports(
-            self._fqn,
+        self._clocks = ClockWatch(
+            environment.clock,
             ahead_seconds=environment.config.clock_ahead_seconds,
-            clock=environment.clock,
-            metrics=environment.metrics,
+            count=partial(environment.metrics.record_clocks_ahead, self._fqn),
         )
         self._promoted = asyncio.Event()
         self._spec_changed = asyncio.Event()

@@ -30,13 +30,18 @@ from broadsheet.consumer.message.sequencer import RING_MESSAGES, Sequencer
 from broadsheet.consumer.message.uuid import new_producer_id
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
-from broadsheet.consumer.shard.attempt_counters import AttemptCounters, Usage
 from broadsheet.consumer.shard.callbacks import Callbacks
 from broadsheet.consumer.shard.crash_loop import DeathRecord
-from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.hint_keeper import HintKeeper
-from broadsheet.consumer.shard.progress import ACKNOWLEDGED, UNDONE, Progress
+from broadsheet.consumer.shard.progress import (
+    ACKNOWLEDGED,
+    UNDONE,
+    AttemptCounters,
+    Progress,
+    Usage,
+)
 from broadsheet.consumer.shard.replica_status import prove_assignment
 from broadsheet.consumer.shard.rollback.keeper import Rollbacks
 from broadsheet.consumer.shard.sources import Sources
@@ -295,7 +300,11 @@ class PrimaryAttempt:
         """Create the attempt's parts; there is no await, so that a cancellation cannot leave half of them."""
         environment, shard = self._environment, self._shard
         worker = self._worker = environment.new_worker(shard.id)
-        sources = Sources(shard, environment, worker=worker, on_read=self._on_read)
+        # Once an attempt: what its sources pass on, its callbacks expect.
+        read_around = self._dead_letters.keeps_unreadable = bool(dead_letter_journal(shard.spec))
+        sources = Sources(
+            shard, environment, worker=worker, read_around=read_around, on_read=self._on_read
+        )
         appends = self._appends = environment.new_appends(shard.fqn)
         recovered = environment.new_plain_appends()
         producer = new_producer_id(environment.random_bytes)
@@ -442,7 +451,9 @@ class PrimaryAttempt:
             async with TaskGroup() as transactions:
                 reading = self._read(store, checkpoint, sources, self._loop)
                 transactions.start_soon(reading, name="read sources")
-                await self._loop.run()
+                # In its own task: awaited here, each step of the loop would first resume every coroutine that waits
+                # for the attempt's end.
+                await transactions.start_soon(self._loop.run(), name=f"transact {self._shard.id}")
                 transactions.stop()
         finally:
             self._loop = None

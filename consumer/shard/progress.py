@@ -1,14 +1,31 @@
-"""Offsets of a shard's completed transactions, and requests that wait for them."""
+"""Progress of one attempt: offsets that requests wait for, and counters for metrics and the stall detector."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.sequence_rules import SequenceOutcome
+from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard.metrics import ShardMetrics
+
+_log = structlog.get_logger()
 
 ACKNOWLEDGED = "acknowledged"
 """To be told: the restored checkpoint's acknowledgements were written again."""
 UNDONE = "undone"
 """To be told: what former producers left is rolled back, and it is known where their messages end."""
+
+_WORTH_KNOWING = {
+    SequenceOutcome.UNKNOWN_FLAGS: "sequencer.unknown_flags",
+    SequenceOutcome.SPAN_DISCARDED: "sequencer.span_discarded",
+    SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS: "sequencer.producer_lost_progress",
+}
+"""What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
 
 
 class Progress:
@@ -35,8 +52,6 @@ class Progress:
         """Adopt newer offsets, and wake waiting requests. No offset decreases.
 
         A checkpoint restored in place may lag behind reported offsets: duplicates read after it are in no checkpoint.
-
-        A checkpoint restored in place may fall behind what was reported: duplicates read after it are in no checkpoint.
         """
         _advance(self._read_through, read_through)
         _advance(self._publish_at, publish_at)
@@ -76,3 +91,77 @@ class Progress:
 def _advance(offsets: dict[str, int], newer: Mapping[str, int]) -> None:
     for journal, offset in newer.items():
         offsets[journal] = max(offset, offsets.get(journal, 0))
+
+
+class AttemptCounters:
+    """Counters of one attempt; implements `broadsheet.consumer.shard.transaction_loop.TxnObserver`."""
+
+    def __init__(self, shard: Shard, progress: Progress, metrics: ShardMetrics) -> None:
+        self._id, self._fqn = shard.id, shard.fqn
+        self._progress = progress
+        self._metrics = metrics
+        self.sequenced_to: dict[str, int] = {}
+        """Offsets read and sequenced, bytes by journal."""
+        self.consumed_bytes = 0
+        """Of journals, by completed transactions."""
+        self.transactions = 0
+        """Completed."""
+        self.first_committed = asyncio.Event()
+        """Set once a transaction of this attempt is complete."""
+
+    def on_achieved(
+        self, achieved: tx.PublishProgress | tx.RecordTxn | tx.RecordCheckpoint
+    ) -> None:
+        """Record the progress of transactions."""
+        metrics, fqn = self._metrics, self._fqn
+        if isinstance(achieved, tx.RecordCheckpoint):
+            metrics.record_checkpoint(fqn, achieved)
+            if achieved.evicted:
+                _log.warning(
+                    "sequencer.producers_evicted",
+                    shard=self._id,
+                    evicted=achieved.evicted,
+                    known=achieved.producers.known,
+                    action="look for who makes new producers, or raise producers_bytes_max: "
+                    "what an evicted one repeats counts a second time",
+                )
+            return
+        if isinstance(achieved, tx.RecordTxn):
+            metrics.record_txn(fqn, achieved)
+            self.consumed_bytes += achieved.message_bytes
+            self.transactions += 1
+            self.first_committed.set()
+            return
+        self._progress.update(achieved.read_through, achieved.publish_at)
+        self._progress.told(ACKNOWLEDGED)
+        metrics.record_read_through(fqn, achieved.read_through)
+
+    def on_sequenced(self, record: tx.RecordSequenced) -> None:
+        """Count the messages that were read, and log what an operator should know."""
+        self._metrics.record_sequenced(record)
+        self.sequenced_to[record.journal] = record.end
+        for outcome, text in _WORTH_KNOWING.items():
+            messages = record.outcomes.get(outcome, 0)
+            if messages:
+                _log.warning(
+                    text,
+                    shard=self._id,
+                    journal=record.journal,
+                    messages=messages,
+                    begin=record.begin,
+                    end=record.end,
+                )
+
+    def on_replayed(self, journal: str, messages: int) -> None:
+        """Count messages that were read again."""
+        self._metrics.record_replayed(journal, messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Sums over one attempt to serve; the next begins at zero."""
+
+    consumed_bytes: int = 0
+    """Journal bytes of completed transactions."""
+    cpu_seconds: float = 0.0
+    """CPU time of the worker thread, up to the last call that it finished."""

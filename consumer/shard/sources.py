@@ -32,7 +32,6 @@ from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from broadsheet.consumer.shard import transaction_events as tx
-from broadsheet.consumer.shard.dead_letters import dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.source_resets import SourceResets, apply_reset, is_of, was_applied
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
@@ -58,6 +57,7 @@ class Sources:
         environment: ShardEnvironment,
         *,
         worker: ShardWorker,
+        read_around: bool,
         on_read: Callable[[MessageBatch], None],
     ) -> None:
         """Bind the sources.
@@ -66,6 +66,7 @@ class Sources:
             shard: Whose sources.
             environment: Has the application, which knows the message types or brings the messages itself.
             worker: Runs the application's callbacks.
+            read_around: Pass on bytes that are not messages, marked `UNREADABLE`, instead of failing at them.
             on_read: Told of each batch that is read for the first time.
         """
         self._shard = shard
@@ -73,6 +74,7 @@ class Sources:
         self._application: Application[Any] = environment.application
         self._store: Store | None = None
         self._worker = worker
+        self._read_around = read_around
         self._journals = environment.journals
         self._on_read = on_read
         self._specs: dict[str, JournalSpec] = {}
@@ -306,8 +308,7 @@ class Sources:
                 journal,
                 spec=spec,
                 message_type=message_type,
-                # Without a dead-letter journal, unreadable bytes would vanish without a trace.
-                read_around=bool(dead_letter_journal(self._shard.spec)),
+                read_around=self._read_around,
             )
             self._sources[journal] = known
         return known

@@ -1,17 +1,15 @@
 """The words between the transaction machine and what performs it: events go in, instructions come out.
 
-Events are things that happened (past tense), instructions are orders (imperative). At most one of `BeginTxn`,
-`Deliver`, `Finalize` and `StartCommit` is under way at a time; its answer is the event named beside it.
+All of it is data. Events are things that happened (past tense), instructions are orders (imperative). At most one of
+`BeginTxn`, `Deliver`, `Finalize` and `StartCommit` is under way at a time; its answer is the event named beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
 
-from broadsheet.consumer.checkpoint import build_checkpoint
 from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.producers import ProducerCounts
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
@@ -131,7 +129,7 @@ class TxnFinalized:
     last_acknowledgement: Mapping[str, bytes]
     """Of the intents' last, the acknowledgement alone; empty if there are none."""
     checkpoint: shard_pb2.Checkpoint | None = None
-    """What `Finalize.checkpoint` made of them, if it was asked."""
+    """The transaction's, if its commit was started already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,31 +203,6 @@ Event = (
 )
 
 
-# A table, because a `match` of so many kinds takes as long as the machine takes for a small event.
-_OUTLINES: Final[Mapping[type, Callable[[Any], tuple[object, ...]]]] = {
-    BatchRead: lambda event: (event.batch.journal, len(event.batch)),
-    ReplayRead: lambda event: (event.batch.journal, len(event.batch)),
-    BatchDelivered: lambda event: (event.consumed,),
-    TxnFinalized: lambda event: (len(event.ack_intents),),
-    CommitResolved: lambda event: _outcome(event.error, "durable"),
-    AckResolved: lambda event: (event.journal, *_outcome(event.error, event.committed_end)),
-    SourceIdentified: lambda event: (event.journal,),
-    SourceFailed: lambda event: _outcome(event.error, None),
-    CallbackFailed: lambda event: _outcome(event.error, None),
-    AppendFailed: lambda event: _outcome(event.error, None),
-}
-
-
-def outline(event: Event) -> tuple[object, ...]:
-    """Return what is worth telling of an event later: names and numbers, no messages, and no error with its frames."""
-    of_its_kind = _OUTLINES.get(type(event))
-    return () if of_its_kind is None else of_its_kind(event)
-
-
-def _outcome(error: BaseException | None, success: object) -> tuple[object, ...]:
-    return (success if error is None else type(error).__name__,)
-
-
 # -- instructions
 
 
@@ -258,15 +231,7 @@ class Finalize:
     sources: Mapping[str, shard_pb2.Checkpoint.Source]
     """What the transaction has consumed."""
     prior_acknowledgement: Mapping[str, bytes]
-    """The last one of the transactions before."""
-
-    def checkpoint(self, ack_intents: Mapping[str, bytes]) -> shard_pb2.Checkpoint:
-        """Return the transaction's checkpoint.
-
-        A transaction that published nothing keeps one acknowledgement of before: the next primary learns from it up
-        to where our producer has committed (`broadsheet.consumer.message.rollback`), and may repeat it without effect.
-        """
-        return build_checkpoint(self.sources, ack_intents or self.prior_acknowledgement)
+    """The last one of the transactions before, for the checkpoint (`broadsheet.consumer.checkpoint`)."""
 
 
 @dataclass(frozen=True, slots=True)

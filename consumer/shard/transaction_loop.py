@@ -195,6 +195,8 @@ class TransactionLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._replay: InputQueue | None = None
         self._commit: OpFuture = completed()
+        self._has_published = False
+        """Whether anything was given to `appends`: until then it has room, and nothing pending."""
         self._is_running = False
         self._started: StartedCommit | None = None
         """A commit that the machine has not ordered yet."""
@@ -304,8 +306,9 @@ class TransactionLoop:
             case tx.BeginTxn():
                 self._begin()
             case tx.Deliver(batch, first):
-                # Appends drain by themselves, so this wait delays nothing that they depend on.
-                await services.appends.wait_for_room()
+                if self._has_published:
+                    # Appends drain by themselves, so this wait delays nothing that they depend on.
+                    await services.appends.wait_for_room()
                 self._call(
                     partial(services.callbacks.deliver, batch, first), then=self._on_delivered
                 )
@@ -345,9 +348,11 @@ class TransactionLoop:
 
     def _due(self) -> frozenset[Future[object]]:
         """Return what must be done before a commit."""
-        begun = () if self._services.begun.done() else (self._services.begun,)
+        services = self._services
+        begun = frozenset[Future[None]]() if services.begun.done() else frozenset((services.begun,))
+        pending = services.appends.pending() if self._has_published else frozenset()
         # Futures are invariant in their result, which is not used here.
-        return cast("frozenset[Future[object]]", self._services.appends.pending().union(begun))
+        return cast("frozenset[Future[object]]", pending | begun)
 
     def _call(self, function: Callable[[], ResultT], *, then: Callable[[ResultT], Event]) -> None:
         """Run a callback on the worker thread, and post its answer."""
@@ -401,6 +406,7 @@ class TransactionLoop:
     def _append(self, appends: list[PendingAppend], rollbacks: list[Rollback]) -> None:
         kept = (self._services.keep_rollbacks(rollbacks),) if rollbacks else ()
         new_journals = {rollback.journal for rollback in rollbacks}
+        self._has_published = self._has_published or bool(appends)
         for append in appends:
             after = kept if append.journal in new_journals else ()
             future = self._services.appends.append(append.journal, append.content, after=after)
@@ -414,6 +420,7 @@ class TransactionLoop:
     def _append_acks(self, intents: Mapping[str, bytes], *, recovered: bool) -> None:
         services = self._services
         appends = services.recovered_appends if recovered else services.appends
+        self._has_published = self._has_published or not recovered
         # As above: only the commit's success matters.
         after = () if recovered else (cast("Future[object]", self._commit),)
         for journal, intent in intents.items():

@@ -41,13 +41,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
-from broadsheet.consumer.checkpoint import SourceOrigins, read_through_of
+from broadsheet.consumer.checkpoint import SourceOrigins, build_checkpoint, read_through_of
 from broadsheet.consumer.errors import ReplayError
 from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
@@ -63,7 +63,6 @@ from broadsheet.consumer.shard.transaction_events import (
     RecordTxn,
     TxnLimits,
     TxnTimings,
-    outline,
 )
 from broadsheet.consumer.story import new_story, noting, story_text
 
@@ -227,6 +226,29 @@ def _stage_of(prior: PriorTxn | None) -> str:
 
 
 _STORY_FIELDS: Final = ("phase", "intake", "demand", "prior", "replay", "messages")
+# A table, because a `match` of so many kinds takes as long as the machine takes for a small event.
+_OUTLINES: Final[Mapping[type, Callable[[Any], tuple[object, ...]]]] = {
+    tx.BatchRead: lambda event: (event.batch.journal, len(event.batch)),
+    tx.ReplayRead: lambda event: (event.batch.journal, len(event.batch)),
+    tx.BatchDelivered: lambda event: (event.consumed,),
+    tx.TxnFinalized: lambda event: (len(event.ack_intents),),
+    tx.CommitResolved: lambda event: _outcome(event.error, "durable"),
+    tx.AckResolved: lambda event: (event.journal, *_outcome(event.error, event.committed_end)),
+    tx.SourceIdentified: lambda event: (event.journal,),
+    tx.SourceFailed: lambda event: _outcome(event.error, None),
+    tx.CallbackFailed: lambda event: _outcome(event.error, None),
+    tx.AppendFailed: lambda event: _outcome(event.error, None),
+}
+
+
+def _outline(event: Event) -> tuple[object, ...]:
+    """Return what is worth telling of an event later: names and numbers, no messages, and no error with its frames."""
+    of_its_kind = _OUTLINES.get(type(event))
+    return () if of_its_kind is None else of_its_kind(event)
+
+
+def _outcome(error: BaseException | None, success: object) -> tuple[object, ...]:
+    return (success if error is None else type(error).__name__,)
 
 
 class TransactionMachine:
@@ -323,10 +345,10 @@ class TransactionMachine:
             self._take(event, now)
             out = self._settle(now)
         except AssertionError as error:
-            self._tell(type(event).__name__, outline(event), now, ())
+            self._tell(type(event).__name__, _outline(event), now, ())
             error.add_note(self.story())
             raise
-        self._tell(type(event).__name__, outline(event), now, out)
+        self._tell(type(event).__name__, _outline(event), now, out)
         return out
 
     def _tell(
@@ -426,7 +448,8 @@ class TransactionMachine:
         self._last_acknowledgement = last or self._last_acknowledgement
         checkpoint = finalized.checkpoint
         if checkpoint is None:
-            checkpoint = self._finalize.checkpoint(ack_intents)
+            order = self._finalize
+            checkpoint = build_checkpoint(order.sources, ack_intents, order.prior_acknowledgement)
         self._phase = _Phase.COMMITTING
         # The prior transaction is complete by now; what commits takes its place before its outcome can be known.
         self._prior = PriorTxn(read_through_of(checkpoint), ack_intents, closed=self._running)

@@ -29,7 +29,7 @@ from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.playback import CreateFile, Playback, RemoveFile
 from broadsheet.consumer.simulation.broker import Appended
 from broadsheet.consumer.simulation.stores import State
-from broadsheet.consumer.stores.json_document import decode_documents
+from broadsheet.consumer.stores.json_file import decode_documents
 
 INPUTS = ("in/a", "in/b")
 OUTPUTS = ("out/a", "out/b")

@@ -18,19 +18,20 @@ import msgspec
 
 from broadsheet.allocator.simulation.network import Link
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.errors import CommitFencedError, StoreClosedError, StoreUnavailableError
-from broadsheet.consumer.local_state import local_state_of, remove_if_there
-from broadsheet.consumer.message.producer_segment import (
+from broadsheet.consumer.checkpoint import (
     EncodedCheckpoint,
     encoded,
     put_together,
     segments_named,
     taken_out,
 )
-from broadsheet.consumer.op_future import OpFuture, TurnFuture
+from broadsheet.consumer.errors import CommitFencedError, StoreClosedError, StoreUnavailableError
+from broadsheet.consumer.journal.pipelining import TurnFuture
+from broadsheet.consumer.local_state import local_state_of, remove_if_there
+from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
-from broadsheet.consumer.stores.json_document import decode_documents, encode_documents
+from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
 from broadsheet.consumer.stores.state_file import RecordedStateFile, Segments
 
 State = dict[str, int]

@@ -14,20 +14,24 @@ from queue import SimpleQueue
 from typing import cast
 
 from broadsheet.consumer.errors import StoreClosedError, StoreError
-from broadsheet.consumer.op_future import OpFuture, TurnFuture
+from broadsheet.consumer.journal.pipelining import TurnFuture
+from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 
 class CommitThread:
     """Runs commits one after another on a dedicated thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, recorded: bool = False) -> None:
         """Create it; its thread starts with the first commit.
 
         Args:
             name: Shown in thread dumps and errors; the shard's id.
+            recorded: Commits become durable by appends to a recovery log, so that what depends on a commit can be sent
+                right after its append.
         """
         self._name = name
+        self._new_future = TurnFuture[None] if recorded else Future[None]
         self._current: _Commit | None = None
         # One thread for all commits, because starting one takes longer than a small commit.
         self._thread: threading.Thread | None = None
@@ -63,7 +67,12 @@ class CommitThread:
         if self._closed:
             raise StoreClosedError(self._name)
         assert self._current is None or self._current.future.done(), "a commit is still under way"
-        self._current = _Commit(self._name, commit, wait_for, abandon, recorder, settle, tidy, fail)
+        future = self._new_future()
+        # Marked as running from the start, so that the application, which gets it too, cannot cancel it.
+        future.set_running_or_notify_cancel()
+        self._current = _Commit(
+            self._name, future, commit, wait_for, abandon, recorder, settle, tidy, fail
+        )
         if self._thread is None:
             name = f"commit {self._name}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -102,6 +111,7 @@ class _Commit:
     def __init__(
         self,
         name: str,
+        future: OpFuture,
         commit: Callable[[], OpFuture | None],
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
@@ -110,9 +120,7 @@ class _Commit:
         tidy: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self.future: TurnFuture[None] = TurnFuture()
-        # Marked as running from the start, so that the application, which gets it too, cannot cancel it.
-        self.future.set_running_or_notify_cancel()
+        self.future = future
         self._name = name
         self._commit = commit
         self._wait_for = wait_for
@@ -157,7 +165,7 @@ class _Commit:
             raise
 
     def _await_log(self, durable: OpFuture) -> None:
-        if isinstance(durable, TurnFuture):
+        if isinstance(durable, TurnFuture) and isinstance(self.future, TurnFuture):
             durable.when_sent(self.future.sent)
         if not self._await_all((cast("Future[object]", durable),)):
             raise StoreError(

@@ -5,12 +5,19 @@
                                    producers-…   producers long silent, which the checkpoint rests on
                                    epoch         number of restores of the shard; its lock guards all of them
 
+The file has three JSON documents, one a line:
+
+    {"journal/a": 1234}                      offsets read through, bytes by journal (for older readers)
+    {...}                                    the application's state
+    {"sources": ..., "ack_intents": ...}     the checkpoint
+
 A commit writes next.json whole, syncs it and renames it over state.json, so a crash leaves either commit. Every restore
 raises the epoch, and a commit looks at it under the lock: a primary whose epoch is not the newest cannot commit. That
 holds among processes that see the directory through one kernel; for shards that move between machines give the shard a
 recovery log, which then holds the file and is its fence (`broadsheet.consumer.local_state`), or use `SqlStore`.
 
-Source: gazette/core consumer/store_json_file.go (files and documents; the fence there is the recovery log's).
+Source: gazette/core consumer/store_json_file.go (files, documents and the names in the third; the fence there is the
+recovery log's).
 """
 
 from __future__ import annotations
@@ -25,18 +32,24 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from google.protobuf.message import DecodeError
 
+from broadsheet.allocator.documents import decode_json
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import whole_checkpoint
+from broadsheet.consumer.checkpoint import (
+    read_through_of,
+    segments_named,
+    taken_out,
+    whole_checkpoint,
+)
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.local_state import LocalState, local_state_of
-from broadsheet.consumer.message.producer_segment import segments_named, taken_out
 from broadsheet.consumer.op_future import OpFuture, failed
+from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, picked, require_table
 from broadsheet.consumer.stores.arrow_rows import row_batches
 from broadsheet.consumer.stores.commit_thread import CommitThread
-from broadsheet.consumer.stores.json_document import decode_documents, encode_documents
 from broadsheet.consumer.stores.state_file import (
     KeptStateFile,
     RecordedStateFile,
@@ -118,7 +131,7 @@ class JsonFileStore(Generic[StateT]):
         """State and checkpoint of the last commit; replaced as one."""
         self.keeps_segments = True
         self._is_shards_own = shard.local_state is not None
-        self._commits = CommitThread(shard.fqn)
+        self._commits = CommitThread(shard.fqn, recorded=self._is_shards_own)
         self.state: StateT = copy.deepcopy(initial)
         """The state of the running transaction; change it or replace it, on the worker thread."""
 
@@ -213,3 +226,107 @@ def _file_of(shard: Shard, directory: Path | None, lock_wait_seconds: float) -> 
     if local_state.recorder is not None:
         return RecordedStateFile(shard.fqn, local_state.directory, local_state.recorder)
     return KeptStateFile(shard.fqn, local_state.directory, lock_wait_seconds=lock_wait_seconds)
+
+
+# The documents of the file.
+
+
+class _ProducerState(msgspec.Struct, omit_defaults=True):
+    last_ack: int = 0
+    begin: int = 0
+
+
+class _Producer(msgspec.Struct):
+    id: bytes
+    """Base64 in the file, as every `bytes` here."""
+    state: _ProducerState
+
+
+class _Source(msgspec.Struct, omit_defaults=True):
+    read_through: int = 0
+    producers: list[_Producer] = []
+    resume: bytes = b""
+    epoch: bytes = b""
+    """A JournalEpoch, encoded; empty if there is none."""
+    reset: bytes = b""
+    segments: list[bytes] = []
+    """Ids; their contents are in files beside this one."""
+    forgotten: bytes = b""
+
+
+class _Checkpoint(msgspec.Struct, omit_defaults=True):
+    sources: dict[str, _Source] = {}
+    ack_intents: dict[str, bytes] = {}
+
+
+def encode_documents(state: bytes, checkpoint: Checkpoint) -> bytes:
+    """Return the file's content.
+
+    Args:
+        state: The application's state, one JSON document without a newline.
+        checkpoint: What the state has read through.
+    """
+    sources = {
+        journal: _Source(
+            source.read_through,
+            [
+                _Producer(entry.id, _ProducerState(entry.state.last_ack, entry.state.begin))
+                for entry in source.producers
+            ],
+            source.resume,
+            source.epoch.SerializeToString(deterministic=True),
+            source.reset,
+            [segment.id for segment in source.segments],
+            source.forgotten,
+        )
+        for journal, source in sorted(checkpoint.sources.items())
+    }
+    third = _Checkpoint(sources, dict(sorted(checkpoint.ack_intents.items())))
+    first = dict(sorted(read_through_of(checkpoint).items()))
+    encode = msgspec.json.encode
+    return b"\n".join((encode(first), state, encode(third), b""))
+
+
+def decode_documents(content: bytes) -> tuple[bytes, Checkpoint]:
+    """Return the state's document and the checkpoint. Without a third document, the first one's offsets are used.
+
+    Raises:
+        ValueError: the content is no such file.
+    """
+    documents = content.splitlines()
+    if len(documents) not in (2, 3):
+        raise ValueError(f"expected three JSON documents, a line each, got {len(documents)} lines")
+    offsets = decode_json(documents[0], dict[str, int])
+    checkpoint = Checkpoint()
+    if len(documents) == 2:
+        for journal, read_through in offsets.items():
+            checkpoint.sources[journal].read_through = read_through
+        return documents[1], checkpoint
+    _fill(checkpoint, decode_json(documents[2], _Checkpoint))
+    return documents[1], checkpoint
+
+
+def _epoch(encoded: bytes) -> JournalEpoch:
+    try:
+        return JournalEpoch.FromString(encoded)
+    except DecodeError as error:
+        raise ValueError(f"sources: expected an encoded epoch, got {encoded!r}: {error}") from error
+
+
+def _fill(checkpoint: Checkpoint, document: _Checkpoint) -> None:
+    for journal, source in document.sources.items():
+        filled = checkpoint.sources[journal]
+        filled.read_through = source.read_through
+        filled.resume = source.resume
+        if source.epoch:
+            filled.epoch.CopyFrom(_epoch(source.epoch))
+        filled.reset = source.reset
+        filled.forgotten = source.forgotten
+        for segment_id in source.segments:
+            filled.segments.add(id=segment_id)
+        for producer in source.producers:
+            entry = filled.producers.add(id=producer.id)
+            entry.state.last_ack = producer.state.last_ack
+            entry.state.begin = producer.state.begin
+    for journal, intent in document.ack_intents.items():
+        checkpoint.ack_intents[journal] = intent

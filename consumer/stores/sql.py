@@ -7,7 +7,7 @@ The application's statements and the checkpoint go into one SQL transaction. `fe
 restored: a primary that restores raises it, and every transaction checks it when it begins (and holds it) and again in
 the update that ends it. An old primary can thus neither start nor end a transaction after its successor restored.
 
-The second table has segments that the checkpoint rests on (`broadsheet.consumer.message.producer_segment`), written in
+The second table has segments that the checkpoint rests on (`broadsheet.consumer.checkpoint`), written in
 the same transaction. It is only needed where a shard's journals have hundreds of producers.
 
 Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at the start is our own.
@@ -30,7 +30,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.consumer.checkpoint import (
+    SEGMENT_ID_BYTES,
+    EncodedCheckpoint,
+    encoded,
+    stored_checkpoint,
+    whole_checkpoint,
+)
 from broadsheet.consumer.errors import (
     CommitFencedError,
     StoreClosedError,
@@ -38,11 +44,6 @@ from broadsheet.consumer.errors import (
     StoreUnavailableError,
 )
 from broadsheet.consumer.failure_kind import is_passing_sqlite_error
-from broadsheet.consumer.message.producer_segment import (
-    SEGMENT_ID_BYTES,
-    EncodedCheckpoint,
-    encoded,
-)
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, picked, require_table

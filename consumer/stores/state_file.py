@@ -1,6 +1,6 @@
 """The file of a `JsonFileStore`, fenced against older primaries.
 
-Beside it are segments of its checkpoint (`broadsheet.consumer.message.producer_segment`), each in a file that is named
+Beside it are segments of its checkpoint (`broadsheet.consumer.checkpoint`), each in a file that is named
 by its id, and that is written before a state which rests on it: producers-{id, hex}.
 
 `KeptStateFile` is in a directory that stays: every restore raises an epoch, and a replacement checks it under a lock.

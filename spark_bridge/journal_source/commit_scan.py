@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from broadsheet.consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
+from broadsheet.consumer.message.producers import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
 from broadsheet.consumer.message.sequence_rules import (
     EFFECTS,
     NOTHING_PENDING,
@@ -466,7 +466,7 @@ class CommitScan:
 
     def _age(self, now_seconds: float | None) -> None:
         """Drop producers that have been silent for long and have nothing pending
-        (`broadsheet.consumer.message.ageing`).
+        (`broadsheet.consumer.message.producers`).
         """
         if now_seconds is not None:
             self._reading.advance(now_seconds)

@@ -34,8 +34,8 @@ class JournalState:
     producers: Mapping[int, ProducerState] = field(default_factory=dict)
     """By 48-bit producer id."""
     read_ms: int = 0
-    """Reading time of the journal (`broadsheet.consumer.message.ageing`), milliseconds. Kept here, not measured again,
-    so that the state at a batch's end alone determines which producers the next batch knows.
+    """Reading time of the journal (`broadsheet.consumer.message.producers`), milliseconds. Kept here, not measured
+    again, so that the state at a batch's end alone determines which producers the next batch knows.
     """
 
     def to_json(self) -> dict[str, Any]:

@@ -24,7 +24,13 @@ from broadsheet.allocator.leader.election import (
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.broker import commit_log
-from broadsheet.consumer.checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.consumer.checkpoint import (
+    packed_segment,
+    segment_id,
+    stored_checkpoint,
+    unpacked_segment,
+    whole_checkpoint,
+)
 from broadsheet.consumer.errors import (
     FramingError,
     InvalidStateError,
@@ -50,11 +56,6 @@ from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
 from broadsheet.consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
 from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 from broadsheet.consumer.load_report import decode_report
-from broadsheet.consumer.message.producer_segment import (
-    packed_segment,
-    segment_id,
-    unpacked_segment,
-)
 from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.protocol import shard_pb2
 from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
@@ -71,7 +72,7 @@ from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.consumer.recoverylog.operation import OperationDecoder, framed
 from broadsheet.consumer.recoverylog.prune_plan import decode_quarantine
 from broadsheet.consumer.sources.kinesis.places import decode_resume
-from broadsheet.consumer.stores.json_document import decode_documents, encode_documents
+from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_store as sink_record
 from broadsheet.spark_bridge.journal_source.offsets import parse_offset

@@ -33,7 +33,7 @@ from broadsheet.consumer.errors import (
 )
 from broadsheet.consumer.journal.append_service import AppendService
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.ageing import PRUNE_HORIZON_SECONDS
+from broadsheet.consumer.message.producers import PRUNE_HORIZON_SECONDS
 from broadsheet.consumer.message.rollback import (
     UUID_TEXT_BYTES,
     Rollback,

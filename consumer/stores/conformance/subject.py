@@ -10,14 +10,14 @@ from typing import Any, Protocol, Self
 from uuid import uuid4
 
 from broadsheet.consumer.application import SegmentKeeper, Shard, Store
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.message.producer_segment import (
+from broadsheet.consumer.checkpoint import (
     packed_ids,
     packed_segment,
     put_together,
     segment_id,
 )
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.local_state import LocalState
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog

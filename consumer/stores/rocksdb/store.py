@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.consumer.checkpoint import (
+    EncodedCheckpoint,
+    encoded,
+    stored_checkpoint,
+    whole_checkpoint,
+)
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.local_state import LocalState, local_state_of
-from broadsheet.consumer.message.producer_segment import EncodedCheckpoint, encoded
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import make_private
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
@@ -118,7 +122,7 @@ class RocksDbStore:
         """Ids of those in the database, as of the last commit that was started."""
         self.keeps_segments = True
         self._view: CommittedView | None = None
-        self._commits = CommitThread(shard.fqn)
+        self._commits = CommitThread(shard.fqn, recorded=self._local_state.recorder is not None)
         self._failure: BaseException | None = None
         self._closed = False
 

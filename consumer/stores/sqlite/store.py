@@ -27,10 +27,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import whole_checkpoint
+from broadsheet.consumer.checkpoint import EncodedCheckpoint, encoded, whole_checkpoint
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.local_state import LocalState, local_state_of
-from broadsheet.consumer.message.producer_segment import EncodedCheckpoint, encoded
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE, make_private
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
@@ -134,7 +133,7 @@ class SqliteStore:
         self._recording: SqliteRecording | None = None
         self._writer: TxnConnection | None = None
         self._readers = CommittedReaders(shard.fqn, self._path)
-        self._commits = CommitThread(shard.fqn)
+        self._commits = CommitThread(shard.fqn, recorded=self._local_state.recorder is not None)
         self._segments: set[bytes] = set()
         """Ids of those in the database, as of the last commit that was started."""
         self.keeps_segments = True

@@ -18,8 +18,7 @@ from broadsheet.consumer.errors import (
 )
 from broadsheet.consumer.journal.append_service import AppendService
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.pipelining import Pipelined, TokenSource
-from broadsheet.consumer.op_future import AppendToken, TurnFuture
+from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined, TokenSource, TurnFuture
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec

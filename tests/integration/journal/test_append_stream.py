@@ -26,9 +26,8 @@ from broadsheet.consumer.journal.append_stream import AppendStream
 from broadsheet.consumer.journal.appender import CHUNK_BYTES
 from broadsheet.consumer.journal.channels import BulkStub, ChannelCache
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.pipelining import Pipelined
+from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined
 from broadsheet.consumer.journal.wire import APPEND_SERVICE
-from broadsheet.consumer.op_future import AppendToken
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
 from broadsheet.consumer.protocol.auth import KeyedAuth

@@ -16,17 +16,16 @@ import pytest
 
 from broadsheet.allocator.ops import Put
 from broadsheet.consumer.broker.append import AppendTurn
-from broadsheet.consumer.checkpoint import build_checkpoint
+from broadsheet.consumer.checkpoint import EncodedCheckpoint, build_checkpoint
 from broadsheet.consumer.journal.append_fence import WriterEpochRegister
 from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.message.producer_segment import EncodedCheckpoint
 from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.op_future import completed
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, Status
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.recoverylog import recorder
 from broadsheet.consumer.recoverylog.recorder import Recorder
-from broadsheet.consumer.shard import primary, replica_status
+from broadsheet.consumer.shard import callbacks, primary, replica_status, transaction_machine
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.rollback.keeper import Rollbacks
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
@@ -82,10 +81,11 @@ def _sequencer_forgets(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_intents(patch: pytest.MonkeyPatch) -> None:
-    def without(sources: Mapping[str, Checkpoint.Source], _: Mapping[str, bytes]) -> Checkpoint:
+    def without(sources: Mapping[str, Checkpoint.Source], *_: Mapping[str, bytes]) -> Checkpoint:
         return build_checkpoint(sources, {})
 
-    patch.setattr(tx, "build_checkpoint", without)
+    patch.setattr(transaction_machine, "build_checkpoint", without)
+    patch.setattr(callbacks, "build_checkpoint", without)
 
 
 def _acknowledges_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.errors import ApplicationError
+from broadsheet.consumer.checkpoint import build_checkpoint
+from broadsheet.consumer.errors import ApplicationError, FramingError
+from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
 from broadsheet.consumer.message.framing import NDJSON
 from broadsheet.consumer.message.mapping import MappedJournal
 from broadsheet.consumer.message.publisher import Publisher
@@ -20,6 +22,7 @@ from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard.callbacks import Callbacks
 from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.fixed_shard import FixedShard
@@ -71,7 +74,11 @@ def _stored(directory: Path) -> Checkpoint:
 
 
 def _callbacks(
-    application: Any, store: JsonFileStore[Counts], *, carried_bytes_max: int = 0
+    application: Any,
+    store: JsonFileStore[Counts],
+    *,
+    carried_bytes_max: int = 0,
+    dead_letters: DeadLetters | None = None,
 ) -> Callbacks:
     """Return callbacks of an application, on a store that is restored."""
     store.restore_checkpoint(FixedShard())
@@ -83,12 +90,16 @@ def _callbacks(
         clock=SystemClock(),
         clock_delta_seconds=0.0,
         carried_bytes_max=carried_bytes_max,
-        dead_letters=DeadLetters(),
+        dead_letters=dead_letters or DeadLetters(),
     )
 
 
 def _order() -> Finalize:
     return Finalize(SOURCES, prior_acknowledgement={OUTPUT: b"before"})
+
+
+def _checkpoint(ack_intents: dict[str, bytes]) -> Checkpoint:
+    return build_checkpoint(SOURCES, ack_intents, _order().prior_acknowledgement)
 
 
 def test_transaction_with_nothing_to_append_is_committed_at_once(tmp_path: Path) -> None:
@@ -102,7 +113,7 @@ def test_transaction_with_nothing_to_append_is_committed_at_once(tmp_path: Path)
     started = finalized.started
     assert started is not None
     started.commit.result(timeout=20)
-    assert started.checkpoint == _order().checkpoint(finalized.ack_intents)
+    assert started.checkpoint == _checkpoint(finalized.ack_intents)
     assert started.checkpoint.ack_intents == {OUTPUT: b"before"}
     assert application.told == ["begin", started.commit]
     assert _stored(tmp_path) == started.checkpoint
@@ -140,7 +151,7 @@ def test_transaction_that_touches_a_journal_first_is_not_committed_yet(tmp_path:
     callbacks.begin()
     first = callbacks.finalize_and_commit(_order(), (), is_wanted=lambda: True)
     assert first.started is None
-    callbacks.start_commit(_order().checkpoint(first.ack_intents), ()).result(timeout=20)
+    callbacks.start_commit(_checkpoint(first.ack_intents), ()).result(timeout=20)
 
     callbacks.begin()
     second = callbacks.finalize_and_commit(_order(), (), is_wanted=lambda: True)
@@ -182,3 +193,18 @@ def test_store_that_cannot_start_a_commit_fails_the_transaction(tmp_path: Path) 
     assert begin == "begin"
     assert isinstance(commit, Future)
     assert isinstance(commit.exception(), ApplicationError)
+
+
+def test_bytes_that_nothing_keeps_any_more_fail_the_attempt(tmp_path: Path) -> None:
+    """The attempt began with a dead-letter journal, and the spec names none now: they must neither vanish nor reach
+    the application.
+    """
+    letters = DeadLetters(keeps_unreadable=True)
+    callbacks = _callbacks(Publishing(), _store(tmp_path), dead_letters=letters)
+    callbacks.begin()
+    batch = MessageBatch("in/a", [70], [75], [0], [0], [UNREADABLE], [b"junk"], JsonType())
+
+    with pytest.raises(FramingError, match="not a JSON message"):
+        callbacks.deliver(batch, first=True)
+
+    assert callbacks.failed_at == MessagePosition("in/a", 70, 75, messages=1)

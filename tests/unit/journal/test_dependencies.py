@@ -9,8 +9,7 @@ import pytest
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import JournalError
 from broadsheet.consumer.journal.append_service import await_committed_or_sent, succeed
-from broadsheet.consumer.journal.pipelining import AFTER_MAX
-from broadsheet.consumer.op_future import AppendToken, TurnFuture
+from broadsheet.consumer.journal.pipelining import AFTER_MAX, AppendToken, TurnFuture
 
 TURN = AppendToken("http://broker", b"name")
 DEADLINE_SECONDS = 20.0

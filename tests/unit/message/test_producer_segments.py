@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.checkpoint import build_checkpoint
-from broadsheet.consumer.message.producer_segment import (
+from broadsheet.consumer.checkpoint import (
+    build_checkpoint,
     encoded,
     packed_segment,
     put_together,
@@ -264,13 +264,13 @@ def test_producer_that_was_forgotten_twice_does_not_come_back() -> None:
     """
     producers, kept = JournalProducers(), Kept()
     for producer in range(1, 41):
-        producers.heard(producer, 100, heard_seconds=0.0)
-    kept.commit({JOURNAL: producers.incremental_source(10, SMALL, read_seconds=0.0)})
+        producers.heard(producer, 100)
+    kept.commit({JOURNAL: producers.incremental_source(10, SMALL)})
     producers.forget(producers.by_id[1])
-    kept.commit({JOURNAL: producers.incremental_source(20, SMALL, read_seconds=0.0)})
-    producers.forget(producers.heard(1, 50, heard_seconds=0.0))
+    kept.commit({JOURNAL: producers.incremental_source(20, SMALL)})
+    producers.forget(producers.heard(1, 50))
 
-    kept.commit({JOURNAL: producers.incremental_source(30, SMALL, read_seconds=0.0)})
+    kept.commit({JOURNAL: producers.incremental_source(30, SMALL)})
 
     assert set(plain(kept.restored().sources)[JOURNAL][1]) == set(range(2, 41))
 

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.producers import Span
+from broadsheet.consumer.message.sequence import Span
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
 from broadsheet.consumer.message.uuid import Flags, clock_at

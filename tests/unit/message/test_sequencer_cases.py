@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.producers import memory_bytes
-from broadsheet.consumer.message.sequence import ReplayRange
+from broadsheet.consumer.message.sequence import ReplayRange, memory_bytes
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.message.sequencer import Queued, Sequencer
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, clocks, log_of, queue_all

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from broadsheet.consumer.errors import ReplayError
-from broadsheet.consumer.message.producers import Ring, Span, memory_bytes
+from broadsheet.consumer.message.sequence import Ring, Span, memory_bytes
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.ageing import PAUSE_SECONDS_MAX, PRUNE_HORIZON_SECONDS
+from broadsheet.consumer.message.producers import PAUSE_SECONDS_MAX, PRUNE_HORIZON_SECONDS
 from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
 from broadsheet.consumer.protocol import shard_pb2

@@ -35,15 +35,27 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """The maximum size of a batch; a single message may exceed it."""
+class BatchOptions:
+    """How the messages of a journal are made into batches."""
 
     messages_max: int = 4096
+    """Maximum number of messages of a batch."""
     bytes_max: int = 1 << 20
-    """Framed bytes."""
+    """Maximum of framed bytes; a single message may exceed it."""
+    read_around: bool = False
+    """Include bytes that are not messages, marked `UNREADABLE`, instead of failing at them."""
 
 
-DEFAULT_LIMITS: Final = BatchLimits()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingLimits:
+    """The memory of messages that await their acknowledgement; those beyond it are read a second time."""
+
+    messages_max: int = RING_MESSAGES
+    bytes_max: int = RING_BYTES
+
+
+DEFAULT_OPTIONS: Final = BatchOptions()
+DEFAULT_RING: Final = RingLimits()
 
 
 class MessageSource:
@@ -56,8 +68,7 @@ class MessageSource:
         *,
         spec: JournalSpec,
         message_type: MessageType,
-        limits: BatchLimits = DEFAULT_LIMITS,
-        read_around: bool = False,
+        options: BatchOptions = DEFAULT_OPTIONS,
     ) -> None:
         """Choose the framing by the journal's content type.
 
@@ -66,18 +77,15 @@ class MessageSource:
             journal: Its name; a `;meta` suffix is kept in the batches.
             spec: The journal's spec, which names its content type.
             message_type: Encoding of its messages.
-            limits: Maximum size of each batch.
-            read_around: Include bytes that are not messages in the batches, marked `UNREADABLE`, instead of failing.
+            options: How batches are made.
 
         Raises:
             ContentTypeError: the journal's content type is missing, has no framing, or is not the message type's.
         """
         self.journal = journal
         self.message_type = message_type
+        self.options = options
         self._client = client
-        self._limits = limits
-        self.read_around = read_around
-        """Whether batches include damage, marked `UNREADABLE`, instead of failing at it."""
         self._framing = _framing_of(spec, message_type)
 
     async def batches(
@@ -107,17 +115,60 @@ class MessageSource:
         ) as reader:
             async for span in reader:
                 batch, error = spans.take(span)
-                for part in _cut(batch, self._limits):
+                for part in _cut(batch, self.options):
                     yield part
                 if error is not None:
                     raise error
         spans.finish()
 
+    async def committed(
+        self,
+        *,
+        offset: int = 0,
+        block: bool = True,
+        end_offset: int = 0,
+        ring: RingLimits = DEFAULT_RING,
+    ) -> AsyncGenerator[MessageBatch, None]:
+        """Yield the journal's messages as committed: each once, transactions whole.
+
+        Acknowledgements come after what they commit. The errors are those of `batches`.
+
+        Args:
+            offset: As of `batches`.
+            block: As of `batches`.
+            end_offset: As of `batches`.
+            ring: Memory of messages that await their acknowledgement.
+        """
+        sequencer = Sequencer({}, ring_messages=ring.messages_max, ring_bytes=ring.bytes_max)
+        read = self.batches(offset=offset, block=block, end_offset=end_offset)
+        async with aclosing(read) as batches:
+            async for batch in batches:
+                index = 0
+                while index < len(batch):
+                    index = sequencer.queue(batch, index).next_index
+                    async with aclosing(self._emitted(sequencer)) as runs:
+                        async for run in runs:
+                            yield run
+
     def unframer(self, offset: int) -> Unframer:
         """Return an unframer of this journal from `offset` on, bytes."""
         return self._framing.unframer(
-            journal=self.journal, offset=offset, read_around=self.read_around
+            journal=self.journal, offset=offset, read_around=self.options.read_around
         )
+
+    async def _emitted(self, sequencer: Sequencer) -> AsyncGenerator[MessageBatch, None]:
+        """Yield and consume everything that the sequencer emits now."""
+        wanted = sequencer.replay_range()
+        if wanted is not None:
+            replay = self.batches(offset=wanted.begin, end_offset=wanted.end, block=False)
+            async with aclosing(replay) as batches:
+                async for batch in batches:
+                    sequencer.feed_replay(batch)
+                    for run in _ready(sequencer, self.options):
+                        yield run
+            sequencer.end_replay()
+        for run in _ready(sequencer, self.options):
+            yield run
 
 
 async def open_source(
@@ -125,18 +176,22 @@ async def open_source(
     journal: str,
     message_type: MessageType,
     *,
-    limits: BatchLimits = DEFAULT_LIMITS,
+    options: BatchOptions = DEFAULT_OPTIONS,
 ) -> MessageSource:
     """Fetch a journal's spec and return the source of its messages.
+
+    Args:
+        client: Reads the journal.
+        journal: Its name; a `;meta` suffix is kept in the batches.
+        message_type: Encoding of its messages.
+        options: How batches are made.
 
     Raises:
         JournalNotFoundError: there is no such journal.
         ContentTypeError: see `MessageSource`.
     """
-    listed = await client.get(journal)
-    return MessageSource(
-        client, journal, spec=listed.spec, message_type=message_type, limits=limits
-    )
+    spec = (await client.get(journal)).spec
+    return MessageSource(client, journal, spec=spec, message_type=message_type, options=options)
 
 
 async def read_batches(
@@ -146,14 +201,10 @@ async def read_batches(
     *,
     offset: int = 0,
     block: bool = True,
-    end_offset: int = 0,
-    limits: BatchLimits = DEFAULT_LIMITS,
 ) -> AsyncGenerator[MessageBatch, None]:
-    """Yield a journal's messages as written, committed or not. See `open_source` and `MessageSource.batches`."""
-    source = await open_source(client, journal, message_type, limits=limits)
-    async with aclosing(
-        source.batches(offset=offset, block=block, end_offset=end_offset)
-    ) as batches:
+    """Yield a journal's messages as written, committed or not: `MessageSource.batches` of `open_source`."""
+    source = await open_source(client, journal, message_type)
+    async with aclosing(source.batches(offset=offset, block=block)) as batches:
         async for batch in batches:
             yield batch
 
@@ -165,51 +216,34 @@ async def read_committed(
     *,
     offset: int = 0,
     block: bool = True,
-    end_offset: int = 0,
-    ring_messages: int = RING_MESSAGES,
-    ring_bytes: int = RING_BYTES,
-    limits: BatchLimits = DEFAULT_LIMITS,
 ) -> AsyncGenerator[MessageBatch, None]:
     """Yield a journal's messages as committed: each once, transactions whole.
 
-    Acknowledgements come after what they commit. Messages that do not fit `ring_messages` and `ring_bytes` until their
-    acknowledgement are read a second time. See `open_source` and `MessageSource.batches` for the other arguments and
-    the errors.
+    Acknowledgements come after what they commit. `open_source` returns a source that can also be read up to an offset,
+    within other bounds.
+
+    Args:
+        client: Reads the journal.
+        journal: Its name; a `;meta` suffix is kept in the batches.
+        message_type: Encoding of its messages.
+        offset: Offset at which the first frame begins, bytes; -1 is the current write head.
+        block: Wait at the write head for more, instead of ending there.
+
+    Raises:
+        JournalNotFoundError: there is no such journal.
+        ContentTypeError: the journal's content type is missing, has no framing, or is not the message type's.
+        FramingError: bytes are not a message of the journal's content type, or the read ended within a frame.
+        ConsumerError: the journal cannot be read.
     """
-    source = await open_source(client, journal, message_type, limits=limits)
-    sequencer = Sequencer({}, ring_messages=ring_messages, ring_bytes=ring_bytes)
-    async with aclosing(
-        source.batches(offset=offset, block=block, end_offset=end_offset)
-    ) as batches:
-        async for batch in batches:
-            index = 0
-            while index < len(batch):
-                index = sequencer.queue(batch, index).next_index
-                async with aclosing(_emitted(sequencer, source, limits)) as runs:
-                    async for run in runs:
-                        yield run
+    source = await open_source(client, journal, message_type)
+    async with aclosing(source.committed(offset=offset, block=block)) as runs:
+        async for run in runs:
+            yield run
 
 
-async def _emitted(
-    sequencer: Sequencer, source: MessageSource, limits: BatchLimits
-) -> AsyncGenerator[MessageBatch, None]:
-    """Yield and consume everything that the sequencer emits now."""
-    wanted = sequencer.replay_range()
-    if wanted is not None:
-        replay = source.batches(offset=wanted.begin, end_offset=wanted.end, block=False)
-        async with aclosing(replay) as batches:
-            async for batch in batches:
-                sequencer.feed_replay(batch)
-                for run in _ready(sequencer, limits):
-                    yield run
-        sequencer.end_replay()
-    for run in _ready(sequencer, limits):
-        yield run
-
-
-def _ready(sequencer: Sequencer, limits: BatchLimits) -> Iterator[MessageBatch]:
+def _ready(sequencer: Sequencer, options: BatchOptions) -> Iterator[MessageBatch]:
     while sequencer.emitting:
-        run = sequencer.peek(limits.messages_max)
+        run = sequencer.peek(options.messages_max)
         if run is None:
             return
         sequencer.consume(len(run))
@@ -235,13 +269,13 @@ class _Spans:
                 "framing.desynchronized", journal=self._source.journal, begin=begin, end=end
             )
         journal, message_type = self._source.journal, self._source.message_type
-        if self._source.read_around:
+        if self._source.options.read_around:
             return batch_around_damage(journal, frames, message_type), None
         return batch_of(journal, frames, message_type)
 
     def finish(self) -> None:
         """Refuse a frame that is incomplete at the end of the read."""
-        if self._source.read_around:
+        if self._source.options.read_around:
             # A range that is read again may end with damage, and only the message after it shows where damage ends.
             return
         if self._unframer is not None and self._unframer.pending_bytes:
@@ -265,12 +299,12 @@ class _Spans:
         return self._source.unframer(span.offset)
 
 
-def _cut(batch: MessageBatch, limits: BatchLimits) -> Iterator[MessageBatch]:
-    """Yield a batch in parts within the limits, none of them empty."""
+def _cut(batch: MessageBatch, options: BatchOptions) -> Iterator[MessageBatch]:
+    """Yield a batch in parts of the size allowed, none of them empty."""
     start, count = 0, len(batch)
     while start < count:
-        by_bytes = bisect_right(batch.ends, batch.begins[start] + limits.bytes_max)
-        stop = max(start + 1, min(count, start + limits.messages_max, by_bytes))
+        by_bytes = bisect_right(batch.ends, batch.begins[start] + options.bytes_max)
+        stop = max(start + 1, min(count, start + options.messages_max, by_bytes))
         yield batch if stop - start == count else batch.span(start, stop)
         start = stop
 

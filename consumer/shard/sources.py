@@ -27,7 +27,7 @@ from broadsheet.consumer.errors import (
 )
 from broadsheet.consumer.journal.guard import OffsetGuard, Present
 from broadsheet.consumer.message.batch import MessageBatch, MessageType
-from broadsheet.consumer.message.reader import MessageSource
+from broadsheet.consumer.message.reader import BatchOptions, MessageSource
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
@@ -74,7 +74,7 @@ class Sources:
         self._application: Application[Any] = environment.application
         self._store: Store | None = None
         self._worker = worker
-        self._read_around = read_around
+        self._batches = BatchOptions(read_around=read_around)
         self._journals = environment.journals
         self._on_read = on_read
         self._specs: dict[str, JournalSpec] = {}
@@ -308,7 +308,7 @@ class Sources:
                 journal,
                 spec=spec,
                 message_type=message_type,
-                read_around=self._read_around,
+                options=self._batches,
             )
             self._sources[journal] = known
         return known

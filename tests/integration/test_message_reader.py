@@ -19,9 +19,11 @@ from broadsheet.consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_
 from broadsheet.consumer.message.mapping import MappedJournal
 from broadsheet.consumer.message.publisher import Publisher
 from broadsheet.consumer.message.reader import (
-    BatchLimits,
+    BatchOptions,
     MessageSource,
+    RingLimits,
     _Spans,
+    open_source,
     read_batches,
     read_committed,
 )
@@ -107,16 +109,12 @@ async def test_read_batches_cuts_batches_to_limits(journals: JournalClient) -> N
     await create(journals)
     await publish(journals, publisher_of(1 << 40), 1, 2, 3, 4, 5)
 
-    for limits, expected in (
-        (BatchLimits(messages_max=2), [2, 2, 1]),
-        (BatchLimits(bytes_max=1), [1] * 5),
+    for options, expected in (
+        (BatchOptions(messages_max=2), [2, 2, 1]),
+        (BatchOptions(bytes_max=1), [1] * 5),
     ):
-        sizes = [
-            len(batch)
-            async for batch in read_batches(
-                journals, JOURNAL, JSON_TYPE, block=False, limits=limits
-            )
-        ]
+        source = await open_source(journals, JOURNAL, JSON_TYPE, options=options)
+        sizes = [len(batch) async for batch in source.batches(block=False)]
         assert sizes == expected
 
 
@@ -134,14 +132,13 @@ async def test_read_committed_yields_only_what_is_acknowledged(
     await publish(journals, first, 4)
     await acknowledge(journals, first)
 
-    numbers = await collected(
-        read_committed(
-            journals, JOURNAL, JSON_TYPE, block=False, ring_messages=ring_messages,
-            limits=BatchLimits(messages_max=2),
-        )
-    )  # fmt: skip
+    options, ring = BatchOptions(messages_max=2), RingLimits(messages_max=ring_messages)
+    source = await open_source(journals, JOURNAL, JSON_TYPE, options=options)
+    numbers = await collected(source.committed(block=False, ring=ring))
+    by_default = await collected(read_committed(journals, JOURNAL, JSON_TYPE, block=False))
 
     assert numbers == [1, 2, 3, None, 4, None]
+    assert by_default == numbers
 
 
 async def test_read_committed_blocking_waits_for_the_acknowledgement(
@@ -218,9 +215,8 @@ async def test_read_batches_ending_within_a_frame_is_an_error(journals: JournalC
     with pytest.raises(FramingError, match="offset 8: the read ended after 5 bytes of a frame"):
         await collected(read_batches(journals, JOURNAL, JSON_TYPE, block=False))
 
-    assert await collected(
-        read_batches(journals, JOURNAL, JSON_TYPE, block=False, end_offset=8)
-    ) == [1]
+    source = await open_source(journals, JOURNAL, JSON_TYPE)
+    assert await collected(source.batches(block=False, end_offset=8)) == [1]
 
 
 async def test_read_batches_unfit_journals_are_refused_by_name(journals: JournalClient) -> None:
@@ -275,8 +271,9 @@ async def test_range_that_ends_with_damage_is_read_again(journals: JournalClient
     frame = framing_for(PROTOBUF_FIXED).frame(b"")
     await journals.append(JOURNAL, frame + b"junk!" + frame)
     kind = ProtobufType(Checkpoint.Source, uuid_field="resume")
+    options = BatchOptions(read_around=True)
     source = MessageSource(
-        journals, JOURNAL, spec=spec_of(PROTOBUF_FIXED), message_type=kind, read_around=True
+        journals, JOURNAL, spec=spec_of(PROTOBUF_FIXED), message_type=kind, options=options
     )
 
     again = await _whole(source, end_offset=len(frame) + 5)

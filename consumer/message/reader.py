@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """How the messages of a journal are made into batches."""
+    """Options of the batches that a journal is read in."""
 
     messages_max: int = 4096
     """Maximum number of messages of a batch."""

@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
         for name in self.list_commands(ctx):
             lazy = self.lazy.get(name)
             command = None if lazy is not None else super().get_command(ctx, name)
-            summary = command.get_short_help_str() if command is not None else ""
+            summary = command.get_short_help_str(limit=100) if command is not None else ""
             rows.append((name, lazy.summary if lazy is not None else summary))
         with formatter.section("Commands"):
             formatter.write_dl(rows)

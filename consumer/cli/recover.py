@@ -5,30 +5,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import click
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
 from broadsheet.consumer.cli.output import counted, print_table, say
+from broadsheet.consumer.cli.progress import Unit, progress_display
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.protocol.labels import ID, label_set, selector
@@ -46,64 +34,8 @@ _SQLITE = b"SQLite format 3\x00"
 _WAL = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEAD_BYTES = 16
 
-# Progress of a playback: a bar on a terminal, otherwise a line from time to time.
 
-LINE_SECONDS = 5.0
-"""Time between two lines where there is no terminal."""
-
-
-class PlaybackDisplay(Protocol):
-    """Display of a playback's progress."""
-
-    def show(self, progress: PlaybackProgress) -> None:
-        """Show the progress; called often."""
-        ...
-
-
-@contextmanager
-def playback_display(what: str) -> Iterator[PlaybackDisplay]:
-    """Show the playback of `what` on stderr until the block ends."""
-    if not sys.stderr.isatty():
-        yield _Lines(what)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        yield _Bar(bars, what)
-
-
-class _Bar:
-    def __init__(self, bars: Progress, what: str) -> None:
-        self._bars = bars
-        self._task = bars.add_task(what, total=None)
-
-    def show(self, progress: PlaybackProgress) -> None:
-        """Move the bar."""
-        self._bars.update(
-            self._task, completed=progress.played_bytes, total=_total_bytes(progress) or None
-        )
-
-
-class _Lines:
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._shown_monotonic_seconds = time.monotonic()
-
-    def show(self, progress: PlaybackProgress) -> None:
-        """Write a line if the last one is old."""
-        now = time.monotonic()
-        if now - self._shown_monotonic_seconds < LINE_SECONDS:
-            return
-        self._shown_monotonic_seconds = now
-        say(f"{self._what}: {decimal(progress.played_bytes)} of {decimal(_total_bytes(progress))}")
-
-
-def _total_bytes(progress: PlaybackProgress) -> int:
+def total_bytes(progress: PlaybackProgress) -> int:
     """Return the bytes to play, as far as is known: hints may leave some of the rest out."""
     return progress.played_bytes + progress.behind_bytes
 
@@ -262,12 +194,13 @@ async def _play(connection: Connection, hints: FSMHints, staging: Path) -> Recov
         await journals.get(hints.log)
         player = Player(journals, hints, staging)
         player.stop_at_head()
-        with playback_display(f"playing {hints.log}") as display:
+        with progress_display(f"playing {hints.log}", Unit.BYTES) as display:
             async with TaskGroup() as group:
                 playing = group.start_soon(player.run(), name=f"play {hints.log}")
                 while not playing.done():
                     await asyncio.wait({playing}, timeout=LOOK_SECONDS)
-                    display.show(player.progress)
+                    progress = player.progress
+                    display.show(progress.played_bytes, total_bytes(progress))
             return playing.result()
 
 

@@ -9,6 +9,7 @@ import click
 from google.protobuf import text_format
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
 from broadsheet.consumer.cli.output import (
     OutputFormat,
@@ -19,6 +20,7 @@ from broadsheet.consumer.cli.output import (
     say,
     selector_option,
 )
+from broadsheet.consumer.cli.progress import Unit, progress_display
 from broadsheet.consumer.cli.shard_space import (
     changes_of,
     format_shard_space,
@@ -95,10 +97,10 @@ def list_shards(
 @click.option(
     "--max-txn-size",
     type=click.IntRange(min=0),
-    default=0,
+    default=TXN_OPERATIONS_MAX,
     show_default=True,
-    help="Changes per transaction; 0: all in one. Beyond etcd's 128 operations a size is needed, "
-    "and then only each batch is atomic.",
+    help="Changes per transaction. Where there are more, each batch is atomic and the whole is "
+    "not. 0: all in one, or an error if etcd takes no such transaction.",
 )
 @click.option(
     "--no-verify-journals",
@@ -120,7 +122,7 @@ def apply_shards(
       shardctl shards apply --specs specs.yaml --dry-run
       shardctl shards list -o yaml | sed s/1s/2s/ |
           shardctl shards apply --specs -
-      shardctl shards apply --specs many.yaml --max-txn-size 100
+      shardctl shards apply --specs few.yaml --max-txn-size 0
     """
 
     async def work() -> None:
@@ -277,8 +279,12 @@ def places_of(changes: Sequence[shard_pb2.ApplyRequest.Change]) -> list[str]:
 async def _apply(
     client: ShardClient, changes: Sequence[shard_pb2.ApplyRequest.Change], max_txn_size: int
 ) -> None:
+    def show(applied: int) -> None:
+        display.show(applied, len(changes))
+
     try:
-        response = await client.apply(changes, batch_size=max_txn_size)
+        with progress_display("applying changes", Unit.PIECES) as display:
+            response = await client.apply(changes, batch_size=max_txn_size, on_applied=show)
     except ApplyConflictError as error:
         conflicts = await _conflicts(client, changes)
         raise ValidationError("revision", conflicts or str(error)) from error

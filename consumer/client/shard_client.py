@@ -10,7 +10,7 @@ Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -170,13 +170,18 @@ class ShardClient:
         ) from met
 
     async def apply(
-        self, changes: Sequence[ApplyRequest.Change], *, batch_size: int = TXN_OPERATIONS_MAX
+        self,
+        changes: Sequence[ApplyRequest.Change],
+        *,
+        batch_size: int = TXN_OPERATIONS_MAX,
+        on_applied: Callable[[int], None] | None = None,
     ) -> ApplyResponse:
         """Apply changes in consecutive batches; each batch is atomic.
 
         Args:
             changes: In this order.
             batch_size: Most changes a batch; 0 makes one of all.
+            on_applied: Called with the number of changes that were applied so far, after each batch.
 
         Returns:
             The last batch's answer.
@@ -195,6 +200,8 @@ class ShardClient:
                     error.add_note(f"the first {applied} of {len(changes)} changes were applied")
                 raise
             applied += len(batch)
+            if on_applied is not None:
+                on_applied(applied)
         return response
 
     async def get_hints(self, shard_id: str) -> GetHintsResponse:

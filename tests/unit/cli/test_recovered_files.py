@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.cli.recover import kind_of, playback_display, recovered_files
+from broadsheet.consumer.cli.recover import kind_of, recovered_files, total_bytes
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 
 
@@ -48,33 +47,8 @@ def test_files_are_listed_with_their_paths(tmp_path: Path) -> None:
     assert second.length > 0
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not one for each look: logs of jobs are read by people, too."""
-    monkeypatch.setattr("broadsheet.consumer.cli.recover.LINE_SECONDS", 0.0)
-    with playback_display("playing logs/a") as display:
-        progress = PlaybackProgress(offset=2_000_000, head=5_000_000, played_bytes=1_500_000)
-        display.show(progress)
-        monkeypatch.setattr("broadsheet.consumer.cli.recover.LINE_SECONDS", 60.0)
-        display.show(progress)
-    assert capsys.readouterr().err == "playing logs/a: 1.5 MB of 4.5 MB\n"
+def test_bytes_to_play_are_those_played_and_those_behind() -> None:
+    """Hints leave parts of a log out, so its length says little."""
+    progress = PlaybackProgress(offset=2_000_000, head=5_000_000, played_bytes=1_500_000)
 
-
-class _Screen(StringIO):
-    def isatty(self) -> bool:
-        """Pretend to be a terminal."""
-        return True
-
-
-def test_progress_on_a_terminal_is_a_bar_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also before anything is known of how much there is."""
-    screen = _Screen()
-    monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    with playback_display("playing logs/a") as display:
-        display.show(PlaybackProgress())
-        display.show(PlaybackProgress(offset=5_000_000, head=5_000_000, played_bytes=4_500_000))
-    assert "playing logs/a" in screen.getvalue()
-    assert "4.5/4.5 MB" in screen.getvalue()
+    assert total_bytes(progress) == 4_500_000

@@ -4,7 +4,8 @@
 docs/simulation.md shows both.
 """
 
-from broadsheet.allocator.simulation.invariants import Invariant, InvariantViolation
+from broadsheet.allocator.simulation.invariants import Invariant
+from broadsheet.allocator.simulation.kernel.run import InvariantViolation
 from broadsheet.allocator.simulation.run import simulate
 from broadsheet.allocator.simulation.scenario import Fault, Report, Scenario
 from broadsheet.allocator.simulation.world import Change, World

@@ -9,34 +9,29 @@ from dataclasses import replace
 from random import Random
 
 from broadsheet.allocator.errors import EtcdRequestError, EtcdUnavailableError
-from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
-from broadsheet.allocator.ops import Compare, Delete, KeyValue, LeaseId, Operation, Put
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.ops import Compare, Delete, LeaseId, Put
 from broadsheet.allocator.session import SessionConfig
-from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.cluster import SimulatedCluster
+from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.run import RunContext
 from broadsheet.allocator.simulation.member import (
     MemberFactory,
     SimulatedMember,
-    State,
     Workload,
     WorkloadContext,
 )
 from broadsheet.allocator.simulation.scenario import Scenario
-from broadsheet.allocator.simulation.trace import Trace
 from broadsheet.allocator.simulation.values import (
     CONSISTENT,
     FAILED,
     SimulatedItem,
     SimulatedMemberValue,
 )
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, running_loop
 from broadsheet.allocator.simulation.world import OPERATOR
 
-ROOT = "/simulated"
 
-
-class Replicas:
+class ReplicaReporter:
     """A simulated application: it reports that one member's replicas catch up after a while, or fail."""
 
     def __init__(
@@ -107,68 +102,47 @@ class Replicas:
         return self._random.uniform(*self._catch_up_seconds)
 
 
-class Cluster:
+class Cluster(SimulatedCluster[SimulatedMember, Scenario]):
     """All parts of one run."""
+
+    AUTHOR = OPERATOR
 
     def __init__(
         self,
-        seed: int,
+        context: RunContext,
         scenario: Scenario,
-        group: TaskGroup,
-        trace: Trace,
         *,
         on_defect: Callable[[SimulatedMember], object],
     ) -> None:
         """Set up an empty cluster.
 
         Args:
-            seed: The seed of everything drawn here.
+            context: The run.
             scenario: The shapes and bounds.
-            group: The task group of the members.
-            trace: Records the events.
             on_defect: Called with a member that ended unexpectedly.
         """
-        self.seed = seed
-        self.scenario = scenario
-        self.random = Random(f"{seed} cluster")
-        self.trace = trace
-        self._on_defect = on_defect
-        self.keys = Keys(ROOT)
         # A separate generator, so that the number of leases does not change what else is drawn from the seed.
-        lag = Random(f"{seed} leases")
-        self.etcd = FakeEtcd(progress_seconds=20.0, expiry_lag=lambda: lag.uniform(0.0, 0.5))
-        self.members: list[SimulatedMember] = []
-        """All members of the run, oldest first."""
+        lag = Random(f"{context.seed} leases")
+        etcd = FakeEtcd(progress_seconds=20.0, expiry_lag=lambda: lag.uniform(0.0, 0.5))
+        super().__init__(context, scenario, drawn_as="cluster", etcd=etcd)
+        self._on_defect = on_defect
         self.cursed: set[tuple[ItemId, MemberId]] = set()
         """Replicas that fail."""
-        self._group = group
         self._names = 0
         self._items = 0
         self.latency_seconds = self.random.choice(scenario.latencies_seconds)
-        """Latency of messages without faults."""
-        self._skew_seconds = self.random.choice(scenario.skews_seconds)
+        skew_seconds = self.random.choice(scenario.skews_seconds)
         self.policy = self.random.choice(scenario.policies)
+        self.zones = [f"zone-{letter}" for letter in "abcdefgh"[: self.draw(scenario.zones)]]
         self._factory = MemberFactory(
-            etcd=self.etcd,
+            etcd=etcd,
             keys=self.keys,
-            clock=VirtualClock(running_loop()),
+            clock=self.clock,
             latency_seconds=self.latency_seconds,
+            skew_seconds=skew_seconds,
             new_solver=scenario.solver,
             new_workload=scenario.workload or self._replicas,
         )
-        self.zones = [f"zone-{letter}" for letter in "abcdefgh"[: self.draw(scenario.zones)]]
-
-    def draw(self, bounds: tuple[int, int]) -> int:
-        """Draw a number from a range."""
-        return self.random.randint(*bounds)
-
-    def alive(self) -> list[SimulatedMember]:
-        """Return members that make progress."""
-        return [member for member in self.members if member.state is State.ALIVE]
-
-    def present(self) -> list[SimulatedMember]:
-        """Return members that are not gone for good."""
-        return [m for m in self.members if m.state in (State.ALIVE, State.STOPPED)]
 
     def join(self, *, successor_of: SimulatedMember | None = None) -> SimulatedMember:
         """Start a member; if it succeeds a dead one, that one's lease is revoked."""
@@ -180,30 +154,30 @@ class Cluster:
             base, _, last = successor_of.member_id.suffix.partition("-")
             base, number = f"{base}-", int(last) + 1
         member_id = MemberId(zone, f"{base}{number}")
-        member = self._factory.make(
-            SessionConfig(
-                member_id=member_id,
-                lease_ttl_seconds=self.scenario.lease_ttl_seconds,
-                announce_timeout_seconds=30.0,
-                revoke_predecessors_prefix=base,
-                allocation=replace(self.scenario.allocation, policy=self.policy),
-                leadership=self.scenario.leadership,
-            ),
-            value=SimulatedMemberValue(self.draw(self.scenario.limit)),
-            random=Random(f"{self.seed} {member_id}"),
+        config = SessionConfig(
+            member_id=member_id,
+            lease_ttl_seconds=self.scenario.lease_ttl_seconds,
+            announce_timeout_seconds=30.0,
+            revoke_predecessors_prefix=base,
+            allocation=replace(self.scenario.allocation, policy=self.policy),
+            leadership=self.scenario.leadership,
         )
-        member.link.skew_seconds = self._skew_seconds
-        self.members.append(member)
-        self.trace.add(f"{member_id} starts, limit {member.value.limit}")
-        member.process.run(
-            lambda: self._group.start_soon(self._live(member), name=f"member {member_id}")
-        )
+        value = SimulatedMemberValue(self.draw(self.scenario.limit))
+        member = self._factory.make(config, value=value, random=self.random_of(member_id))
+        self.start(member, f", limit {value.limit}")
         return member
+
+    async def live(self, member: SimulatedMember) -> None:
+        """Run a member's program, and say how it ended."""
+        await member.live()
+        self.trace.add(f"{member.member_id} ended: {member.end or 'drained, or told to stop'}")
+        if member.defect is not None:
+            self._on_defect(member)
 
     def put_item(self, item_id: ItemId, replication: int) -> None:
         """Write an item."""
         value = SimulatedItem(replication).encoded()
-        self._write(Put(self.keys.item(item_id), value))
+        self.write(Put(self.keys.item(item_id), value))
 
     def new_item(self) -> ItemId:
         """Write an item with a new id."""
@@ -217,19 +191,19 @@ class Cluster:
         self._names += 1
         member_id = MemberId(self.random.choice(self.zones), f"ghost-{self._names}")
         prefix = self.keys.assignments_of(item_id)
-        slots = {int(kv.key.rpartition(b"#")[2]) for kv in self._kvs(prefix)}
+        slots = {int(kv.key.rpartition(b"#")[2]) for kv in self.kvs(prefix)}
         slot = next(free for free in range(1, len(slots) + 2) if free not in slots)
-        self._write(Put(self.keys.assignment(item_id, member_id, slot), CONSISTENT))
+        self.write(Put(self.keys.assignment(item_id, member_id, slot), CONSISTENT))
         return member_id
 
     def delete_item(self, item_id: ItemId) -> None:
         """Delete an item."""
-        self._write(Delete(self.keys.item(item_id)))
+        self.write(Delete(self.keys.item(item_id)))
 
     def item_ids(self) -> list[ItemId]:
         """Return the existing items."""
         prefix = self.keys.items_prefix
-        return [ItemId(kv.key[len(prefix) :].decode()) for kv in self._kvs(prefix)]
+        return [ItemId(kv.key[len(prefix) :].decode()) for kv in self.kvs(prefix)]
 
     def lease_of(self, member: SimulatedMember) -> LeaseId | None:
         """Return the lease of a member's key, if the key exists."""
@@ -242,31 +216,9 @@ class Cluster:
         if lease is not None:
             self.etcd.revoke(lease)
 
-    def shut_down(self) -> None:
-        """End the run: every process continues, cannot reach anything, and is cancelled."""
-        self.etcd.observers.clear()
-        self.etcd.close()
-        for member in self.members:
-            member.link.cut_off(refuses=True)
-            member.process.get_unstuck()
-            member.process.go_on()
-        self._group.stop()
-
-    async def _live(self, member: SimulatedMember) -> None:
-        await member.live()
-        self.trace.add(f"{member.member_id} ended: {member.end or 'drained, or told to stop'}")
-        if member.defect is not None:
-            self._on_defect(member)
-
     def _replicas(self, member: WorkloadContext) -> Workload:
-        return Replicas(
+        return ReplicaReporter(
             member,
             catch_up_seconds=self.scenario.catch_up_seconds,
             is_cursed=lambda item_id, member_id: (item_id, member_id) in self.cursed,
         )
-
-    def _write(self, operation: Operation) -> None:
-        self.etcd.perform((), (operation,), author=OPERATOR)
-
-    def _kvs(self, prefix: bytes) -> list[KeyValue]:
-        return [kv for key, kv in self.etcd.store.kvs.items() if key.startswith(prefix)]

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.simulation.cluster import Cluster
-from broadsheet.allocator.simulation.member import SimulatedMember, State
+from broadsheet.allocator.simulation.kernel.cluster import State
+from broadsheet.allocator.simulation.kernel.faults import (
+    Action,
+    FaultBounds,
+    FaultInjector,
+    mend,
+)
+from broadsheet.allocator.simulation.member import SimulatedMember
 from broadsheet.allocator.simulation.scenario import Fault
 
-LOSS_MAX = 0.4
-LATE_MAX = 0.3
+BOUNDS = FaultBounds(loss_max=0.4, late_max=0.3, history_kept_max=15)
 SLOW_SECONDS_MAX = 3.0
-HISTORY_KEPT_MAX = 15
-"""Revisions that a compaction spares at most: few, so that watches do fall behind."""
 
 
-class Faults:
+class Faults(FaultInjector[Fault, SimulatedMember]):
     """Draws the next event, causes it, and undoes every event that can be undone."""
 
+    _cluster: Cluster
+
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._random = cluster.random
+        super().__init__(cluster, cluster.scenario.faults, BOUNDS)
         self._hanging: set[SimulatedMember] = set()
         """Members that hang for ever."""
-        self._actions: dict[Fault, Callable[[], str | None]] = {
+
+    def actions(self) -> Mapping[Fault, Action]:
+        """Return the action of each event."""
+        return {
             Fault.JOIN: self._join,
             Fault.EXIT: self._exit,
             Fault.ROLLOUT: self._roll_out,
@@ -51,28 +58,20 @@ class Faults:
             Fault.REPLICA_FAILED: self._fail_replica,
         }
 
-    def next(self) -> None:
-        """Cause the next event. If it is not possible at the moment, nothing changes."""
-        faults = self._cluster.scenario.faults
-        fault = self._random.choices(list(faults), list(faults.values()))[0]
-        what = self._actions[fault]()
-        if what is not None:
-            self._cluster.trace.add(f"{fault.value}: {what}")
-
     def end(self) -> None:
         """Undo transient faults: from now on only members act."""
-        cluster = self._cluster
-        cluster.cursed.clear()
-        for member in cluster.members:
-            member.link.heal(cluster.latency_seconds)
-            self._wake(member)
-            self._over(member)
-        cluster.trace.add("quiet")
+        self._cluster.cursed.clear()
+        super().end()
+
+    def calm(self, member: SimulatedMember) -> None:
+        """Wake a member that is stopped, and end its hang."""
+        self._wake(member)
+        self._over(member)
 
     def _over(self, member: SimulatedMember) -> None:
         """End a member's hang, or make it permanent: the other members must not depend on it."""
         others = [m for m in self._cluster.alive() if not m.process.stuck_in_work]
-        if member.process.stuck_in_work and others and self._random.random() < 0.5:
+        if member.process.stuck_in_work and others and self.random.random() < 0.5:
             self._hanging.add(member)
             self._cluster.trace.add(f"{member.member_id} hangs for ever")
         else:
@@ -81,13 +80,7 @@ class Faults:
     def _any_member(self, *, spare: int = 0) -> SimulatedMember | None:
         """Draw a live member, if there are more than `spare`."""
         alive = self._cluster.alive()
-        return self._random.choice(alive) if len(alive) > spare else None
-
-    def _spell(self, undo: Callable[[], None]) -> float:
-        """Undo something after a while."""
-        seconds = self._random.uniform(*self._cluster.scenario.spell_seconds)
-        asyncio.get_running_loop().call_later(seconds, undo)
-        return seconds
+        return self.random.choice(alive) if len(alive) > spare else None
 
     def _join(self) -> str | None:
         cluster = self._cluster
@@ -99,7 +92,7 @@ class Faults:
             for member in cluster.members
             if member.state is not State.ALIVE and _next_suffix(member) not in suffixes
         ]
-        heir_of = self._random.choice(gone) if gone and self._random.random() < 0.5 else None
+        heir_of = self.random.choice(gone) if gone and self.random.random() < 0.5 else None
         return str(cluster.join(successor_of=heir_of).member_id)
 
     def _exit(self) -> str | None:
@@ -120,9 +113,9 @@ class Faults:
         alive = [member for member in self._cluster.alive() if not member.value.exiting]
         if len(alive) < 2:
             return None
-        leaving = self._random.sample(alive, self._random.randint(1, len(alive) - 1))
+        leaving = self.random.sample(alive, self.random.randint(1, len(alive) - 1))
         coming = max(0, self._cluster.scenario.members_max - len(self._cluster.present()))
-        comes_first = self._random.random() < 0.5
+        comes_first = self.random.random() < 0.5
         if not comes_first:
             self._leave(leaving)
         for _ in leaving[:coming]:
@@ -160,7 +153,7 @@ class Faults:
     def _lose_zone(self) -> str | None:
         if len(self._cluster.zones) < 2:
             return None
-        zone = self._random.choice(self._cluster.zones)
+        zone = self.random.choice(self._cluster.zones)
         for member in self._cluster.alive():
             if member.member_id.zone == zone:
                 member.kill()
@@ -171,20 +164,20 @@ class Faults:
         if member is None:
             return None
         member.process.stop()
-        seconds = self._spell(lambda: self._wake(member))
+        seconds = self.passes(lambda: self._wake(member))
         return f"{member.member_id} for {seconds:.1f} s"
 
     def _wake(self, member: SimulatedMember) -> None:
         if member.state is State.STOPPED:
             self._cluster.trace.add(f"{member.member_id} goes on")
-            member.process.go_on()
+            member.resume()
 
     def _hang(self) -> str | None:
         member = self._any_member()
         if member is None:
             return None
         member.process.get_stuck()
-        seconds = self._spell(lambda: self._unhang(member))
+        seconds = self.passes(lambda: self._unhang(member))
         return f"{member.member_id} for {seconds:.1f} s"
 
     def _unhang(self, member: SimulatedMember) -> None:
@@ -200,20 +193,16 @@ class Faults:
 
     def _outage(self) -> str | None:
         for member in self._cluster.present():
-            member.link.cut_off(refuses=self._random.random() < 0.5)
-        seconds = self._spell(self._mend_all)
+            self.cut_off(member.link)
+        seconds = self.passes(lambda: mend(member.link for member in self._cluster.members))
         return f"for {seconds:.1f} s"
 
-    def _mend_all(self) -> None:
-        for member in self._cluster.members:
-            member.link.mend()
-
     def _cut_off(self, member: SimulatedMember) -> float:
-        member.link.cut_off(refuses=self._random.random() < 0.5)
-        if self._random.random() < 0.5:
-            return self._spell(member.link.mend)
+        self.cut_off(member.link)
+        if self.random.random() < 0.5:
+            return self.passes(member.link.mend)
         # The history that it missed is compacted when it comes back.
-        return self._spell(lambda: self._forget_and_mend(member))
+        return self.passes(lambda: self._forget_and_mend(member))
 
     def _forget_and_mend(self, member: SimulatedMember) -> None:
         # The link may have been mended by another event since.
@@ -226,8 +215,8 @@ class Faults:
         if member is None:
             return None
         link = member.link
-        link.latency_seconds = (0.01, self._random.uniform(0.1, SLOW_SECONDS_MAX))
-        seconds = self._spell(lambda: link.heal(self._cluster.latency_seconds))
+        link.latency_seconds = (0.01, self.random.uniform(0.1, SLOW_SECONDS_MAX))
+        seconds = self.passes(lambda: link.heal(self._cluster.latency_seconds))
         return f"{member.member_id} up to {link.latency_seconds[1]:.1f} s a message for {seconds:.1f} s"
 
     def _lossy(self) -> str | None:
@@ -235,9 +224,7 @@ class Faults:
         if member is None:
             return None
         link = member.link
-        link.loss = self._random.uniform(0.0, LOSS_MAX)
-        link.late = self._random.uniform(0.0, LATE_MAX)
-        seconds = self._spell(lambda: link.heal(self._cluster.latency_seconds))
+        seconds = self.make_lossy(link)
         return (
             f"{member.member_id} loses {link.loss:.0%}, delays {link.late:.0%} for {seconds:.1f} s"
         )
@@ -250,12 +237,8 @@ class Faults:
         return str(member.member_id)
 
     def _compact(self) -> str | None:
-        store = self._cluster.etcd.store
-        revision = store.revision - self._random.randint(0, HISTORY_KEPT_MAX)
-        if revision <= store.compacted_revision:
-            return None
-        self._cluster.etcd.compact(revision)
-        return f"to revision {revision}"
+        revision = self.compact()
+        return None if revision is None else f"to revision {revision}"
 
     def _forget_all(self) -> None:
         store = self._cluster.etcd.store
@@ -272,7 +255,7 @@ class Faults:
 
     def _any_item(self) -> ItemId | None:
         items = self._cluster.item_ids()
-        return self._random.choice(items) if items else None
+        return self.random.choice(items) if items else None
 
     def _remove_item(self) -> str | None:
         item_id = self._any_item()
@@ -302,7 +285,7 @@ class Faults:
             return None
         curse = (item_id, member.member_id)
         self._cluster.cursed.add(curse)
-        seconds = self._spell(lambda: self._cluster.cursed.discard(curse))
+        seconds = self.passes(lambda: self._cluster.cursed.discard(curse))
         return f"{item_id} on {member.member_id} for {seconds:.1f} s"
 
 

@@ -1,6 +1,7 @@
 """Invariants of every run: checked at every revision, and when the cluster is at rest.
 
-    I0  a member ends only for expected reasons, and does end when it is told to; it follows its own decisions
+    I0  a member ends only for expected reasons, and does end when it is told to; it follows its own decisions; no
+        error goes unhandled
     I1  an item has at most one primary; no member twice by a leader's doing, nor a slot twice in one step or at rest;
         a primary is not removed without another in the same step, and one that serves hands over and stays
     I2  nothing is added to a member at its effective limit; one replica more, one at a time, to break a cycle
@@ -27,27 +28,13 @@ from broadsheet.allocator.placement.certificate import verify
 from broadsheet.allocator.placement.problem import Desired, Problem, Solver, usable, zones_spanned
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.simulation.kernel.run import InvariantViolation
 from broadsheet.allocator.simulation.member import Note
 from broadsheet.allocator.simulation.world import Change, Replicas, SimulatedReplica, World
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 
 OVERCOMMIT_MAX = 1
 """Replicas above their members' limits, over the whole cluster, that breaking a cycle may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class InvariantViolation:
-    """An invariant that did not hold."""
-
-    invariant: str
-    """Its name, such as `I3`."""
-    problem: str
-    revision: int = 0
-    """The revision that broke it; 0 if it is about the state at rest."""
-
-    def __str__(self) -> str:
-        where = f" at revision {self.revision}" if self.revision else ""
-        return f"{self.invariant}{where}: {self.problem}"
 
 
 class Invariant(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from random import Random
 from typing import Protocol
 
@@ -17,21 +16,19 @@ from broadsheet.allocator.errors import (
     TxnConflictError,
 )
 from broadsheet.allocator.key_space import KeySpace
-from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.problem import Desired, Problem, Solver
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
-from broadsheet.allocator.simulation.etcd import FakeEtcd
-from broadsheet.allocator.simulation.network import FaultyEtcd, Link
+from broadsheet.allocator.simulation.kernel.cluster import SharedParts, SimulatedProcess
+from broadsheet.allocator.simulation.kernel.network import FaultyEtcd, Link
+from broadsheet.allocator.simulation.kernel.virtual_loop import Process
 from broadsheet.allocator.simulation.values import (
     SimulatedConsistency,
     SimulatedDecoder,
     SimulatedMemberValue,
     is_failed,
 )
-from broadsheet.allocator.simulation.virtual_loop import Process
 
 EXPECTED_ENDS = (
     AnnounceConflictError,
@@ -83,46 +80,26 @@ class RecordingSolver:
         return desired
 
 
-class State(Enum):
-    """State of a member's process."""
-
-    ALIVE = "alive"
-    STOPPED = "stopped"
-    """Stopped; it may continue."""
-    DEAD = "dead"
-    """Killed: it never continues."""
-    ENDED = "ended"
-    """Its program ended."""
-
-
 @dataclass(eq=False, kw_only=True)
-class SimulatedMember:
-    """One process."""
+class SimulatedMember(SimulatedProcess):
+    """A process that takes part in allocation."""
 
-    member_id: MemberId
     value: SimulatedMemberValue
-    process: Process
     link: Link
     solver: RecordingSolver
     session: Session
     key_space: KeySpace
     workload: Workload
-    killed: bool = False
     end: Exception | None = None
     """The error that its program ended with."""
     defect: Exception | None = None
     """The same, if it is unexpected."""
-    ended: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def state(self) -> State:
-        """The state of the process."""
-        if self.ended:
-            return State.ENDED
-        if self.killed:
-            return State.DEAD
-        return State.STOPPED if self.process.stopped else State.ALIVE
+    def links(self) -> tuple[Link, ...]:
+        """Its link to etcd."""
+        return (self.link,)
 
     @property
     def decisions_refused(self) -> int:
@@ -134,11 +111,6 @@ class SimulatedMember:
         """Have the member announce a new value."""
         self.value = value
         self._changed.set()
-
-    def kill(self) -> None:
-        """Stop the process for ever, as SIGKILL does: its keys stay in etcd."""
-        self.killed = True
-        self.process.stop()
 
     async def live(self) -> None:
         """Run the member until its program ends, and record why."""
@@ -190,14 +162,11 @@ WorkloadFactory = Callable[[WorkloadContext], Workload]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberFactory:
+class MemberFactory(SharedParts):
     """Assembles the members of one simulated cluster."""
 
-    etcd: FakeEtcd
-    keys: Keys
-    clock: Clock
-    latency_seconds: tuple[float, float]
-    """Bounds of the latency of messages without faults."""
+    skew_seconds: float
+    """How far the watches of each may lag behind."""
     new_solver: Callable[[], Solver]
     """Makes each member's solver."""
     new_workload: WorkloadFactory
@@ -213,7 +182,7 @@ class MemberFactory:
             random: Its source of randomness.
         """
         member_id = config.member_id
-        link = Link(random, self.latency_seconds)
+        link = Link(random, self.latency_seconds, self.skew_seconds)
         solver = RecordingSolver(self.new_solver())
 
         def note() -> Note:

@@ -1,7 +1,4 @@
-"""Scenario of a simulation: the shape of the cluster, its faults, and the duration.
-
-Ranges are inclusive; where a run falls in them is drawn from its seed.
-"""
+"""Scenario of a simulation: the shape of the cluster, its faults, and the duration."""
 
 from __future__ import annotations
 
@@ -14,11 +11,9 @@ from broadsheet.allocator.leader.election import LeadershipConfig
 from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from broadsheet.allocator.simulation.invariants import Invariant, InvariantViolation
+from broadsheet.allocator.simulation.invariants import Invariant
+from broadsheet.allocator.simulation.kernel.run import IntRange, Range, RunReport, RunScenario
 from broadsheet.allocator.simulation.member import WorkloadFactory
-
-Range = tuple[float, float]
-IntRange = tuple[int, int]
 
 
 class Fault(Enum):
@@ -104,11 +99,10 @@ POLICIES = (
         primaries=PrimaryPolicy(hand_over_above_spread=2, hand_over_interval_seconds=1.0),
     ),
 )
-HASTE_SECONDS_MAX = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(RunScenario):
     """A family of runs, from which a seed selects one."""
 
     zones: IntRange = (1, 3)
@@ -120,23 +114,17 @@ class Scenario:
     limit: IntRange = (1, 8)
     """Replicas that a member takes."""
     steps: IntRange = (5, 20)
-    """Faults before the quiet period."""
     pause_seconds: Range = (0.0, 6.0)
-    """Between two of them."""
     haste: float = 0.4
-    """Share of pauses that are `HASTE_SECONDS_MAX` at most, so that faults overlap."""
-    spell_seconds: Range = (0.5, 15.0)
+    passing_seconds: Range = (0.5, 15.0)
     """How long a transient fault lasts; a lease lasts `lease_ttl_seconds`."""
     catch_up_seconds: Range = (0.05, 4.0)
     """How long a replica takes from one state to the next."""
     latencies_seconds: Sequence[Range] = ((0.0005, 0.01), (0.0005, 0.01), (0.001, 0.2), (0.01, 1.0))
-    """One is drawn: of each message between a member and etcd, while nothing is wrong."""
     skews_seconds: Sequence[float] = (0.0, 0.0, 0.3, 2.0)
     """One is drawn: how far a member's watches may lag behind, each for itself."""
     lease_ttl_seconds: int = 6
     faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
-    settle_seconds_max: float = 400.0
-    """I5: how long after the last fault the cluster may still change."""
     idle_seconds: float = 45.0
     """I6: how long nothing may change at rest; longer than any timer of the allocator."""
     allocation: AllocationConfig = field(
@@ -171,33 +159,20 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(RunReport):
     """The outcome of one run."""
 
-    seed: int
-    trace_hash: str
-    """The same for the same seed, scenario and code."""
     revisions: int
-    virtual_seconds: float
     settled_after_seconds: float
     """From the last fault to the last change."""
     allocations: int
     """Revisions that a leader's steps made."""
     placement: Mapping[str, tuple[str, ...]]
     """At rest: members by item, each item's by slot."""
-    violation: InvariantViolation | None = None
-    recent: tuple[str, ...] = ()
-    """The last lines of the trace, if there is a violation."""
 
-    @property
-    def ok(self) -> bool:
-        """True if every invariant held."""
-        return self.violation is None
-
-    def __str__(self) -> str:
-        if self.violation is None:
-            return (
-                f"seed {self.seed}: ok, {self.revisions} revisions in {self.virtual_seconds:.0f} virtual s,"
-                f" at rest {self.settled_after_seconds:.1f} s after the last fault, trace {self.trace_hash[:16]}"
-            )
-        return "\n".join((f"seed {self.seed}: {self.violation}", *self.recent))
+    def summary(self) -> str:
+        """Return what a good run did, in one line."""
+        return (
+            f"{self.revisions} revisions in {self.virtual_seconds:.0f} virtual s,"
+            f" at rest {self.settled_after_seconds:.1f} s after the last fault"
+        )

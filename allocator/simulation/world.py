@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.etcd.api import KeyPut
 from broadsheet.allocator.keys import (
     AssignmentKey,
@@ -19,7 +18,7 @@ from broadsheet.allocator.keys import (
 from broadsheet.allocator.leader.election import EpochRecord, decoded_or_none
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.allocator.simulation.store import StoreCommit, key_of
+from broadsheet.allocator.simulation.kernel.store import StoreCommit, key_of
 from broadsheet.allocator.simulation.values import (
     CONSISTENT,
     SimulatedDecoder,
@@ -179,29 +178,3 @@ class World:
                 replicas.pop(raw, None)
                 if not replicas:
                     self.replicas.pop(item_id, None)
-
-
-def describe(keys: Keys, commit: StoreCommit) -> str:
-    """Format a revision as one line."""
-    who = commit.author or "etcd"
-    if commit.ended_lease:
-        who += f" ends lease {commit.ended_lease:x}"
-    words = []
-    for event in commit.events:
-        key = key_of(event)
-        try:
-            keys.parse(key)
-            name = key[len(keys.watched_prefix) :].decode()
-        except KeyDecodeError:
-            name = key.decode(errors="replace")
-        if isinstance(event, KeyPut):
-            value = _shown(event.kv.value)
-            words.append(f"put {name}={value}" if value else f"put {name}")
-        else:
-            words.append(f"delete {name}")
-    return f"r{commit.revision} {who}: {', '.join(words)}"
-
-
-def _shown(value: bytes) -> str:
-    text = value.decode(errors="replace")
-    return text if text.isprintable() else f"<{len(value)} bytes>"

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import grpc
 
-from broadsheet.allocator.simulation.network import Link
+from broadsheet.allocator.simulation.kernel.network import Link
 from broadsheet.consumer.broker.faults import RpcFault
 from broadsheet.consumer.journal.channels import BulkStub, Tracked
 from broadsheet.consumer.journal.wire import ReadChunk, append_content, parse_append
@@ -138,7 +137,7 @@ class _Wire:
         """Send a request to the broker, and return its answer."""
         await self.check()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._send(lambda: self._answer(action(self._broker), answer))
+        self.link.carry(lambda: self._answer(action(self._broker), answer))
         return await self._answered(answer)
 
     async def _answered(self, answer: asyncio.Future[T]) -> T:
@@ -157,7 +156,7 @@ class _Wire:
         """Send an append with predecessors to the broker, and return its answer."""
         await self.check()
         answer: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
-        self._send(lambda: self._serve(request, answer))
+        self.link.carry(lambda: self._serve(request, answer))
         return await self._answered(answer)
 
     async def travel(self) -> None:
@@ -194,22 +193,10 @@ class _Wire:
             return
         assert isinstance(fault, RpcFault), fault
         error = rpc_error(fault.code, fault.text)
-        self._send(lambda: None if answer.done() else answer.set_exception(error))
+        self.link.carry(lambda: None if answer.done() else answer.set_exception(error))
 
     def _answer(self, response: T, answer: asyncio.Future[T]) -> None:
-        self._send(lambda: None if answer.done() else answer.set_result(response))
-
-    def _send(self, arrive: Callable[[], None]) -> None:
-        seconds = self.link.travel_seconds()
-        if seconds is None or self.link.cut:
-            return
-
-        def on_arrival() -> None:
-            if not self.link.cut:
-                arrive()
-
-        # Outside of any process, because the network does not stop with a process that uses it.
-        asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())
+        self.link.carry(lambda: None if answer.done() else answer.set_result(response))
 
 
 class AppendCall:

@@ -7,32 +7,43 @@ shard, a paused process.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import Context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.allocator.keys import AssignmentKey, Keys
+from broadsheet.allocator.keys import AssignmentKey
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.etcd import FakeEtcd
-from broadsheet.allocator.simulation.network import Link
-from broadsheet.allocator.simulation.trace import Trace
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, running_loop
+from broadsheet.allocator.simulation.kernel.cluster import SimulatedCluster
+from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.network import Link
+from broadsheet.allocator.simulation.kernel.run import RunContext
 from broadsheet.consumer.application import Shard
+from broadsheet.consumer.message.batch import Envelope, MessageType
 from broadsheet.consumer.message.framing import NDJSON
+from broadsheet.consumer.message.mapping import MappedJournal
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, JournalSpec
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.shard.environment import ShardConfig
-from broadsheet.consumer.simulation.application import NumberKeeper, NumberStore
 from broadsheet.consumer.simulation.broker import MemoryBroker
-from broadsheet.consumer.simulation.history_checker import INPUTS, LOG, OUTPUTS, HistoryChecker
+from broadsheet.consumer.simulation.history_checker import (
+    ALLOCATOR,
+    BROKEN_ON_PURPOSE,
+    INPUTS,
+    LOG,
+    OUTPUTS,
+    HistoryChecker,
+    output_of,
+)
 from broadsheet.consumer.simulation.member import (
     SimulatedConsumer,
     SimulatedSurroundings,
@@ -41,12 +52,13 @@ from broadsheet.consumer.simulation.member import (
 from broadsheet.consumer.simulation.scenario import Scenario
 from broadsheet.consumer.simulation.stores import FaultyTable, FencedRowStore, RecordedStore, Table
 
-ROOT: Final = "/simulated"
 SHARD: Final = ItemId("shard-1")
 LEASE_SECONDS: Final = 1_000_000
 """Lease time, which is so long because the run ends leases explicitly."""
 LOOK_SECONDS: Final = (0.05, 1.0)
 """Time between two checks of the assignments."""
+
+NumberStore = RecordedStore | FencedRowStore
 
 CONFIG: Final = ShardConfig(
     stop_grace_seconds=2.0,
@@ -65,57 +77,86 @@ arrived.
 """
 
 
-class ConsumerCluster:
+class FaultSwitch(Protocol):
+    """The switch of an application's injected fault."""
+
+    @property
+    def application_fails(self) -> bool:
+        """Return whether the application raises at the next message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NumberKeeper:
+    """Records and publishes the numbers of inputs. Implements `broadsheet.consumer.application.Application`."""
+
+    open_store: Callable[[Shard], NumberStore]
+    witness: HistoryChecker
+    whims: FaultSwitch
+
+    def new_store(self, shard: Shard) -> NumberStore:
+        """Open the run's store."""
+        return self.open_store(shard)
+
+    def message_type(self, journal_spec: JournalSpec) -> MessageType:
+        """Return JSON lines."""
+        del journal_spec
+        return JsonType()
+
+    def consume_message(
+        self, shard: Shard, store: NumberStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Record the number, and publish it."""
+        del shard
+        if self.whims.application_fails:
+            raise RuntimeError(BROKEN_ON_PURPOSE)
+        number: int = envelope.message["id"]
+        key = str(number)
+        self.witness.on_consumed(number, again=key in store.state)
+        store.state[key] = len(store.state)
+        output = output_of(number)
+        if output is not None:
+            publisher.publish_uncommitted(MappedJournal(output, NDJSON), {"id": number}, JsonType())
+
+    def finalize_txn(self, shard: Shard, store: NumberStore, publisher: Publisher) -> None:
+        """Do nothing, because nothing is buffered."""
+
+
+class ConsumerCluster(SimulatedCluster[SimulatedConsumer, Scenario]):
     """The broker, etcd, table and members of one run."""
 
+    AUTHOR = ALLOCATOR
+
     def __init__(
-        self,
-        seed: int,
-        scenario: Scenario,
-        group: TaskGroup,
-        trace: Trace,
-        *,
-        witness: HistoryChecker,
-        directory: Path,
+        self, context: RunContext, scenario: Scenario, *, witness: HistoryChecker, directory: Path
     ) -> None:
         """Create the journals and the shard, without members.
 
         Args:
-            seed: Seed of everything drawn here.
+            context: The run.
             scenario: Shapes and bounds of the run.
-            group: Task group of the members.
-            trace: Receives the events.
             witness: Checks the history of the run.
             directory: Holds members' files.
         """
-        self.seed = seed
-        self.scenario = scenario
-        self.random = Random(f"{seed} shard")
-        self.trace = trace
+        super().__init__(context, scenario, drawn_as="shard", etcd=FakeEtcd())
         self.witness = witness
-        self.clock = VirtualClock(running_loop())
-        self.etcd = FakeEtcd()
         self.broker = MemoryBroker()
         self.broker.observers.append(witness.on_appended)
         self.table = Table(lambda _, state: witness.on_durable(state))
-        self.members: list[SimulatedConsumer] = []
-        """All members of the run, oldest first."""
         self.application_fails = False
         self.recorded = self.random.random() < scenario.recorded
         self.piecewise = self.random.random() < scenario.piecewise
         self.latency_seconds = self.random.choice(scenario.latencies_seconds)
-        self._group = group
-        self._keys = Keys(ROOT)
         self._members_wanted = self.draw(scenario.members)
         self._standbys_wanted = self.draw(scenario.standbys) if self.recorded else 0
+        carried = Random(f"{self.seed} carried").choice(scenario.carried_bytes)
         self._surroundings = SimulatedSurroundings(
             etcd=self.etcd,
-            broker=self.broker,
-            keys=self._keys,
+            keys=self.keys,
             clock=self.clock,
-            config=replace(
-                CONFIG, carried_bytes_max=Random(f"{seed} carried").choice(scenario.carried_bytes)
-            ),
+            latency_seconds=self.latency_seconds,
+            broker=self.broker,
+            config=replace(CONFIG, carried_bytes_max=carried),
             directory=directory,
         )
         self.broker.create(
@@ -123,10 +164,6 @@ class ConsumerCluster:
             _journal(LOG, CONTENT_TYPE_RECOVERY_LOG),
         )
         self.put_spec()
-
-    def draw(self, bounds: tuple[int, int]) -> int:
-        """Draw a number of a range."""
-        return self.random.randint(*bounds)
 
     # -- the operator's part
 
@@ -151,25 +188,19 @@ class ConsumerCluster:
             spec.recovery_log_prefix, _, _ = LOG.rpartition("/")
             spec.hint_prefix = "/hints"
             spec.hint_backups = 2
-        self._write(Put(self._keys.item(SHARD), spec.SerializeToString(deterministic=True)))
+        self.write(Put(self.keys.item(SHARD), spec.SerializeToString(deterministic=True)))
 
     def join(self) -> SimulatedConsumer:
         """Start a member."""
-        number = len(self.members) + 1
-        member_id = MemberId("zone", f"m{number}")
+        member_id = MemberId("zone", f"m{len(self.members) + 1}")
         member = new_member(
             member_id,
             self._surroundings,
-            random=Random(f"{self.seed} {member_id}"),
-            latency_seconds=self.latency_seconds,
+            random=self.random_of(member_id),
             lease=self.etcd.grant(LEASE_SECONDS),
             new_application=self._new_application,
         )
-        self.members.append(member)
-        self.trace.add(f"{member_id} starts")
-        member.process.run(
-            lambda: self._group.start_soon(member.live(), name=f"member {member_id}")
-        )
+        self.start(member)
         return member
 
     # -- the allocator's part
@@ -178,7 +209,7 @@ class ConsumerCluster:
         """Keep the shard assigned to some member, for ever."""
         while True:
             self._bury()
-            while len(self._present()) < self._members_wanted:
+            while len(self._unburied()) < self._members_wanted:
                 self.join()
             self._fill()
             await asyncio.sleep(self.random.uniform(*LOOK_SECONDS))
@@ -199,33 +230,23 @@ class ConsumerCluster:
                 operations.append(Delete(kv.key))
             if member_id == member.member_id:
                 value = kv.value
-        key = self._keys.assignment(SHARD, member.member_id, 0)
+        key = self.keys.assignment(SHARD, member.member_id, 0)
         if Delete(key) in operations:
-            self._write(
+            self.write(
                 *operations
             )  # The same key again, because etcd writes a key only once in a transaction.
             operations, value = [], b""
-        self._write(*operations, Put(key, value, lease=member.lease))
+        self.write(*operations, Put(key, value, lease=member.lease))
 
     def revoke(self, member: SimulatedConsumer) -> None:
         """End a member's lease; it gets another one for later assignments."""
         self.etcd.revoke(member.lease)
         member.lease = self.etcd.grant(LEASE_SECONDS)
 
-    def candidates(self) -> list[SimulatedConsumer]:
-        """Return members that may get assignments; for a while these include paused ones."""
-        return [member for member in self._present() if not member.killed]
-
     def shut_down(self) -> None:
-        """End the run: every process is resumed, cut off, and cancelled."""
-        self.etcd.observers.clear()
+        """End the run, and what is observed of it."""
         self.broker.observers.clear()
-        self.etcd.close()
-        for member in self.members:
-            for link in member.links:
-                link.cut_off(refuses=True)
-            member.process.go_on()
-        self._group.stop()
+        super().shut_down()
 
     def _bury(self) -> None:
         """Make the death of a killed member known, after a while."""
@@ -238,7 +259,7 @@ class ConsumerCluster:
                 )
 
     def _fill(self) -> None:
-        candidates = self.candidates()
+        candidates = self.present()
         if not candidates:
             return
         slots = self._slots()
@@ -251,13 +272,14 @@ class ConsumerCluster:
             slot = next(number for number in range(1, 9) if number not in taken)
             if free:
                 member = self.random.choice(free)
-                key = self._keys.assignment(SHARD, member.member_id, slot)
-                self._write(Put(key, b"", lease=member.lease))
+                key = self.keys.assignment(SHARD, member.member_id, slot)
+                self.write(Put(key, b"", lease=member.lease))
 
     def _has_slot(self, member: SimulatedConsumer) -> bool:
         return any(member_id == member.member_id for member_id, _ in self._slots())
 
-    def _present(self) -> list[SimulatedConsumer]:
+    def _unburied(self) -> list[SimulatedConsumer]:
+        """Return members whose death is not known."""
         return [member for member in self.members if not member.is_gone]
 
     def _by_id(self, member_id: MemberId) -> SimulatedConsumer:
@@ -265,17 +287,12 @@ class ConsumerCluster:
 
     def _slots(self) -> dict[tuple[MemberId, int], KeyValue]:
         """Return the shard's assignments in etcd, by member and slot."""
-        prefix = self._keys.assignments_of(SHARD)
         found: dict[tuple[MemberId, int], KeyValue] = {}
-        for key, kv in self.etcd.store.kvs.items():
-            if key.startswith(prefix):
-                parsed = self._keys.parse(key)
-                assert isinstance(parsed, AssignmentKey), f"{key!r} is no assignment"
-                found[parsed.member_id, parsed.slot] = kv
+        for kv in self.kvs(self.keys.assignments_of(SHARD)):
+            parsed = self.keys.parse(kv.key)
+            assert isinstance(parsed, AssignmentKey), f"{kv.key!r} is no assignment"
+            found[parsed.member_id, parsed.slot] = kv
         return found
-
-    def _write(self, *operations: Operation) -> None:
-        self.etcd.perform((), operations, author="allocator")
 
     # -- the members' part
 

@@ -1,6 +1,6 @@
 """Checks the invariants of a run from its journals and tables, without using the parts under test.
 
-    S0  shards fail only for foreseen reasons
+    S0  shards fail only for foreseen reasons, and no error goes unhandled
     S1  each committed input is reflected exactly once: in the state that is durable, and in the published output
     S2  an output is visible if, and only if, the transaction that published it is durable
     S3  durable state only grows: no store commits after a newer restore, and a commit reported as durable is durable
@@ -19,6 +19,13 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.allocator.errors import KeyDecodeError
+from broadsheet.allocator.etcd.api import KeyPut
+from broadsheet.allocator.keys import AssignmentKey, Keys
+from broadsheet.allocator.ops import KeyValue
+from broadsheet.allocator.simulation.kernel.run import Findings, InvariantViolation
+from broadsheet.allocator.simulation.kernel.store import StoreCommit
+from broadsheet.consumer.failure_kind import FailureKind
 from broadsheet.consumer.message.batch import batch_of
 from broadsheet.consumer.message.framing import NDJSON, framing_for
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
@@ -26,6 +33,7 @@ from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import Flags
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.recoverylog.playback import CreateFile, Playback, RemoveFile
 from broadsheet.consumer.simulation.broker import Appended
 from broadsheet.consumer.simulation.stores import State
@@ -38,6 +46,10 @@ FOREIGN = 1_000_000
 """First number of other producers' messages in the outputs."""
 
 
+ALLOCATOR: Final = "allocator"
+"""Author of assignments."""
+BROKEN_ON_PURPOSE: Final = "the application is broken on purpose"
+_FORESEEN: Final = (FailureKind.TRANSIENT, FailureKind.FENCED)
 ENDLESS: Final = 1 << 30
 """Bound of its memory, messages and bytes: endless, because it never reads twice."""
 
@@ -121,26 +133,13 @@ def output_of(number: int) -> str | None:
     return (*OUTPUTS, None)[number % 3]
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryViolation:
-    """An invariant that did not hold."""
-
-    invariant: str
-    """Its name, such as `S1`."""
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.invariant}: {self.problem}"
-
-
 @dataclass(slots=True)
 class HistoryChecker:
     """Checks the invariants at each event. Implements `broadsheet.consumer.simulation.stores.StoreObserver`."""
 
     tell: Callable[[str], object] = lambda _: None
     """Called with each event."""
-    violation: HistoryViolation | None = None
-    """The first violation."""
+    findings: Findings = field(default_factory=Findings)
     committed: set[int] = field(default_factory=set)
     """Numbers of committed inputs."""
     durable: dict[str, int] = field(default_factory=dict)
@@ -210,8 +209,7 @@ class HistoryChecker:
 
     def violate(self, invariant: str, problem: str) -> None:
         """Record a violation."""
-        self.tell(f"VIOLATION {invariant}: {problem}")
-        self.violation = self.violation or HistoryViolation(invariant, problem)
+        self.findings.violate(InvariantViolation(invariant, problem))
 
     # -- at rest
 
@@ -252,6 +250,63 @@ class HistoryChecker:
             if output_of(number) != journal:
                 self.violate("S1", f"{journal} shows {number}, which is not for it")
             self.visible[journal].append(number)
+
+
+class StatusChecker:
+    """Checks the statuses of shards in etcd at each revision: S0 and S4."""
+
+    def __init__(self, keys: Keys, findings: Findings) -> None:
+        self._keys = keys
+        self._findings = findings
+        self._codes: dict[AssignmentKey, ReplicaStatus.Code.ValueType] = {}
+
+    def on_commit(self, commit: StoreCommit) -> None:
+        """Check a revision."""
+        for event in commit.events:
+            key = event.kv.key if isinstance(event, KeyPut) else event.key
+            assignment = self._assignment_or_none(key)
+            if assignment is None:
+                continue
+            if not isinstance(event, KeyPut):
+                self._codes.pop(assignment, None)
+                continue
+            self._judge(commit.author, assignment, event.kv)
+
+    def untrue(self) -> list[str]:
+        """Return the statuses that are untrue although everything works, in words."""
+        return [
+            f"{key.member_id} says {ReplicaStatus.Code.Name(code)} at slot {key.slot}"
+            for key, code in self._codes.items()
+            if code != (ReplicaStatus.STANDBY if key.slot else ReplicaStatus.PRIMARY)
+        ]
+
+    def _judge(self, author: str, assignment: AssignmentKey, kv: KeyValue) -> None:
+        status = ReplicaStatus.FromString(kv.value)
+        self._codes[assignment] = status.code
+        if author == ALLOCATOR:
+            return  # It moves an assignment together with its status.
+        if author != str(assignment.member_id):
+            self._violate("S4", f"{author} says {status} of {assignment}")
+        if kv.create_revision == kv.mod_revision or not kv.lease:
+            self._violate("S4", f"{author} says {status} of {assignment}, which was gone")
+        self._look_at_failure(status)
+
+    def _look_at_failure(self, status: ReplicaStatus) -> None:
+        """Check the reason of a shard's failure."""
+        text = "; ".join(status.errors)
+        foreseen = any(f"({kind.value})" in text for kind in _FORESEEN)
+        if status.code == ReplicaStatus.FAILED and not foreseen and BROKEN_ON_PURPOSE not in text:
+            self._violate("S0", f"a shard failed: {text}")
+
+    def _violate(self, invariant: str, problem: str) -> None:
+        self._findings.violate(InvariantViolation(invariant, problem))
+
+    def _assignment_or_none(self, key: bytes) -> AssignmentKey | None:
+        try:
+            parsed = self._keys.parse(key)
+        except KeyDecodeError:
+            return None
+        return parsed if isinstance(parsed, AssignmentKey) else None
 
 
 def _shown(numbers: list[int]) -> str:

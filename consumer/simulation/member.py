@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,14 +20,13 @@ from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.key_space import KeySpace
-from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import Assignment, MemberId
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.etcd import FakeEtcd
-from broadsheet.allocator.simulation.network import FaultyEtcd, Link
-from broadsheet.allocator.simulation.virtual_loop import Process
+from broadsheet.allocator.simulation.kernel.cluster import SharedParts, SimulatedProcess
+from broadsheet.allocator.simulation.kernel.network import FaultyEtcd, Link
+from broadsheet.allocator.simulation.kernel.virtual_loop import Process
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.errors import ShardStoppedError
 from broadsheet.consumer.journal.client import JournalClient
@@ -119,24 +118,19 @@ class InlineWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedSurroundings:
+class SimulatedSurroundings(SharedParts):
     """The surroundings that all members of a run share."""
 
-    etcd: FakeEtcd
     broker: MemoryBroker
-    keys: Keys
-    clock: Clock
     config: ShardConfig
     directory: Path
     """Directory of the files of all members."""
 
 
 @dataclass(eq=False, kw_only=True)
-class SimulatedConsumer:
+class SimulatedConsumer(SimulatedProcess):
     """A simulated process that serves the shard."""
 
-    member_id: MemberId
-    process: Process
     lease: LeaseId
     to_etcd: Link
     to_journals: Link
@@ -145,21 +139,13 @@ class SimulatedConsumer:
     application: Application[Any]
     """The application, whose store type only the application knows."""
     surroundings: SimulatedSurroundings
-    killed: bool = False
-    """True if it is stopped for ever, or will be after its last steps."""
     is_gone: bool = False
     """True once its death is known."""
-    _shards: set[LiveShard] = field(default_factory=set)
 
     @property
     def links(self) -> tuple[Link, ...]:
         """Its links to everything else."""
         return self.to_etcd, self.to_journals, self.to_table
-
-    @property
-    def is_running(self) -> bool:
-        """True unless its process is stopped or it is known to be gone."""
-        return not (self.process.stopped or self.is_gone)
 
     async def live(self) -> None:
         """Mirror etcd, and serve the assigned shard, for ever."""
@@ -224,7 +210,6 @@ def new_member(
     surroundings: SimulatedSurroundings,
     *,
     random: Random,
-    latency_seconds: tuple[float, float],
     lease: LeaseId,
     new_application: Callable[[Link], Application[Any]],
 ) -> SimulatedConsumer:
@@ -234,11 +219,10 @@ def new_member(
         member_id: Its name.
         surroundings: Shared with the other members.
         random: Its random generator.
-        latency_seconds: Of its messages, without faults.
         lease: Of its assignments.
         new_application: Creates its application, given the link to the table.
     """
-    to_etcd, to_journals, to_table = (Link(random, latency_seconds) for _ in range(3))
+    to_etcd, to_journals, to_table = (Link(random, surroundings.latency_seconds) for _ in range(3))
     return SimulatedConsumer(
         member_id=member_id,
         process=Process(str(member_id)),

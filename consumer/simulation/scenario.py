@@ -1,7 +1,4 @@
-"""The scenario of a simulation: a shard, its members, the faults, and their times.
-
-Ranges are inclusive; a run's values are drawn from its seed.
-"""
+"""The scenario of a simulation: a shard, its members, the faults, and their times."""
 
 from __future__ import annotations
 
@@ -9,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from broadsheet.consumer.simulation.history_checker import HistoryViolation
-
-Range = tuple[float, float]
-IntRange = tuple[int, int]
+from broadsheet.allocator.simulation.kernel.run import IntRange, Range, RunReport, RunScenario
 
 
 class Fault(Enum):
@@ -74,8 +68,8 @@ FAULTS: Mapping[Fault, float] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """A family of runs."""
+class Scenario(RunScenario):
+    """A family of runs, from which a seed selects one."""
 
     members: IntRange = (2, 3)
     """Number of processes that run at a time."""
@@ -89,11 +83,8 @@ class Scenario:
     """Bytes that acknowledgement intents carry: no messages, few, or all; the seed selects one."""
     faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
     steps: IntRange = (6, 14)
-    """Number of faults of a run."""
     pause_seconds: Range = (0.1, 4.0)
-    """Time between two faults."""
     passing_seconds: Range = (0.2, 12.0)
-    """Duration of a passing fault."""
     process_steps: IntRange = (0, 300)
     """Steps of a process's tasks after which it is killed or paused."""
     write_seconds: Range = (0.02, 0.5)
@@ -101,41 +92,25 @@ class Scenario:
     lease_seconds: Range = (0.0, 8.0)
     """Time for which the assignments of a dead process remain."""
     latencies_seconds: Sequence[Range] = ((0.0001, 0.002), (0.001, 0.02))
-    """Latency of messages without faults; the seed selects one."""
     min_txn_milliseconds: IntRange = (0, 200)
     max_txn_milliseconds: IntRange = (50, 1500)
     ring_messages: IntRange = (2, 40)
-    settle_seconds_max: float = 400.0
-    """Time after the last fault by which all expectations must be met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The result of one run."""
+class Report(RunReport):
+    """The outcome of one run."""
 
-    seed: int
-    trace_hash: str
-    """Hash of the trace: the same for the same seed, scenario and code."""
-    virtual_seconds: float
     inputs: int
     """Number of inputs that were committed and are reflected."""
     commits: int
     """Number of transactions that became durable."""
     restores: int
     """Number of times that a primary opened its store."""
-    violation: HistoryViolation | None = None
-    recent: tuple[str, ...] = ()
-    """Last lines of the trace, if there is a violation."""
 
-    @property
-    def ok(self) -> bool:
-        """True if every invariant held."""
-        return self.violation is None
-
-    def __str__(self) -> str:
-        if self.violation is None:
-            return (
-                f"seed {self.seed}: ok, {self.inputs} inputs in {self.commits} transactions,"
-                f" {self.restores} restores, {self.virtual_seconds:.0f} virtual s, trace {self.trace_hash[:16]}"
-            )
-        return "\n".join((f"seed {self.seed}: {self.violation}", *self.recent))
+    def summary(self) -> str:
+        """Return what a good run did, in one line."""
+        return (
+            f"{self.inputs} inputs in {self.commits} transactions, {self.restores} restores,"
+            f" {self.virtual_seconds:.0f} virtual s"
+        )

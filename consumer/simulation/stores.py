@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import CancelledError, Future
-from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from broadsheet.allocator.simulation.network import Link
+from broadsheet.allocator.simulation.kernel.network import Link
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.checkpoint import (
     EncodedCheckpoint,
@@ -426,23 +425,11 @@ class FaultyTable:
             if not settled.done():
                 settled.set_result(failure)
 
-        self._carry(lambda: self._perform(action, on_answer))
+        self._link.carry(lambda: self._perform(action, on_answer))
 
     def _perform(self, action: Callable[[], None], on_answer: Answer) -> None:
         failure = raised_by(action)
-        self._carry(lambda: on_answer(failure))
-
-    def _carry(self, arrive: Callable[[], None]) -> None:
-        seconds = self._link.travel_seconds()
-        if seconds is None or self._link.cut:
-            return
-
-        def on_arrival() -> None:
-            if not self._link.cut:
-                arrive()
-
-        # Outside of any process: the network does not stop with those who use it.
-        asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())
+        self._link.carry(lambda: on_answer(failure))
 
 
 def _unavailable() -> StoreUnavailableError:

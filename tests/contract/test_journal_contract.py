@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.network import Link
+from broadsheet.allocator.simulation.kernel.network import Link
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.errors import (
     ApplyConflictError,

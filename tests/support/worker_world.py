@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.virtual_loop import Process, VirtualClock, running_loop
+from broadsheet.allocator.simulation.kernel.virtual_loop import Process, VirtualClock, running_loop
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord
 from broadsheet.consumer.leasing.record_processor.processor import (

@@ -13,7 +13,7 @@ import pytest
 
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.etcd_contract import EtcdUnderTest
 

@@ -14,13 +14,17 @@ from broadsheet.allocator.leader.load_feed import LOOK_SECONDS, LoadFeed
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
 from broadsheet.allocator.policy import LoadPolicy
-from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.virtual_loop import (
+    VirtualClock,
+    run_virtual,
+    running_loop,
+)
 from broadsheet.allocator.simulation.values import (
     SimulatedConsistency,
     SimulatedDecoder,
     SimulatedItem,
 )
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 from broadsheet.allocator.state.derived_state import DerivedState
 from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.load import MemberReport, ReplicaLoad

@@ -25,16 +25,20 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.allocator.simulation import Scenario
 from broadsheet.allocator.simulation.cluster import Cluster
-from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.run import Findings, RunContext, Trace
+from broadsheet.allocator.simulation.kernel.store import StoreCommit, key_of
+from broadsheet.allocator.simulation.kernel.virtual_loop import (
+    VirtualClock,
+    run_virtual,
+    running_loop,
+)
 from broadsheet.allocator.simulation.member import SimulatedMember
-from broadsheet.allocator.simulation.store import StoreCommit, key_of
-from broadsheet.allocator.simulation.trace import Trace
 from broadsheet.allocator.simulation.values import (
     SimulatedDecoder,
     SimulatedItem,
     SimulatedMemberValue,
 )
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 from broadsheet.allocator.transition.converge import ReplicaCounts, Step
 
 AT_ONCE = TransitionPolicy(settle_seconds=0.0)
@@ -49,7 +53,8 @@ def _new_cluster(group: TaskGroup, policy: AllocationPolicy | None = None) -> Cl
         skews_seconds=(0.0,),
         policies=(policy or AllocationPolicy(transition=AT_ONCE),),
     )
-    return Cluster(1, scenario, group, Trace(running_loop().time), on_defect=lambda _: None)
+    context = RunContext(1, group, Trace(running_loop().time), Findings())
+    return Cluster(context, scenario, on_defect=lambda _: None)
 
 
 def _assignments(cluster: Cluster) -> int:

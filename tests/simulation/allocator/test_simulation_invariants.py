@@ -15,8 +15,8 @@ from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
 from broadsheet.allocator.simulation import Fault, InvariantViolation, Scenario, simulate
 from broadsheet.allocator.simulation.invariants import check_rest, invariants
+from broadsheet.allocator.simulation.kernel.store import SimulatedStore
 from broadsheet.allocator.simulation.member import Note, Planned
-from broadsheet.allocator.simulation.store import SimulatedStore
 from broadsheet.allocator.simulation.values import CONSISTENT, SimulatedItem, SimulatedMemberValue
 from broadsheet.allocator.simulation.world import Change, World
 

@@ -11,7 +11,8 @@ from broadsheet.allocator.placement.problem import Desired, Problem
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.simulation import InvariantViolation, Scenario
 from broadsheet.allocator.simulation.__main__ import main
-from broadsheet.allocator.simulation.many import clusters, run_seed, run_seeds
+from broadsheet.allocator.simulation.kernel.command import run_seed, run_seeds
+from broadsheet.allocator.simulation.run import clusters
 from broadsheet.allocator.simulation.world import Change, World
 
 

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.virtual_loop import (
+from broadsheet.allocator.simulation.kernel.virtual_loop import (
     DeadlockError,
     Process,
     VirtualClock,

@@ -9,8 +9,12 @@ from random import Random
 
 import pytest
 
-from broadsheet.allocator.simulation.network import Link
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.allocator.simulation.kernel.network import Link
+from broadsheet.allocator.simulation.kernel.virtual_loop import (
+    VirtualClock,
+    run_virtual,
+    running_loop,
+)
 from broadsheet.consumer.errors import RegisterMismatchError
 from broadsheet.consumer.journal.append_fence import WriterEpochRegister
 from broadsheet.consumer.journal.append_service import AppendService

@@ -8,7 +8,7 @@ import sys
 
 from click.testing import CliRunner
 
-from broadsheet.allocator.simulation.many import run_seed
+from broadsheet.allocator.simulation.kernel.command import run_seed
 from broadsheet.consumer.simulation.__main__ import main
 from broadsheet.consumer.simulation.history_checker import HistoryChecker
 from broadsheet.consumer.simulation.run import shards, simulate
@@ -68,11 +68,11 @@ def test_witness_sees_a_commit_beside_a_newer_one() -> None:
     witness = HistoryChecker()
     witness.committed |= {1, 2, 3}
     witness.on_durable({"1": 0, "2": 1})
-    assert witness.violation is None
+    assert witness.findings.violation is None
 
     witness.on_durable({"1": 0, "3": 1})
 
-    assert str(witness.violation).startswith("S3: a commit was made beside a newer one")
+    assert str(witness.findings.violation).startswith("S3: a commit was made beside a newer one")
 
 
 def test_witness_sees_an_input_that_nobody_committed() -> None:
@@ -82,7 +82,7 @@ def test_witness_sees_an_input_that_nobody_committed() -> None:
 
     witness.on_durable({"1": 0, "2": 1})
 
-    assert str(witness.violation) == "S1: inputs ['2'] are reflected, and not committed"
+    assert str(witness.findings.violation) == "S1: inputs ['2'] are reflected, and not committed"
 
 
 def test_witness_sees_a_restore_of_what_never_was() -> None:
@@ -91,7 +91,7 @@ def test_witness_sees_a_restore_of_what_never_was() -> None:
 
     witness.on_restored({"1": 0})
 
-    assert str(witness.violation).startswith("S3: a store was restored with")
+    assert str(witness.findings.violation).startswith("S3: a store was restored with")
 
 
 def test_witness_sees_a_delivery_of_what_the_state_reflects() -> None:
@@ -101,4 +101,6 @@ def test_witness_sees_a_delivery_of_what_the_state_reflects() -> None:
 
     witness.on_consumed(1, again=True)
 
-    assert str(witness.violation) == "S1: input 1 was delivered to a state that reflects it"
+    assert (
+        str(witness.findings.violation) == "S1: input 1 was delivered to a state that reflects it"
+    )

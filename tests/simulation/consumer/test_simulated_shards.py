@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from broadsheet.allocator.simulation.many import run_seed
+from broadsheet.allocator.simulation.kernel.command import run_seed
 from broadsheet.consumer.simulation.run import shards, simulate
 from broadsheet.consumer.simulation.scenario import Fault, Scenario
 

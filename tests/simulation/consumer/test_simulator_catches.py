@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.ops import Put
+from broadsheet.allocator.simulation import InvariantViolation
 from broadsheet.consumer.broker.append import AppendTurn
 from broadsheet.consumer.checkpoint import EncodedCheckpoint, build_checkpoint
 from broadsheet.consumer.journal.append_fence import WriterEpochRegister
@@ -31,7 +32,6 @@ from broadsheet.consumer.shard.rollback.keeper import Rollbacks
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.simulation import broker
-from broadsheet.consumer.simulation.history_checker import HistoryViolation
 from broadsheet.consumer.simulation.run import simulate
 from broadsheet.consumer.simulation.scenario import Fault, Scenario
 from broadsheet.consumer.simulation.stores import Row, State, Table
@@ -223,7 +223,7 @@ BROKEN = [
 ]
 
 
-def _first_violation(scenario: Scenario, seeds: Sequence[int]) -> HistoryViolation | None:
+def _first_violation(scenario: Scenario, seeds: Sequence[int]) -> InvariantViolation | None:
     reports = (simulate(seed, scenario) for seed in seeds)
     return next((report.violation for report in reports if report.violation is not None), None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broadsheet.allocator.simulation.virtual_loop import run_virtual
+from broadsheet.allocator.simulation.kernel.virtual_loop import run_virtual
 from broadsheet.consumer.leasing import rules
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.position import Position

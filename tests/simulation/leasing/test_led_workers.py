@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from broadsheet.allocator.simulation.virtual_loop import run_virtual
+from broadsheet.allocator.simulation.kernel.virtual_loop import run_virtual
 from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
 from tests.support.scripted_processor import Script
 from tests.support.worker_world import WorkerWorld, in_world

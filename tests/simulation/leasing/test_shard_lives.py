@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broadsheet.allocator.simulation.virtual_loop import run_virtual
+from broadsheet.allocator.simulation.kernel.virtual_loop import run_virtual
 from broadsheet.consumer.errors import DependencyError
 from broadsheet.consumer.leasing import rules
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager

@@ -13,7 +13,11 @@ from random import Random
 import pytest
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.allocator.simulation.kernel.virtual_loop import (
+    VirtualClock,
+    run_virtual,
+    running_loop,
+)
 from broadsheet.consumer.errors import DependencyError, InvalidStateError, ThrottlingError
 from broadsheet.consumer.leasing import rules
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager

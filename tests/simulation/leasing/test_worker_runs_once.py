@@ -7,7 +7,11 @@ from random import Random
 import pytest
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.allocator.simulation.kernel.virtual_loop import (
+    VirtualClock,
+    run_virtual,
+    running_loop,
+)
 from broadsheet.consumer.leasing.worker.settings import WorkerSettings
 from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from tests.support.eventually import eventually

@@ -9,7 +9,11 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.allocator.simulation.kernel.virtual_loop import (
+    VirtualClock,
+    run_virtual,
+    running_loop,
+)
 from broadsheet.consumer.errors import DependencyError, ThrottlingError
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord

@@ -3,8 +3,8 @@
 Leases use the running loop's time, which is virtual on a `VirtualLoop`. It passes the same contract suite as a real
 server.
 
-It has no cluster members, loses nothing, and answers at once; `broadsheet.allocator.simulation.network` adds faults in
-front of it.
+It has no cluster members, loses nothing, and answers at once; `broadsheet.allocator.simulation.kernel.network` adds
+faults in front of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broadsheet.allocator.etcd.api import (
     mod_revision_of,
 )
 from broadsheet.allocator.ops import Compare, LeaseId, Operation, prefix_range_end
-from broadsheet.allocator.simulation.store import SimulatedStore, StoreCommit, key_of
+from broadsheet.allocator.simulation.kernel.store import SimulatedStore, StoreCommit, key_of
 
 CLUSTER_ID = 0x51
 PROGRESS_SECONDS = 600.0

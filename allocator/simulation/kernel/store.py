@@ -1,6 +1,6 @@
 """Etcd's store in memory: keys with every version that is not compacted, and the changes of each revision.
 
-Pure and synchronous: `broadsheet.allocator.simulation.etcd` adds lease expiry, waiting and the port.
+Pure and synchronous: `broadsheet.allocator.simulation.kernel.etcd` adds lease expiry, waiting and the port.
 
 Source: etcd-io/etcd server/etcdserver/apply (order of checks, what a transaction's revision is) and
 server/etcdserver/api/v3rpc/key.go (limits, writes of one key).
@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import grpc
 from sortedcontainers import SortedDict
 
-from broadsheet.allocator.errors import AllocatorError, RevisionCompactedError
+from broadsheet.allocator.errors import AllocatorError, KeyDecodeError, RevisionCompactedError
 from broadsheet.allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
 from broadsheet.allocator.etcd.status import error_for
 from broadsheet.allocator.etcd.txn_batch import holds
+from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
@@ -247,6 +248,32 @@ class SimulatedStore:
 def key_of(event: WatchEvent) -> bytes:
     """Return the key of an event."""
     return event.kv.key if isinstance(event, KeyPut) else event.key
+
+
+def describe(keys: Keys, commit: StoreCommit) -> str:
+    """Format a revision as one line."""
+    who = commit.author or "etcd"
+    if commit.ended_lease:
+        who += f" ends lease {commit.ended_lease:x}"
+    words = []
+    for event in commit.events:
+        key = key_of(event)
+        try:
+            keys.parse(key)
+            name = key[len(keys.watched_prefix) :].decode()
+        except KeyDecodeError:
+            name = key.decode(errors="replace")
+        if isinstance(event, KeyPut):
+            value = _shown(event.kv.value)
+            words.append(f"put {name}={value}" if value else f"put {name}")
+        else:
+            words.append(f"delete {name}")
+    return f"r{commit.revision} {who}: {', '.join(words)}"
+
+
+def _shown(value: bytes) -> str:
+    text = value.decode(errors="replace")
+    return text if text.isprintable() else f"<{len(value)} bytes>"
 
 
 def _refusal(text: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> AllocatorError:

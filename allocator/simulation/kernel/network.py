@@ -1,10 +1,10 @@
-"""One member's connection to etcd, with every fault that it can have.
+"""The links of members to etcd and to other services, with every fault that they can have.
 
     member ──request──► (delay, or lost) ──► etcd applies it ──answer──► (delay, or lost) ──► member
        └── gives up after `request_timeout_seconds`; what was sent may still be applied, much later
 
 Every fault of a request is a delay or loss of one of its two messages. Messages travel outside the member's process: a
-stopped process has already sent its earlier messages.
+stopped process has already sent its earlier messages. Other services than etcd have links in their simulators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 from broadsheet.allocator.errors import AllocatorError, EtcdUnavailableError
 from broadsheet.allocator.etcd.api import LeaseLife, RangeResult, TxnResult, WatchBatch
 from broadsheet.allocator.ops import Compare, LeaseId, Operation
-from broadsheet.allocator.simulation.etcd import FakeEtcd
+from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
 
 T = TypeVar("T")
 
@@ -80,6 +80,20 @@ class Link:
         if self.random.random() < self.late:
             seconds += self.random.uniform(0.0, LATE_SECONDS_MAX)
         return seconds
+
+    def carry(self, arrive: Callable[[], object]) -> None:
+        """Send a message: `arrive` is called when it arrives, unless it is lost or the link is cut by then."""
+        seconds = self.travel_seconds()
+        if seconds is None or self.cut:
+            return
+
+        def on_arrival() -> None:
+            # A cut also loses what is on its way.
+            if not self.cut:
+                arrive()
+
+        # Outside any process, because the network does not stop with the processes that use it.
+        asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())
 
     async def wait_mended(self) -> None:
         """Wait while the link is cut."""
@@ -181,7 +195,7 @@ class FaultyEtcd:
             await asyncio.sleep(self._link.latency_seconds[1])
             raise EtcdUnavailableError(("simulated",), "connection refused")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._send(lambda: self._apply(action, answer))
+        self._link.carry(lambda: self._apply(action, answer))
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                 return await answer
@@ -194,19 +208,6 @@ class FaultyEtcd:
             result = action()
         except AllocatorError as error:
             refusal = error
-            self._send(lambda: None if answer.done() else answer.set_exception(refusal))
+            self._link.carry(lambda: None if answer.done() else answer.set_exception(refusal))
         else:
-            self._send(lambda: None if answer.done() else answer.set_result(result))
-
-    def _send(self, arrive: Callable[[], None]) -> None:
-        seconds = self._link.travel_seconds()
-        if seconds is None or self._link.cut:
-            return
-
-        def on_arrival() -> None:
-            # A cut also loses what is on its way.
-            if not self._link.cut:
-                arrive()
-
-        # Outside any process, because the network does not stop with the processes that use it.
-        asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())
+            self._link.carry(lambda: None if answer.done() else answer.set_result(result))

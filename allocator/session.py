@@ -145,6 +145,10 @@ class Session:
         """The member's allocation loop, which provides plans and explanations while it leads."""
         return self._allocation
 
+    def story(self) -> str:
+        """Return the recent events of the member's election and of its rounds as leader, for the report of a defect."""
+        return f"{self.leadership.story()}\n{self._allocation.story()}"
+
     @property
     def lease(self) -> LeaseId:
         """The lease of the member and its assignments; available after `start`."""

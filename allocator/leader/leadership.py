@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -41,12 +42,14 @@ from broadsheet.allocator.leader.election import (
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put
 from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.story import new_story, story_text
 from broadsheet.allocator.runtime.task_group import TaskGroup
 
 RESIGN_SECONDS_MAX = 0.5
 """A leaving member does not wait longer for etcd, because the end of its lease has the same effect a little later."""
 
 _log = structlog.get_logger()
+_STORY_FIELDS: Final = ("leader", "epoch", "own_epoch", "candidates", "stuck", "resigned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Leadership:
             backoff=Backoff(random=runtime.random),
         )
         self._view: ElectionView | None = None
+        self._story = new_story()
+        self._story.append((0.0, "created", (), (None, None, None, 0, False, False), ()))
         self.fence: Fence | None = None
         """The comparisons of every write; None while we do not lead."""
         key_space.observe(self._on_key_space_update)
@@ -111,6 +116,10 @@ class Leadership:
     def observe(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fence` changes."""
         self._observers.append(callback)
+
+    def story(self) -> str:
+        """Return the recent events of the election as this member saw them, with what each changed."""
+        return story_text(f"the election of {self._member_id}", self._story, _STORY_FIELDS)
 
     def report_progress(self) -> None:
         """Report progress of the allocation: the leader may beat for the time of a turn without another report."""
@@ -210,13 +219,14 @@ class Leadership:
 
     async def _step(self) -> float | None:
         """Take the due action, and return when to check again if nothing changes."""
-        view = self._refresh_view()
+        view, now = self._refresh_view(), self._clock.monotonic_seconds()
         # Without our member's key there is no lease to claim on, and the comparison with that key would fail.
         if self._resigned or self._stuck or self._member_id not in view.members:
+            self._tell_story(now, ElectionAction.WAIT, view)
             return None
-        now = self._clock.monotonic_seconds()
         self._election = self._election.observed(view, now)
         decision = self._election.decision(view, now)
+        self._tell_story(now, decision.action, view)
         match decision.action:
             case ElectionAction.STAND:
                 await self._stand(view)
@@ -227,6 +237,19 @@ class Leadership:
             case ElectionAction.WAIT:
                 pass
         return decision.again_after_seconds
+
+    def _tell_story(self, now: float, action: ElectionAction, view: ElectionView) -> None:
+        state = (
+            None if view.leader is None else view.leader.member,
+            None if view.epoch is None else view.epoch.epoch,
+            None if self.fence is None else self.fence.epoch,
+            len(view.candidates),
+            self._stuck,
+            self._resigned,
+        )
+        # Not at every beat of the leader, because those would push all else out of the story.
+        if action is not ElectionAction.WAIT or state != self._story[-1][3]:
+            self._story.append((now, action.value, (), state, ()))
 
     async def _stand(self, view: ElectionView) -> None:
         candidate = self._candidate_put(may_lead=True)

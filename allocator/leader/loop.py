@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -43,10 +44,14 @@ from broadsheet.allocator.leader.state import LeaderState, Observation, PacingPo
 from broadsheet.allocator.placement.plan import Plan, PlanRefused
 from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.story import new_story, noting, story_text
 from broadsheet.allocator.whatif.leader_snapshot import Basis, LeaderSnapshot
 
 CATCH_UP_SECONDS = 5.0
 """How long to wait until other members' writes are visible before reading the newest revision again."""
+STEPS_TOLD_MAX = 4
+"""Steps of a round that its story names."""
+_STORY_FIELDS: Final = ("epoch", "plan_version", "answered", "open", "waiting", "crowded", "unsure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,12 @@ class Rounds:
         self._solver = solver
         self._before_planning = before_planning
         self._backoff = parts.new_backoff()
+        self._story = new_story()
+        self._story.append((0.0, "created", (), (None, 0, -1, 0, 0, False, False), ()))
+
+    def story(self) -> str:
+        """Return the recent rounds with what each changed; a failed assertion of a decision has it as a note."""
+        return story_text("the leader's rounds", self._story, _STORY_FIELDS)
 
     def snapshot(self, leader: LeaderState) -> LeaderSnapshot:
         """Return the leader's snapshot, for plans and explanations."""
@@ -140,6 +151,7 @@ class Rounds:
         # Taken out by `_look`, so that a change during the decision opens its item again.
         self._observation.derived.open(result.open_items)
         leader.remember(result)
+        self._tell_story(decided, leader, plan, decision)
         if isinstance(decision, PlanRefused):
             ending = ending_of(decision, answered=True, right_lost=False)
             return self._wait_seconds(leader, ending, retry_seconds=self._refuse(decision))
@@ -149,6 +161,28 @@ class Rounds:
         item_count = self._observation.derived.item_count
         self._metrics.on_decided(decision.state, decision.convergence, items=item_count)
         return await self._act(leader, decision)
+
+    def _tell_story(
+        self, now: float, leader: LeaderState, plan: RoundPlan, decision: Decision | PlanRefused
+    ) -> None:
+        """Record a round before its steps are performed, because one of them may break an invariant."""
+        details: tuple[object, ...] = ("refused",)
+        if not isinstance(decision, PlanRefused):
+            steps = decision.convergence.steps
+            named = [
+                f"{each.checkpoint.subject} {each.counts.text}" for each in steps[:STEPS_TOLD_MAX]
+            ]
+            details = (f"{len(steps)} steps", *named)
+        state = (
+            leader.fence.epoch,
+            plan.plan_version,
+            leader.answered_version,
+            len(plan.items),
+            len(leader.waiting),
+            leader.is_crowded,
+            leader.is_unsure,
+        )
+        self._story.append((now, plan.scope.value, details, state, ()))
 
     async def _update_loads(self) -> None:
         if self._loads is None:
@@ -199,7 +233,7 @@ class Rounds:
         if is_whole:
             await self._before_planning()
         try:
-            with self._leadership.long_computation():
+            with noting(self.story), self._leadership.long_computation():
                 async with asyncio.timeout(self._config.decide_seconds_max):
                     return await self._runtime.offload(lambda: decide(question))
         except Exception as error:
@@ -362,6 +396,10 @@ class AllocationLoop:
         """Return the leader's snapshot, for plans and explanations; None if we do not lead, or only just started to."""
         leader = self.leader_state
         return None if leader is None else self._rounds.snapshot(leader)
+
+    def story(self) -> str:
+        """Return the recent rounds of this member as leader, as text."""
+        return self._rounds.story()
 
     def basis(self) -> Basis | None:
         """Return the basis of a plan made now; None if we do not lead, or only just started to."""

@@ -112,6 +112,10 @@ class SimulatedMember(SimulatedProcess):
         self.value = value
         self._changed.set()
 
+    def machine_stories(self) -> str:
+        """Return the recent events of its election, and of its rounds as leader."""
+        return self.session.story()
+
     async def live(self) -> None:
         """Run the member until its program ends, and record why."""
         try:

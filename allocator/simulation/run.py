@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 
 from broadsheet.allocator.simulation.cluster import Cluster
@@ -59,6 +60,8 @@ class ClusterSimulation:
         self._scenario = scenario
         self._trace, self._findings = context.trace, context.findings
         self._allocations = 0
+        self._author = ""
+        """Of the newest revision."""
         self._quiet_at = self._changed_at = 0.0
         self._invariants: list[Invariant] = [*invariants(), *scenario.invariants()]
         self._cluster = Cluster(context, scenario, on_defect=self._on_defect)
@@ -92,6 +95,16 @@ class ClusterSimulation:
                 seconds = self._scenario.settle_seconds_max
                 self._violate("I5", f"still changing {seconds:g} s after the last fault")
 
+    def involved(self) -> Iterable[SimulatedMember]:
+        """Return the newest revision's author, the leader in force, and members with a defect."""
+        epoch = self._world.epoch
+        named = {self._author, epoch.member if epoch is not None else ""}
+        return (
+            member
+            for member in self._cluster.members
+            if str(member.member_id) in named or member.defect or member.decisions_refused
+        )
+
     def shut_down(self) -> None:
         """End every process."""
         self._cluster.shut_down()
@@ -119,6 +132,7 @@ class ClusterSimulation:
 
     def _on_commit(self, commit: StoreCommit) -> None:
         self._trace.add(describe(self._cluster.keys, commit))
+        self._author = commit.author
         change = self._world.apply(commit)
         if change is None:
             return

@@ -49,6 +49,12 @@ class ReplicaCounts:
     handed_over: int = 0
     """Promoted in place of a live primary, by plan; counted among the promoted, too."""
 
+    @property
+    def text(self) -> str:
+        """The kinds that are not zero, such as `added 1, promoted 1`."""
+        kinds = ("added", "removed", "promoted", "packed", "handed_over")
+        return ", ".join(f"{kind} {count}" for kind in kinds if (count := getattr(self, kind)))
+
     def __add__(self, other: ReplicaCounts) -> ReplicaCounts:
         return ReplicaCounts(
             self.added + other.added,

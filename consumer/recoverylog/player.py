@@ -44,6 +44,7 @@ import structlog
 
 from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.story import StoryEntry, new_story, noting, story_text
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
@@ -60,7 +61,6 @@ from broadsheet.consumer.recoverylog.fsm import FileStateMachine, author_from, f
 from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
 from broadsheet.consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
 from broadsheet.consumer.recoverylog.standby_files import CopyOrders, PlayedFiles, PlayThread
-from broadsheet.consumer.story import StoryEntry, new_story, noting, story_text
 
 STEP_BYTES: Final = 4 << 20
 """Played at once, about: who waits for the player waits for so many bytes, of tiny operations a quarter of a second."""

@@ -141,6 +141,11 @@ class LiveShard:
         """Directory of an embedded store's files; set while we are the primary of a shard with a recovery log."""
         return self._recovery.local_state if self._recovery is not None else None
 
+    def story(self) -> str:
+        """Return the recent events of the current attempt's state machines, as text, for the report of a defect."""
+        played = self._recovery.story() if self._recovery is not None else ""
+        return "\n".join(filter(None, (self._attempt.story(), played)))
+
     def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return (read_through, publish_at) of the current attempt's completed transactions, bytes by journal."""
         return self._attempt.progress.copies()

@@ -140,6 +140,7 @@ class PrimaryAttempt:
         self._worker: ShardWorker | None = None
         self._callbacks: Callbacks | None = None
         self._loop: TransactionLoop | None = None
+        self._last_story = ""
         self._reading: TaskGroup | None = None
         self._appends: AppendService | None = None
         self._stopping = False
@@ -188,6 +189,10 @@ class PrimaryAttempt:
     def stack(self) -> str:
         """Return the present stack of the application's thread."""
         return self._worker.stack() if self._worker is not None else ""
+
+    def story(self) -> str:
+        """Return the recent events of the transactions, also of those that have ended; empty if there were none."""
+        return self._loop.story() if self._loop is not None else self._last_story
 
     def overdue_append(self, seconds: float) -> str:
         """Return a journal with an append that has been under way for so long; the empty string if there is none."""
@@ -456,7 +461,8 @@ class PrimaryAttempt:
                 await transactions.start_soon(self._loop.run(), name=f"transact {self._shard.id}")
                 transactions.stop()
         finally:
-            self._loop = None
+            # The text alone, because the machine holds what it has sequenced.
+            self._last_story, self._loop = self._loop.story(), None
 
     async def _read(
         self, store: Store, checkpoint: Checkpoint, sources: Sources, loop: TransactionLoop

@@ -81,6 +81,10 @@ class Recovery:
         outcome = self._outcome.result() if self._outcome.done() else None
         return outcome if isinstance(outcome, BaseException) else None
 
+    def story(self) -> str:
+        """Return the recent events of the player; empty if nothing was played."""
+        return self._player.story() if self._player is not None else ""
+
     def overdue_append(self, seconds: float) -> str:
         """Return the log if an append to it has been under way for so long; else the empty string."""
         return self._appends.overdue(seconds)

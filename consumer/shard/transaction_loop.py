@@ -212,6 +212,10 @@ class TransactionLoop:
         """Activity that the loop's transactions wait for."""
         return self._machine.activity
 
+    def story(self) -> str:
+        """Return the recent events of the transaction machine, as text."""
+        return self._machine.story()
+
     def post(self, event: Event) -> None:
         """Pass an event to the machine; call it on the event loop."""
         self._events.append(event)

@@ -47,6 +47,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any, Final, assert_never
 
+from broadsheet.allocator.runtime.story import new_story, noting, story_text
 from broadsheet.consumer.checkpoint import SourceOrigins, build_checkpoint, read_through_of
 from broadsheet.consumer.errors import ReplayError
 from broadsheet.consumer.message.batch import MessageBatch
@@ -64,7 +65,6 @@ from broadsheet.consumer.shard.transaction_events import (
     TxnLimits,
     TxnTimings,
 )
-from broadsheet.consumer.story import new_story, noting, story_text
 
 # The two transactions that may exist at a time: one consumes, the one before it commits and
 # acknowledges.

@@ -67,9 +67,9 @@ class ShardFaults(FaultInjector[Fault, SimulatedConsumer]):
     def calm(self, member: SimulatedConsumer) -> None:
         """Let a process resume, or die now if it was to die later."""
         if member.killed:
-            member.process.stop()
+            member.kill()
         else:
-            member.process.go_on()
+            member.resume()
 
     # -- processes
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -142,10 +142,18 @@ class SimulatedConsumer(SimulatedProcess):
     is_gone: bool = False
     """True once its death is known."""
 
+    shards: list[LiveShard] = field(default_factory=list)
+    """All that it has served or serves, oldest first."""
+
     @property
     def links(self) -> tuple[Link, ...]:
         """Its links to everything else."""
         return self.to_etcd, self.to_journals, self.to_table
+
+    def machine_stories(self) -> str:
+        """Return the recent events of the transactions and of the player of its shard's newest life, as text."""
+        told = (shard.story() for shard in reversed(self.shards))
+        return next(filter(None, told), "")
 
     async def live(self) -> None:
         """Mirror etcd, and serve the assigned shard, for ever."""
@@ -179,7 +187,9 @@ class SimulatedConsumer(SimulatedProcess):
         return FaultyEtcd(self.surroundings.etcd, self.to_etcd, author=str(self.member_id))
 
     def _new_shard(self, key_space: KeySpace, spec: ShardSpec, assignment: Assignment) -> LiveShard:
-        return LiveShard(spec, assignment, self._environment(key_space))
+        shard = LiveShard(spec, assignment, self._environment(key_space))
+        self.shards.append(shard)
+        return shard
 
     def _environment(self, key_space: KeySpace) -> ShardEnvironment:
         given = self.surroundings

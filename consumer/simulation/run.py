@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from broadsheet.consumer.protocol.journal_pb2 import Status
 from broadsheet.consumer.simulation.cluster import CONFIG, ConsumerCluster
 from broadsheet.consumer.simulation.faults import ShardFaults
 from broadsheet.consumer.simulation.history_checker import HistoryChecker, StatusChecker
+from broadsheet.consumer.simulation.member import SimulatedConsumer
 from broadsheet.consumer.simulation.scenario import Report, Scenario
 from broadsheet.consumer.simulation.writers import Writers, writers_of_outputs
 
@@ -98,6 +100,12 @@ class ShardSimulation:
         await self._until_reflected()
         for problem in self._witness.pending(self._outputs.given_up):
             self._witness.violate("S1", problem)
+
+    def involved(self) -> Iterable[SimulatedConsumer]:
+        """Return the primary, and then the others, because any former primary may still write: the newest first."""
+        primary = self._cluster.primary()
+        newest_first = [member for member in reversed(self._cluster.members) if member.shards]
+        return sorted(newest_first, key=lambda member: member is not primary)
 
     def shut_down(self) -> None:
         """End every process, and the writing and assigning beside them."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from broadsheet.allocator.runtime.story import noting
 from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.rollback import Rollback, brought_forward
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
@@ -24,7 +25,6 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand, TxnLimits
 from broadsheet.consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
-from broadsheet.consumer.story import noting
 from tests.support.message_batches import FRAME_BYTES, Written, WrittenJournal
 
 _UUID_BYTES = 16

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from textwrap import indent
 from typing import ClassVar, Generic, TypeVar
 
 from broadsheet.allocator.keys import Keys
@@ -55,6 +56,15 @@ class SimulatedProcess(ABC):
     @abstractmethod
     async def live(self) -> None:
         """Run its program."""
+
+    @abstractmethod
+    def machine_stories(self) -> str:
+        """Return the recent events of its program's state machines, as text."""
+
+    def story(self) -> str:
+        """Return its name and state, and its machines' recent events."""
+        told = self.machine_stories() or "nothing happened"
+        return f"{self.member_id}, {self.state.value}:\n{indent(told, '  ')}"
 
     @property
     def state(self) -> State:

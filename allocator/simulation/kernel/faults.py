@@ -70,10 +70,10 @@ class FaultInjector(ABC, Generic[FaultT, MemberT]):
     def pause_seconds(self) -> float:
         """Draw the pause before the next one."""
         scenario = self._cluster.scenario
+        # Without haste nothing is drawn for it, because each draw changes what a seed means.
         is_hasty = scenario.haste > 0.0 and self.random.random() < scenario.haste
-        return self.random.uniform(
-            *((0.0, HASTE_SECONDS_MAX) if is_hasty else scenario.pause_seconds)
-        )
+        bounds = (0.0, HASTE_SECONDS_MAX) if is_hasty else scenario.pause_seconds
+        return self.random.uniform(*bounds)
 
     def next(self) -> None:
         """Inject the next fault. If it is impossible at the moment, nothing changes."""
@@ -103,11 +103,9 @@ class FaultInjector(ABC, Generic[FaultT, MemberT]):
         self.later(seconds, undo)
         return seconds
 
-    def cut_off(self, *links: Link) -> None:
-        """Cut links; whether they refuse or do not answer is drawn."""
-        refuses = self.random.random() < 0.5
-        for link in links:
-            link.cut_off(refuses=refuses)
+    def cut_off(self, link: Link) -> None:
+        """Cut a link; whether it refuses or does not answer is drawn."""
+        link.cut_off(refuses=self.random.random() < 0.5)
 
     def make_lossy(self, link: Link) -> float:
         """Let a link lose and delay messages for a while; return how long."""

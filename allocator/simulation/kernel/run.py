@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from logging import CRITICAL
 from typing import Protocol, TypeVar
 
@@ -32,6 +33,8 @@ Sink = Callable[[str], object]
 
 RECENT_LINES = 60
 """Lines of the trace kept for a report on a failure."""
+STORIES_MAX = 4
+"""Members whose stories a report has."""
 END_SECONDS_MAX = 600.0
 """Bound after which a cancelled member that has not ended counts as stuck."""
 
@@ -80,8 +83,18 @@ class InvariantViolation:
         return f"{self.invariant}{where}: {self.problem}"
 
 
+class Storyteller(Protocol):
+    """A part of a run that has state machines."""
+
+    def story(self) -> str:
+        """Return its machines' recent events, as text."""
+        ...
+
+
 class Findings:
-    """The findings of a run's invariants: the first violation ends the run."""
+    """The findings of a run's invariants: the first violation ends the run, and is reported with the stories of those
+    who had a part in it.
+    """
 
     def __init__(self, tell: Callable[[str], object] = lambda _: None) -> None:
         """Begin with none.
@@ -92,12 +105,19 @@ class Findings:
         self._tell = tell
         self.violation: InvariantViolation | None = None
         """The first one."""
+        self.stories: tuple[str, ...] = ()
+        """Of those involved in it."""
+        self.involved: Callable[[], Iterable[Storyteller]] = tuple
+        """Returns who had a part in what is being found."""
 
     def violate(self, violation: InvariantViolation) -> None:
         """Record a violation."""
         self._tell(f"VIOLATION {violation}")
         # The first one is reported, because later ones often follow from it.
-        self.violation = self.violation or violation
+        if self.violation is None:
+            self.violation = violation
+            # Told now, because the machines go on until the run has ended.
+            self.stories = tuple(each.story() for each in islice(self.involved(), STORIES_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +152,8 @@ class RunReport:
     violation: InvariantViolation | None = None
     recent: tuple[str, ...] = ()
     """The last lines of the trace, if there is a violation."""
+    stories: tuple[str, ...] = ()
+    """The recent events of the state machines involved in it."""
 
     @property
     def ok(self) -> bool:
@@ -145,7 +167,7 @@ class RunReport:
     def __str__(self) -> str:
         if self.violation is None:
             return f"seed {self.seed}: ok, {self.summary()}, trace {self.trace_hash[:16]}"
-        return "\n".join((f"seed {self.seed}: {self.violation}", *self.recent))
+        return "\n".join((f"seed {self.seed}: {self.violation}", *self.recent, *self.stories))
 
 
 ReportT = TypeVar("ReportT", bound=RunReport)
@@ -208,6 +230,10 @@ class Simulation(Protocol[ReportT_co]):
         """Let only members act until the world is at rest, and check it; return at the first violation."""
         ...
 
+    def involved(self) -> Iterable[Storyteller]:
+        """Return the members that had a part in what an invariant is finding now, the likeliest first."""
+        ...
+
     def shut_down(self) -> None:
         """End every process, and whatever else the run's task group runs."""
         ...
@@ -249,6 +275,7 @@ async def _run(
     findings = Findings(trace.add)
     async with TaskGroup() as group:
         simulation = new_simulation(RunContext(seed, group, trace, findings))
+        findings.involved = simulation.involved
 
         def on_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
             problem = f"{context.get('message')}: {context.get('exception')!r}"
@@ -272,6 +299,7 @@ async def _run(
         virtual_seconds=loop.time(),
         violation=findings.violation,
         recent=tuple(trace.recent) if findings.violation else (),
+        stories=findings.stories,
     )
 
 

@@ -339,6 +339,7 @@ def test_leader_whose_decision_fails_stays_and_decides_again() -> None:
     assert (first, meanwhile, after) == (1, 1, 2)
     reported = [log for log in logs if log["event"] == "allocation.plan_invalid"]
     assert refused == len(reported) > 1
+    assert "events of the leader's rounds" in reported[-1]["exc_info"].__notes__[0]
 
 
 class Moody:
@@ -351,7 +352,7 @@ class Moody:
     ) -> bool:
         """Return that it is, unless in the mood."""
         if self.raises:
-            raise ValueError("no idea")
+            raise AssertionError("no idea")
         return True
 
 
@@ -390,6 +391,30 @@ def test_leader_decides_nothing_while_its_own_writes_do_not_show() -> None:
         return unseen, seen
 
     assert run_virtual(perform_unseen()) == (False, True)
+
+
+def test_story_of_a_leader_at_rest_keeps_what_it_did() -> None:
+    """Beats and rounds without anything to do go on for ever: they must not push out what a report is read for."""
+
+    async def rest() -> tuple[str, str]:
+        async with TaskGroup() as group:
+            cluster = _new_cluster(group)
+            leader = cluster.join()
+            cluster.put_item(ItemId("item"), 1)
+            await asyncio.sleep(3.0)
+            other = cluster.join()
+            await asyncio.sleep(600.0)
+            told = leader.story(), other.story()
+            cluster.shut_down()
+        return told
+
+    told, other = run_virtual(rest())
+
+    assert "claim()" in told
+    assert "own_epoch None → " in told
+    assert "item added 1" in told
+    assert "own_epoch None → " not in other
+    assert "events of the leader's rounds" in other
 
 
 def _epoch(cluster: Cluster) -> int:

@@ -17,7 +17,12 @@ from broadsheet.allocator.simulation import Fault, InvariantViolation, Scenario,
 from broadsheet.allocator.simulation.invariants import check_rest, invariants
 from broadsheet.allocator.simulation.kernel.store import SimulatedStore
 from broadsheet.allocator.simulation.member import Note, Planned
-from broadsheet.allocator.simulation.values import CONSISTENT, SimulatedItem, SimulatedMemberValue
+from broadsheet.allocator.simulation.values import (
+    CONSISTENT,
+    SimulatedConsistency,
+    SimulatedItem,
+    SimulatedMemberValue,
+)
 from broadsheet.allocator.simulation.world import Change, World
 
 KEYS = Keys("/simulated")
@@ -295,6 +300,31 @@ def test_users_invariant_ends_the_run_and_is_reported() -> None:
     assert report.violation.revision in range(11, 30)
     assert str(report).startswith(f"seed 2: mine at revision {report.violation.revision}: too many")
     assert any("VIOLATION" in line for line in report.recent)
+
+
+def test_rule_that_is_broken_on_purpose_is_reported_with_the_stories_of_the_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader relies on replicas that have not caught up: the report says what it elected, planned and wrote."""
+    monkeypatch.setattr(SimulatedConsistency, "is_consistent", lambda *_: True)
+
+    reports = (simulate(seed) for seed in range(10))
+    report = next(report for report in reports if not report.ok)
+
+    assert report.violation is not None
+    assert report.violation.invariant == "I3"
+    first, *_ = report.stories
+    name, election, *_ = first.splitlines()
+    assert name.endswith(", alive:")
+    assert (
+        f"events of the election of {name.removesuffix(', alive:')}, the newest first" in election
+    )
+    assert "events of the leader's rounds" in first
+    rounds = first.partition("the leader's rounds")[2].splitlines()
+    # The step that broke the rule is the newest one that the leader knows of.
+    assert " steps, " in rounds[1]
+    assert report.violation.problem.split()[0] in rounds[1]
+    assert str(report).endswith("\n".join(report.stories))
 
 
 def test_cluster_that_never_rests_is_caught() -> None:

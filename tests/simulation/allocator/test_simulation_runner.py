@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable
 
@@ -81,6 +82,31 @@ def test_outcome_of_a_run_that_breaks_is_a_failure_too() -> None:
     assert not second.ok
     assert "broken claim" in first.text
     assert first.text.endswith("--seed 1 --trace")
+
+
+class _FailsInACallback:
+    """A member's application, of which a callback raises where nobody waits for it."""
+
+    @classmethod
+    def of(cls, *_: object, **__: object) -> _FailsInACallback:
+        """Take nothing."""
+        return cls()
+
+    async def run(self) -> None:
+        """Raise later, elsewhere."""
+        asyncio.get_running_loop().call_later(1.0, self._fail)
+        await asyncio.Event().wait()
+
+    def _fail(self) -> None:
+        raise RuntimeError("nobody listens")
+
+
+def test_error_that_goes_unhandled_fails_the_run() -> None:
+    """An event loop only logs such an error: without this rule, a defect in a callback would pass for a good run."""
+    outcome = run_seed(1, clusters(Scenario(workload=_FailsInACallback.of)))
+
+    assert outcome.text.startswith("seed 1: I0: Exception in callback ")
+    assert "RuntimeError('nobody listens')" in outcome.text.splitlines()[0]
 
 
 class _FailingSolver:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.ops import Put
-from broadsheet.allocator.simulation import InvariantViolation
 from broadsheet.consumer.broker.append import AppendTurn
 from broadsheet.consumer.checkpoint import EncodedCheckpoint, build_checkpoint
 from broadsheet.consumer.journal.append_fence import WriterEpochRegister
@@ -33,7 +32,7 @@ from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.simulation import broker
 from broadsheet.consumer.simulation.run import simulate
-from broadsheet.consumer.simulation.scenario import Fault, Scenario
+from broadsheet.consumer.simulation.scenario import Fault, Report, Scenario
 from broadsheet.consumer.simulation.stores import Row, State, Table
 
 # Many runs a test: on a busy machine they take their time.
@@ -223,19 +222,24 @@ BROKEN = [
 ]
 
 
-def _first_violation(scenario: Scenario, seeds: Sequence[int]) -> InvariantViolation | None:
+def _first_failure(scenario: Scenario, seeds: Sequence[int]) -> Report | None:
     reports = (simulate(seed, scenario) for seed in seeds)
-    return next((report.violation for report in reports if report.violation is not None), None)
+    return next((report for report in reports if not report.ok), None)
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.by.__name__.strip("_"))
 def test_rule_that_is_broken_on_purpose_is_caught(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The judges see what the rule is for: what was broken is named by the invariant that depends on it."""
+    """The judges see what the rule is for: what was broken is named by the invariant that depends on it, and the
+    report tells what the machines of the shard went through.
+    """
     broken.by(monkeypatch)
 
-    violation = _first_violation(broken.scenario, range(broken.seeds))
+    report = _first_failure(broken.scenario, range(broken.seeds))
 
-    assert violation is not None, f"not seen in {broken.seeds} seeds"
-    assert violation.invariant in broken.invariants.split(), str(violation)
+    assert report is not None, f"not seen in {broken.seeds} seeds"
+    assert report.violation is not None
+    assert report.violation.invariant in broken.invariants.split(), str(report)
+    assert "events of the transaction machine" in "".join(report.stories)
+    assert str(report).endswith(report.stories[-1])

@@ -8,10 +8,10 @@ import weakref
 
 import pytest
 
+from broadsheet.allocator.runtime.story import STORY_EVENTS
 from broadsheet.consumer.errors import ConsumerError
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand
-from broadsheet.consumer.story import STORY_EVENTS
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one
 

@@ -36,8 +36,9 @@ def story_text(machine: str, entries: Sequence[StoryEntry], fields: Sequence[str
         entries: In order of time; the first one tells the state before the others.
         fields: Names of the parts of the state.
     """
-    lines = [f"the last {len(entries) - 1} events of {machine}, the newest first:"]
     newest_at = entries[-1][0]
+    count = len(entries) - 1
+    lines = [f"the last {count} events of {machine}, the newest first, at {newest_at:.4f} s:"]
     for before, (at, event, details, state, orders) in reversed(list(pairwise(entries))):
         changes = [
             f"{name} {_shown(old)} → {_shown(new)}"

@@ -8,7 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from broadsheet.consumer.client.endpoints import Addresses
-from broadsheet.consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
+from broadsheet.consumer.client.member_rpc import (
+    TOKEN_LIFE_SECONDS,
+    MemberRpc,
+    PassedOver,
+    RpcMethod,
+)
 from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
 from broadsheet.consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from broadsheet.consumer.protocol.allocation_pb2 import (
@@ -34,6 +39,13 @@ from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest
 
 PLAN_SECONDS_MAX = 60.0
 """Deadline of a plan: a large cluster is solved and simulated for it."""
+
+_PLAN = RpcMethod(AllocationServiceStub, "Plan", PlanResponse)
+_APPLY_PLAN = RpcMethod(AllocationServiceStub, "ApplyPlan", ApplyPlanResponse)
+_EXPLAIN = RpcMethod(AllocationServiceStub, "Explain", ExplainResponse)
+_LIST_MEMBERS = RpcMethod(AllocationServiceStub, "ListMembers", ListMembersResponse)
+_CORDON_MEMBERS = RpcMethod(AllocationServiceStub, "CordonMembers", CordonMembersResponse)
+_LIST_MOVES = RpcMethod(AllocationServiceStub, "ListMoves", ListMovesResponse)
 
 _PROBLEMS = {
     Status.ALLOCATION_STATUS_PLAN_NOT_FOUND: (
@@ -97,11 +109,9 @@ class AllocationClient:
             NotAuthorizedError: the token is restricted to some shards.
         """
         response, _ = await self._rpc.request(
-            AllocationServiceStub,
-            "Plan",
+            _PLAN,
             PlanRequest(changes=changes, drain=drain, add=add),
             expiring(Capability.LIST, life_seconds=TOKEN_LIFE_SECONDS),
-            PlanResponse,
             timeout_seconds=PLAN_SECONDS_MAX,
         )
         return response
@@ -113,11 +123,9 @@ class AllocationClient:
             PlanNotAppliedError: it was refused, or could not be followed exactly; the message says what to do.
         """
         response, _ = await self._rpc.request(
-            AllocationServiceStub,
-            "ApplyPlan",
+            _APPLY_PLAN,
             ApplyPlanRequest(plan_id=plan_id),
             expiring(Capability.APPLY, life_seconds=TOKEN_LIFE_SECONDS),
-            ApplyPlanResponse,
             timeout_seconds=PLAN_SECONDS_MAX,
         )
         if response.status != Status.ALLOCATION_STATUS_OK:
@@ -137,11 +145,9 @@ class AllocationClient:
             life_seconds=TOKEN_LIFE_SECONDS,
         )
         response, _ = await self._rpc.request(
-            AllocationServiceStub,
-            "Explain",
+            _EXPLAIN,
             ExplainRequest(shard=shard_id),
             claims,
-            ExplainResponse,
             timeout_seconds=PLAN_SECONDS_MAX,
         )
         if response.status != Status.ALLOCATION_STATUS_OK:
@@ -155,11 +161,9 @@ class AllocationClient:
             NotAuthorizedError: the token is restricted to some shards.
         """
         response, _ = await self._rpc.request(
-            AllocationServiceStub,
-            "ListMembers",
+            _LIST_MEMBERS,
             ListMembersRequest(),
             expiring(Capability.LIST, life_seconds=TOKEN_LIFE_SECONDS),
-            ListMembersResponse,
         )
         return response
 
@@ -179,11 +183,9 @@ class AllocationClient:
             NotAuthorizedError: the token is restricted to some shards, or may not change anything.
         """
         response, _ = await self._rpc.request(
-            AllocationServiceStub,
-            "CordonMembers",
+            _CORDON_MEMBERS,
             CordonMembersRequest(members=members, cordoned=cordoned),
             expiring(Capability.APPLY, life_seconds=TOKEN_LIFE_SECONDS),
-            CordonMembersResponse,
         )
         return response
 
@@ -236,11 +238,9 @@ class AllocationClient:
             request.since.FromDatetime(since)
         named = selector(label_set((ID, shard_id))) if shard_id else selector()
         page, _ = await self._rpc.request(
-            AllocationServiceStub,
-            "ListMoves",
+            _LIST_MOVES,
             request,
             expiring(Capability.LIST, named, life_seconds=TOKEN_LIFE_SECONDS),
-            ListMovesResponse,
         )
         return page
 

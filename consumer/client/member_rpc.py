@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import grpc
 import structlog
@@ -107,12 +107,20 @@ def error_of_rpc(
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """One request, independent of the member that receives it."""
+class RpcMethod(Generic[ResponseT]):
+    """A method of a member's service."""
 
     # `Any`: a service's stub, whose methods differ in their types alone, which the response's type restores.
     stub: Callable[[grpc.aio.Channel], Any]
-    method: str
+    name: str
+    response_type: type[ResponseT]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request, independent of the member that receives it."""
+
+    method: RpcMethod[Any]
     message: Message
     claims: Claims
 
@@ -169,12 +177,9 @@ class MemberRpc:
 
     async def request(
         self,
-        # `Any`: as in `_Request`.
-        stub: Callable[[grpc.aio.Channel], Any],
-        method: str,
-        request: Message,
+        method: RpcMethod[ResponseT],
+        message: Message,
         claims: Claims,
-        response_type: type[ResponseT],
         *,
         timeout_seconds: float | None = None,
     ) -> tuple[ResponseT, str]:
@@ -185,7 +190,7 @@ class MemberRpc:
             TimeoutError: the deadline passed.
             ConsumerError, AllocatorError: what the server met.
         """
-        wanted = _Request(stub, method, request, claims)
+        wanted = _Request(method, message, claims)
         deadline = _now() + (timeout_seconds or self._timeout_seconds)
         endpoints = self._known.in_turn()
         for number, endpoint in enumerate(endpoints, start=1):
@@ -208,19 +213,18 @@ class MemberRpc:
                 self._known.fell_silent(endpoint)
                 self._on_passed_over(error)
                 continue
-            assert isinstance(response, response_type), "a stub returns its method's response"
+            assert isinstance(response, method.response_type), (
+                "a stub returns its method's response"
+            )
             self._known.answered(endpoint)
             return response, _cause_in(await call.trailing_metadata() or ())
         raise AssertionError("a client knows at least one member")
 
     async def stream(
         self,
-        # `Any`: as above.
-        stub: Callable[[grpc.aio.Channel], Any],
-        method: str,
-        request: Message,
+        method: RpcMethod[ResponseT],
+        message: Message,
         claims: Claims,
-        response_type: type[ResponseT],
         *,
         timeout_seconds: float,
     ) -> AsyncGenerator[ResponseT, None]:
@@ -231,13 +235,15 @@ class MemberRpc:
             TimeoutError: the deadline passed.
             ConsumerError, AllocatorError: what the server met.
         """
-        wanted = _Request(stub, method, request, claims)
+        wanted = _Request(method, message, claims)
         deadline = _now() + timeout_seconds
         endpoint = await self._connected(deadline)
         call = self._call(endpoint, wanted, deadline)
         try:
             async for response in call:
-                assert isinstance(response, response_type), "a stub returns its method's response"
+                assert isinstance(response, method.response_type), (
+                    "a stub returns its method's response"
+                )
                 yield response
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -296,7 +302,8 @@ class MemberRpc:
                 call.cancel()
 
     def _call(self, endpoint: str, wanted: _Request, deadline: float) -> Any:
-        perform: Callable[..., Any] = getattr(wanted.stub(self._channel(endpoint)), wanted.method)
+        method = wanted.method
+        perform: Callable[..., Any] = getattr(method.stub(self._channel(endpoint)), method.name)
         return perform(
             wanted.message,
             timeout=max(0.0, deadline - _now()),

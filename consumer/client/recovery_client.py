@@ -7,7 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from broadsheet.consumer.client.endpoints import Addresses
-from broadsheet.consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
+from broadsheet.consumer.client.member_rpc import (
+    TOKEN_LIFE_SECONDS,
+    MemberRpc,
+    PassedOver,
+    RpcMethod,
+)
 from broadsheet.consumer.errors import (
     RewindRefusedError,
     ShardNotFoundError,
@@ -40,6 +45,13 @@ PRUNE_SECONDS_MAX = 3600.0
 """Deadline of a prune; what it removed until then is gone, and another one goes on."""
 DELAY_SECONDS = 86_400.0
 """How long dead fragments wait, unless the caller says otherwise."""
+
+_PLAN_PRUNE = RpcMethod(RecoveryServiceStub, "PlanPrune", PlanPruneResponse)
+_PRUNE = RpcMethod(RecoveryServiceStub, "Prune", PruneResponse)
+_PLAN_REWIND = RpcMethod(RecoveryServiceStub, "PlanRewind", PlanRewindResponse)
+_REWIND = RpcMethod(RecoveryServiceStub, "Rewind", RewindResponse)
+_PLAN_RESET_SOURCE = RpcMethod(RecoveryServiceStub, "PlanResetSource", PlanResetSourceResponse)
+_RESET_SOURCE = RpcMethod(RecoveryServiceStub, "ResetSource", ResetSourceResponse)
 
 
 class RecoveryClient:
@@ -81,11 +93,9 @@ class RecoveryClient:
             EndpointError: the member, or its broker, cannot be reached.
         """
         async for response in self._rpc.stream(
-            RecoveryServiceStub,
-            "PlanPrune",
+            _PLAN_PRUNE,
             PlanPruneRequest(delay_seconds=delay_seconds),
             expiring(Capability.READ, life_seconds=PRUNE_SECONDS_MAX),
-            PlanPruneResponse,
             timeout_seconds=PRUNE_SECONDS_MAX,
         ):
             yield response.log
@@ -102,11 +112,9 @@ class RecoveryClient:
             EndpointError: the member, or its broker, cannot be reached; the logs yielded are pruned.
         """
         async for response in self._rpc.stream(
-            RecoveryServiceStub,
-            "Prune",
+            _PRUNE,
             PruneRequest(delay_seconds=delay_seconds),
             expiring(Capability.APPLY, life_seconds=PRUNE_SECONDS_MAX),
-            PruneResponse,
             timeout_seconds=PRUNE_SECONDS_MAX,
         ):
             yield response.log
@@ -119,11 +127,9 @@ class RecoveryClient:
             RewindRefusedError: it would be refused; the message says why and what to do.
         """
         response, _ = await self._rpc.request(
-            RecoveryServiceStub,
-            "PlanRewind",
+            _PLAN_REWIND,
             PlanRewindRequest(shard=shard_id, backup=backup, force=force),
             _claims(Capability.READ, shard_id),
-            PlanRewindResponse,
         )
         return _accepted(shard_id, backup, response)
 
@@ -140,11 +146,9 @@ class RecoveryClient:
             RewindRefusedError: it was refused; the message says why and what to do.
         """
         response, _ = await self._rpc.request(
-            RecoveryServiceStub,
-            "Rewind",
+            _REWIND,
             RewindRequest(shard=shard_id, backup=backup, force=force),
             _claims(Capability.APPLY, shard_id),
-            RewindResponse,
         )
         return _accepted(shard_id, backup, response)
 
@@ -156,11 +160,9 @@ class RecoveryClient:
             SourceResetRefusedError: it would be refused; the message says why and what to do.
         """
         response, _ = await self._rpc.request(
-            RecoveryServiceStub,
-            "PlanResetSource",
+            _PLAN_RESET_SOURCE,
             PlanResetSourceRequest(shard=shard_id, journal=journal, offset=offset),
             _claims(Capability.READ, shard_id),
-            PlanResetSourceResponse,
         )
         return _accepted_reset(shard_id, journal, response)
 
@@ -181,11 +183,9 @@ class RecoveryClient:
             SourceResetRefusedError: it was refused; the message says why and what to do.
         """
         response, _ = await self._rpc.request(
-            RecoveryServiceStub,
-            "ResetSource",
+            _RESET_SOURCE,
             ResetSourceRequest(shard=shard_id, journal=journal, offset=offset),
             _claims(Capability.APPLY, shard_id),
-            ResetSourceResponse,
         )
         return _accepted_reset(shard_id, journal, response)
 

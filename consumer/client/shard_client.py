@@ -12,9 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
-
-from google.protobuf.message import Message
+from typing import Self
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.allocator.runtime.backoff import Backoff
@@ -23,6 +21,7 @@ from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
     MemberRpc,
     PassedOver,
+    RpcMethod,
     error_of_status,
 )
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
@@ -58,12 +57,16 @@ from broadsheet.consumer.protocol.validation_shard import (
     validate_unassign_response,
 )
 
-ResponseT = TypeVar("ResponseT", bound=Message)
-
 HAND_OVER_PAUSE_SECONDS_MAX = 0.5
 """Longest pause between two questions about a shard that has no primary at the moment."""
 UNASSIGN_SHARDS_MAX = 100
 """Shards unassigned in one request: each may have several replicas, and etcd takes 128 operations."""
+
+_LIST = RpcMethod(ShardStub, "List", ListResponse)
+_STAT = RpcMethod(ShardStub, "Stat", StatResponse)
+_GET_HINTS = RpcMethod(ShardStub, "GetHints", GetHintsResponse)
+_UNASSIGN = RpcMethod(ShardStub, "Unassign", UnassignResponse)
+_APPLY = RpcMethod(ShardStub, "Apply", ApplyResponse)
 
 
 class ShardClient:
@@ -102,7 +105,7 @@ class ShardClient:
         """Return the selected shards (all, without a selector) with their routes and statuses."""
         request = ListRequest(selector=wanted)
         claims = expiring(Capability.LIST, request.selector, life_seconds=TOKEN_LIFE_SECONDS)
-        response, _ = await self._request("List", request, claims, ListResponse)
+        response, _ = await self._rpc.request(_LIST, request, claims)
         validate_shard_list_response(response)
         self._rpc.learn(shard.route for shard in response.shards)
         return response
@@ -126,11 +129,10 @@ class ShardClient:
             TimeoutError: the deadline passed first.
         """
         life_seconds = max(TOKEN_LIFE_SECONDS, timeout_seconds or 0.0)
-        response, cause = await self._request(
-            "Stat",
+        response, cause = await self._rpc.request(
+            _STAT,
             StatRequest(shard=shard_id, read_through=read_through or {}),
             _shard_claims(Capability.READ, [shard_id], life_seconds=life_seconds),
-            StatResponse,
             timeout_seconds=timeout_seconds,
         )
         if response.status != Status.OK:
@@ -210,11 +212,10 @@ class ShardClient:
         Raises:
             ShardNotFoundError: there is no such shard.
         """
-        response, _ = await self._request(
-            "GetHints",
+        response, _ = await self._rpc.request(
+            _GET_HINTS,
             GetHintsRequest(shard=shard_id),
             _shard_claims(Capability.READ, [shard_id]),
-            GetHintsResponse,
         )
         if response.status != Status.OK:
             raise error_of_status(shard_id, response.status, response.header)
@@ -237,11 +238,10 @@ class ShardClient:
         affected: list[str] = []
         for begin in range(0, len(shard_ids), UNASSIGN_SHARDS_MAX):
             batch = list(shard_ids[begin : begin + UNASSIGN_SHARDS_MAX])
-            response, _ = await self._request(
-                "Unassign",
+            response, _ = await self._rpc.request(
+                _UNASSIGN,
                 UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run),
                 _shard_claims(Capability.APPLY, batch),
-                UnassignResponse,
             )
             validate_unassign_response(response)
             if response.status != Status.OK:
@@ -260,11 +260,10 @@ class ShardClient:
         await verify_referenced_journals(changes, journals)
 
     async def _apply_batch(self, batch: Sequence[ApplyRequest.Change]) -> ApplyResponse:
-        response, _ = await self._request(
-            "Apply",
+        response, _ = await self._rpc.request(
+            _APPLY,
             ApplyRequest(changes=batch),
             expiring(Capability.APPLY, life_seconds=TOKEN_LIFE_SECONDS),
-            ApplyResponse,
         )
         validate_shard_apply_response(response)
         if response.status == Status.ETCD_TRANSACTION_FAILED:
@@ -272,19 +271,6 @@ class ShardClient:
         if response.status != Status.OK:
             raise error_of_status(batch[0].upsert.id or batch[0].delete, response.status, None)
         return response
-
-    async def _request(
-        self,
-        method: str,
-        request: Message,
-        claims: Claims,
-        response_type: type[ResponseT],
-        *,
-        timeout_seconds: float | None = None,
-    ) -> tuple[ResponseT, str]:
-        return await self._rpc.request(
-            ShardStub, method, request, claims, response_type, timeout_seconds=timeout_seconds
-        )
 
     async def __aenter__(self) -> Self:
         await self._rpc.__aenter__()

@@ -7,7 +7,12 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from broadsheet.consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, error_of_status
+from broadsheet.consumer.client.member_rpc import (
+    TOKEN_LIFE_SECONDS,
+    MemberRpc,
+    RpcMethod,
+    error_of_status,
+)
 from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.labels import ID, label_set, selector
@@ -24,6 +29,10 @@ from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
 
 SCAN_SECONDS_MAX = 3600.0
 """Deadline of a scan, if its caller sets none."""
+
+_LIST_REPLICAS = RpcMethod(StateServiceStub, "ListReplicas", ListReplicasResponse)
+_DESCRIBE_STATE = RpcMethod(StateServiceStub, "DescribeState", DescribeStateResponse)
+_SCAN_STATE = RpcMethod(StateServiceStub, "ScanState", ScanStateResponse)
 
 
 class StateClient:
@@ -48,9 +57,7 @@ class StateClient:
         """Return the progress of the member's replicas of the selected shards; of all, without a selector."""
         request = ListReplicasRequest(selector=wanted)
         claims = expiring(Capability.LIST, request.selector, life_seconds=TOKEN_LIFE_SECONDS)
-        response, _ = await self._rpc.request(
-            StateServiceStub, "ListReplicas", request, claims, ListReplicasResponse
-        )
+        response, _ = await self._rpc.request(_LIST_REPLICAS, request, claims)
         return response
 
     async def describe(
@@ -67,15 +74,13 @@ class StateClient:
             RpcFailedError: its store shows no tables.
         """
         response, _ = await self._rpc.request(
-            StateServiceStub,
-            "DescribeState",
+            _DESCRIBE_STATE,
             DescribeStateRequest(shard=shard_id, max_staleness_seconds=max_staleness_seconds),
             expiring(
                 Capability.READ,
                 selector(label_set((ID, shard_id))),
                 life_seconds=TOKEN_LIFE_SECONDS,
             ),
-            DescribeStateResponse,
         )
         if response.status != Status.OK:
             raise error_of_status(shard_id, response.status, response.header, response.cause)
@@ -112,11 +117,9 @@ class StateClient:
         )
         named = selector(label_set((ID, shard_id)))
         responses = self._rpc.stream(
-            StateServiceStub,
-            "ScanState",
+            _SCAN_STATE,
             request,
             expiring(Capability.READ, named, life_seconds=timeout_seconds),
-            ScanStateResponse,
             timeout_seconds=timeout_seconds,
         )
         async with aclosing(responses):

@@ -15,15 +15,12 @@ from typing import TypeAlias
 
 import grpc
 
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.broker.catalogue import Catalogue
 from broadsheet.consumer.broker.committer import AppendOutcome
-from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.faults import Context, RpcFault, stream_fault
 from broadsheet.consumer.broker.flow_control import MinimumRate, StalledSenderError
 from broadsheet.consumer.broker.fragments import sha1_sum
-from broadsheet.consumer.broker.journal import LiveJournal
-from broadsheet.consumer.broker.limits import BrokerLimits
+from broadsheet.consumer.broker.journal import LiveJournal, Site
 from broadsheet.consumer.broker.preconditions import (
     content_refusal,
     is_proven,
@@ -184,22 +181,31 @@ def _not_committed(problem: str) -> RpcFault:
 
 
 @dataclass(slots=True)
-class _Counts:
-    """Counters over the messages after the first one."""
+class _Intake:
+    """An append whose content is being received for a journal."""
 
-    total: int = 0
-    delayed: int = 0
-    """Held back by the journal's maximum rate."""
+    journal: LiveJournal
+    content: StagedContent
+    chunks: int = 0
+    """Messages after the first one."""
+    delayed_chunks: int = 0
+    """Those held back by the journal's maximum rate."""
+
+    async def throttle(self, length: int) -> None:
+        """Hold back a chunk of this many bytes while the journal's maximum rate demands it."""
+        rate = self.journal.entry.spec.max_append_rate
+        delay = self.journal.throttle.delay_seconds(length, bytes_per_second=rate)
+        if delay > 0:
+            self.delayed_chunks += 1
+            await asyncio.sleep(delay)
 
 
 HEAD_SECONDS_MAX = 10.0
 """Longest wait for the first message of a call, which clients send together with the call itself."""
 _OK = Status.OK
 _WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
-_Receive: TypeAlias = Callable[
-    [LiveJournal, StagedContent, _Counts], Awaitable[AppendOutcome | None]
-]
-"""Stages content for a journal, and returns a refusal met on the way."""
+_Receive: TypeAlias = Callable[[_Intake], Awaitable[AppendOutcome | None]]
+"""Stages an append's content, and returns a refusal met on the way."""
 
 
 class AppendHandler:
@@ -210,17 +216,14 @@ class AppendHandler:
         resolver: JournalResolver,
         catalogue: Catalogue,
         staging: StagingArea,
-        *,
-        clock: Clock,
-        config: BrokerConfig,
-        limits: BrokerLimits,
+        site: Site,
     ) -> None:
         self._resolver = resolver
         self._catalogue = catalogue
         self._staging = staging
-        self._clock = clock
-        self._config = config
-        self._limits = limits
+        self._clock = site.clock
+        self._config = site.config
+        self._limits = site.limits
         self._turns = AppendOrder()
 
     async def append(self, requests: object, context: Context) -> AppendResponse:
@@ -278,8 +281,8 @@ class AppendHandler:
             await self._resume(served.journal)
         content = StagedContent(self._staging, summed=summed)
         try:
-            counts = _Counts()
-            refused = await receive(served.journal, content, counts)
+            intake = _Intake(served.journal, content)
+            refused = await receive(intake)
             if refused is not None:
                 return self._response(resolution, refused)
             if not content.length and updates_registers(request):
@@ -292,7 +295,7 @@ class AppendHandler:
             if outcome.status == _OK and await self._suspends(request, served.journal):
                 header = self._resolver.header(routed=True)
                 return AppendResponse(status=Status.SUSPENDED, header=header)
-            return self._response(resolution, outcome, content=content, counts=counts)
+            return self._response(resolution, outcome, intake)
         finally:
             if not content.handed_over:
                 content.discard()
@@ -374,40 +377,34 @@ class AppendHandler:
         self,
         request: AppendRequest,
         whole: Sequence[bytes | memoryview],
-        journal: LiveJournal,
-        content: StagedContent,
-        counts: _Counts,
+        intake: _Intake,
     ) -> AppendOutcome | None:
         """Stage content that is complete; return a refusal met on the way."""
         pieces = [memoryview(piece) for piece in whole if piece]
-        counts.total = 1 + len(pieces)  # Checked as if the content had come in a stream.
+        intake.chunks = 1 + len(pieces)  # Checked as if the content had come in a stream.
         if not pieces:
             return None
-        status = content_refusal(request, journal.entry.spec)
-        if status != _OK:
-            return AppendOutcome(status, journal.view.position.registers)
+        refused = _content_refused(request, intake.journal)
+        if refused is not None:
+            return refused
         for piece in pieces:
-            await content.add(piece)
-            self._require_bounded(content)
-            await self._throttle(journal, len(piece), counts)
-        await content.settle()
+            await self._stage(intake, piece)
+        await intake.content.settle()
         return None
 
     async def _receive_at_pace(
         self,
         context: Context,
         request: AppendRequest,
-        journal: LiveJournal,
-        content: StagedContent,
-        counts: _Counts,
+        intake: _Intake,
     ) -> AppendOutcome | None:
         """Do as `_receive`, and give up on a sender that is too slow."""
         try:
             async with MinimumRate(
                 self._clock, bytes_per_second=self._config.min_append_rate
             ) as pace:
-                with journal.receivers.receiving(pace):
-                    return await self._receive(context, request, journal, content, pace, counts)
+                with intake.journal.receivers.receiving(pace):
+                    return await self._receive(context, request, intake, pace)
         except StalledSenderError as error:
             raise stream_fault(str(error)) from error
 
@@ -415,51 +412,42 @@ class AppendHandler:
         self,
         context: Context,
         request: AppendRequest,
-        journal: LiveJournal,
-        content: StagedContent,
+        intake: _Intake,
         pace: MinimumRate,
-        counts: _Counts,
     ) -> AppendOutcome | None:
         """Stage content up to the commit and the clean half-close; return a refusal met on the way."""
         while True:
             message = await context.read()
             if message is grpc.aio.EOF:
                 # Refusals that already hold take precedence over the fault.
-                early = self._early_refusal(request, journal)
+                early = self._early_refusal(request, intake.journal)
                 if early is not None:
                     return early
                 raise stream_fault("unexpected EOF")
             # The broker's own work does not count against the client's rate.
             pace.pause()
             chunk = _chunk_of(message)
-            counts.total += 1
+            intake.chunks += 1
             if not chunk:
-                await content.settle()
+                await intake.content.settle()
                 pace.resume()
                 await self._expect_half_close(context)
                 return None
-            status = content_refusal(request, journal.entry.spec)
-            if status != _OK:
-                return AppendOutcome(status, journal.view.position.registers)
-            await content.add(chunk)
-            self._require_bounded(content)
-            await self._throttle(journal, len(chunk), counts)
+            refused = _content_refused(request, intake.journal)
+            if refused is not None:
+                return refused
+            await self._stage(intake, chunk)
             pace.earn(len(chunk))
             pace.resume()
 
-    def _require_bounded(self, content: StagedContent) -> None:
-        if content.exceeds_bound:
+    async def _stage(self, intake: _Intake, chunk: memoryview) -> None:
+        await intake.content.add(chunk)
+        if intake.content.exceeds_bound:
             bound = self._config.append_bytes_max
             raise RpcFault(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"an append may have {bound} bytes at most"
             )
-
-    async def _throttle(self, journal: LiveJournal, length: int, counts: _Counts) -> None:
-        rate = journal.entry.spec.max_append_rate
-        delay = journal.throttle.delay_seconds(length, bytes_per_second=rate)
-        if delay > 0:
-            counts.delayed += 1
-            await asyncio.sleep(delay)
+        await intake.throttle(len(chunk))
 
     async def _expect_half_close(self, context: Context) -> None:
         message = await context.read()
@@ -472,9 +460,7 @@ class AppendHandler:
         self,
         resolution: JournalResolution,
         outcome: AppendOutcome,
-        *,
-        content: StagedContent | None = None,
-        counts: _Counts | None = None,
+        intake: _Intake | None = None,
     ) -> AppendResponse:
         response = AppendResponse(status=outcome.status, header=resolution.header)
         if outcome.status == Status.FRAGMENT_STORE_UNHEALTHY:
@@ -483,7 +469,8 @@ class AppendHandler:
             # An empty set must still be present on the wire.
             response.registers.SetInParent()
             response.registers.CopyFrom(outcome.registers)
-        if outcome.status == _OK and content is not None and counts is not None:
+        if outcome.status == _OK and intake is not None:
+            content = intake.content
             response.commit.CopyFrom(
                 Fragment(
                     journal=resolution.name,
@@ -493,9 +480,15 @@ class AppendHandler:
                     compression_codec=CompressionCodec.NONE,
                 )
             )
-            response.total_chunks = counts.total
-            response.delayed_chunks = counts.delayed
+            response.total_chunks = intake.chunks
+            response.delayed_chunks = intake.delayed_chunks
         return response
+
+
+def _content_refused(request: AppendRequest, journal: LiveJournal) -> AppendOutcome | None:
+    """Refuse content that the journal does not take."""
+    status = content_refusal(request, journal.entry.spec)
+    return None if status == _OK else AppendOutcome(status, journal.view.position.registers)
 
 
 def _parsed(message: bytes) -> AppendRequest:

@@ -14,15 +14,13 @@ import grpc
 import structlog
 
 from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError
-from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.content_file import ContentFile
-from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks
 from broadsheet.consumer.broker.fragments import SealedFragment, sha1_sum
-from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan
+from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan, Site
 from broadsheet.consumer.broker.journals import Journals
-from broadsheet.consumer.broker.limits import BrokerLimits, CountedReader, ReaderBytes
+from broadsheet.consumer.broker.limits import CountedReader, ReaderBytes
 from broadsheet.consumer.broker.preconditions import may_read
 from broadsheet.consumer.broker.resolution import JournalResolution, JournalResolver
 from broadsheet.consumer.journal.wire import encode_read_chunk
@@ -61,17 +59,15 @@ class ReadHandler:
         self,
         resolver: JournalResolver,
         journals: Journals,
-        disk: Disk,
         checks: FragmentChecks,
-        config: BrokerConfig,
-        limits: BrokerLimits,
+        site: Site,
     ) -> None:
         self._resolver = resolver
         self._journals = journals
-        self._disk = disk
         self._checks = checks
-        self._config = config
-        self._limits = limits
+        self._disk = site.disk
+        self._config = site.config
+        self._limits = site.limits
 
     async def read(self, request: ReadRequest, claims: Claims, context: Context) -> None:
         """Serve one read; a blocking one ends cleanly when the journal, the broker or the token ends."""

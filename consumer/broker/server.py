@@ -210,23 +210,14 @@ class Broker:
         )
         resolver = JournalResolver(identity, self._catalogue, self._journals, self._verifier)
         staging = StagingArea(self._disk, root.spool, self._config)
-        appends = AppendHandler(
-            resolver,
-            self._catalogue,
-            staging,
-            clock=self._clock,
-            config=self._config,
-            limits=self.limits,
-        )
+        appends = AppendHandler(resolver, self._catalogue, staging, site)
         return Handlers(
             admission=Admission(resolver, self.limits),
             appends=appends,
             append_streams=AppendStreamHandler(
                 appends, self._catalogue, self._journals, self.limits
             ),
-            reads=ReadHandler(
-                resolver, self._journals, self._disk, self._checks, self._config, self.limits
-            ),
+            reads=ReadHandler(resolver, self._journals, self._checks, site),
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool),

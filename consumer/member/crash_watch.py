@@ -13,13 +13,13 @@ from collections.abc import Mapping
 import structlog
 
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.placement.shedding import leadership_order
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.journal.channels import parse_endpoint
 from broadsheet.consumer.key_space import PRIMARY_SLOT, process_of
+from broadsheet.consumer.resolver.resolver import Membership
 from broadsheet.consumer.shard.crash_loop import CrashHistory, CrashLoop, Life, YoungDeath
 
 PROBE_SECONDS_MAX = 1.0
@@ -33,10 +33,9 @@ class CrashWatch:
 
     def __init__(
         self,
-        key_space: KeySpace,
+        membership: Membership,
         records: CrashHistory,
         *,
-        member_id: MemberId,
         young_seconds: float,
         clock: Clock,
         group: TaskGroup,
@@ -44,16 +43,15 @@ class CrashWatch:
         """Bind the watch.
 
         Args:
-            key_space: What is observed.
+            membership: Of this process, which records only while it is the oldest, so that one does.
             records: Where deaths are recorded.
-            member_id: This process; it records only while it is the oldest, so that one does.
             young_seconds: A primary that served for so long is not suspected.
             clock: Tells when.
             group: Runs the writes.
         """
-        self._key_space = key_space
+        self._key_space = membership.key_space
         self._records = records
-        self._member_id = member_id
+        self._member_id = membership.member_id
         self._deaths = CrashLoop(young_seconds=young_seconds)
         self._endpoints: dict[MemberId, str] = {}
         """Where each member is, or was when its lease ended just now."""

@@ -28,8 +28,6 @@ from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broadsheet.allocator.errors import EtcdError, ValidationError
-from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import LeaseId
 from broadsheet.allocator.runtime.backoff import Backoff
@@ -37,9 +35,15 @@ from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.journal.channels import parse_endpoint
 from broadsheet.consumer.key_space import process_of
-from broadsheet.consumer.member.silence_watch import SUSPICION_PHI, SilenceWatch
+from broadsheet.consumer.member.silence_watch import (
+    SUSPICION_PHI,
+    HeartbeatListener,
+    SilenceWatch,
+    WitnessPanel,
+)
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.hearing import Hearing
+from broadsheet.consumer.resolver.resolver import Membership
 
 CONNECT_SECONDS_MAX = 2.0
 HELD_SECONDS_MIN = 1.0
@@ -83,10 +87,8 @@ class FailureDetector:
 
     def __init__(
         self,
-        etcd: Etcd,
-        key_space: KeySpace,
+        membership: Membership,
         *,
-        member_id: MemberId,
         clock: Clock,
         registry: CollectorRegistry,
         hearing: Hearing | None = None,
@@ -95,17 +97,15 @@ class FailureDetector:
         """Bind the detector; nothing is connected yet.
 
         Args:
-            etcd: Where leases are revoked.
-            key_space: Tells who is there; register `look` as its observer.
-            member_id: This process.
+            membership: Of this process; register `look` as an observer of its key space.
             clock: Tells how long connections last.
             registry: Of Prometheus metrics.
             hearing: Hears peers beat; without it none is suspected because it is silent.
             suspicion_phi: How sure to be that a silent peer will beat no more before others are asked; 0: none is.
         """
-        self._etcd = etcd
-        self._key_space = key_space
-        self._member_id = member_id
+        self._etcd = membership.etcd
+        self._key_space = membership.key_space
+        self._member_id = membership.member_id
         self._clock = clock
         self._hearing = hearing
         self._suspicion_phi = suspicion_phi
@@ -175,14 +175,13 @@ class FailureDetector:
         watches = [self._watch(member)]
         if self._hearing is not None and self._suspicion_phi:
             silence = SilenceWatch(
-                member,
-                self._hearing,
+                HeartbeatListener(
+                    member, self._hearing, threshold=self._suspicion_phi, clock=self._clock
+                ),
+                WitnessPanel(self._hearing, self._witnesses),
                 self._etcd,
-                threshold=self._suspicion_phi,
-                others=lambda: self._witnesses(member.member_id),
                 revoke=lambda: self._revoke(member, silent=True),
                 on_suspected=self._suspected.inc,
-                clock=self._clock,
             )
             watches.append(silence.run())
         return watches

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import AuxiliaryKeys
-from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import LeaseId, Put
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.state.load import Lag, ReplicaLoad
 from broadsheet.consumer.load_report import RoundedReport
+from broadsheet.consumer.resolver.resolver import Membership
 from broadsheet.consumer.shard.progress import Usage
 
 REPORT_SECONDS = 15.0
@@ -29,46 +31,61 @@ REPORT_SECONDS = 15.0
 _log = structlog.get_logger()
 
 
+class ReportedShard(Protocol):
+    """A shard of this process as its load is reported."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it has taken so far."""
+        ...
+
+    @property
+    def lag(self) -> Lag | None:
+        """How far it is behind; None unless it is a standby with a recovery log."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPolicy:
+    """What a member reports, and how often."""
+
+    capacity: int = 0
+    """Load that this process can carry; 0: its limit."""
+    measure: bool
+    """Whether to tell what shards take."""
+    report_seconds: float = REPORT_SECONDS
+    """Time over which a rate is measured."""
+
+
 class LoadReporter:
     """Measures and writes. `run` until cancelled."""
 
     def __init__(
         self,
-        etcd: Etcd,
-        keys: AuxiliaryKeys,
+        membership: Membership,
         *,
-        member_id: MemberId,
         lease: Callable[[], LeaseId],
-        usages: Callable[[], Mapping[ItemId, Usage]],
-        lags: Callable[[], Mapping[ItemId, Lag]],
-        capacity: int,
-        measure: bool,
+        shards: Callable[[], Mapping[ItemId, ReportedShard]],
+        policy: ReportPolicy,
         clock: Clock,
-        report_seconds: float = REPORT_SECONDS,
     ) -> None:
         """Bind the reporter; nothing is written yet.
 
         Args:
-            etcd: Where to write.
-            keys: Tell where.
-            member_id: This process.
+            membership: Of this process.
             lease: Returns the session's lease.
-            usages: Returns what each shard here has taken so far.
-            lags: Returns how far each standby here is behind.
-            capacity: Load that this process can carry; 0: its limit.
-            measure: Whether to tell what shards take.
+            shards: Returns the shards of this process, primaries and standbys.
+            policy: What to report.
             clock: Time.
-            report_seconds: Time over which a rate is measured.
         """
-        self._etcd = etcd
-        self._key = keys.load(member_id)
+        self._etcd = membership.etcd
+        keys = AuxiliaryKeys(membership.key_space.keys.root)
+        self._key = keys.load(membership.member_id)
         self._lease = lease
-        self._usages = usages
-        self._lags = lags
-        self._measure = measure
+        self._shards = shards
+        self._policy = policy
         self._clock = clock
-        self._report_seconds = report_seconds
-        self._report = RoundedReport(capacity=capacity)
+        self._report = RoundedReport(capacity=policy.capacity)
         self._written = RoundedReport().encode()
         self._before: Mapping[ItemId, Usage] = {}
         self._looked_at_monotonic_seconds = clock.monotonic_seconds()
@@ -79,16 +96,19 @@ class LoadReporter:
         """Write reports until cancelled."""
         while True:
             await self._tell()
-            await asyncio.sleep(self._report_seconds)
-            self._report = self._report.after_lags(self._lags())
-            if self._measure:
+            await asyncio.sleep(self._policy.report_seconds)
+            lags = {item_id: shard.lag for item_id, shard in self._shards().items()}
+            self._report = self._report.after_lags(
+                {item_id: lag for item_id, lag in lags.items() if lag is not None}
+            )
+            if self._policy.measure:
                 self._look()
 
     def _look(self) -> None:
         self.looks += 1
         now = self._clock.monotonic_seconds()
         elapsed = now - self._looked_at_monotonic_seconds
-        usages = self._usages()
+        usages = {item_id: shard.usage for item_id, shard in self._shards().items()}
         if elapsed > 0.0:
             loads = {
                 item_id: _rate(self._before[item_id], usage, elapsed)

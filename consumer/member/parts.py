@@ -36,8 +36,8 @@ from broadsheet.consumer.load_report import decode_report
 from broadsheet.consumer.member.broker_watch import BrokerWatch
 from broadsheet.consumer.member.crash_watch import CrashWatch
 from broadsheet.consumer.member.failure_detector import FailureDetector
-from broadsheet.consumer.member.load_reporter import LoadReporter
-from broadsheet.consumer.member.standby_take_over import StandbyTakeOver
+from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
+from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
 from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
 from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
@@ -47,9 +47,10 @@ from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_ser
 from broadsheet.consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.consumer.resolver.local_shards import LocalShards
-from broadsheet.consumer.resolver.resolver import Peers, ShardResolver
-from broadsheet.consumer.rpc.allocation_api import AllocationApi
+from broadsheet.consumer.resolver.resolver import Membership, Peers, ShardResolver
+from broadsheet.consumer.rpc.allocation_api import AllocationApi, LeaderForwarder
 from broadsheet.consumer.rpc.call_limits import CallLimits
+from broadsheet.consumer.rpc.cordon import Cordon
 from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.rpc.peer_api import PeerApi
 from broadsheet.consumer.rpc.recovery_api import RecoveryApi
@@ -107,12 +108,17 @@ class Surroundings:
     shard_tasks: TaskGroup
     """Runs shards, and closes channels; outlives everything else of the member."""
 
+    @property
+    def reads_journals(self) -> bool:
+        """Report whether the sources of shards are journals."""
+        return not isinstance(self.application, MessageProducer)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberParts:
     """Parts of a member."""
 
-    key_space: KeySpace
+    membership: Membership
     session: Session
     local_shards: LocalShards
     resolver: ShardResolver
@@ -127,6 +133,11 @@ class MemberParts:
     ledger: MoveLog
     """Of what this member does without leading."""
 
+    @property
+    def key_space(self) -> KeySpace:
+        """The mirror of the cluster."""
+        return self.membership.key_space
+
 
 def compose(given: Surroundings) -> MemberParts:
     """Create the parts, register them as observers of the key space, and register every RPC."""
@@ -138,6 +149,7 @@ def compose(given: Surroundings) -> MemberParts:
         ShardDecoder(hot_standbys_max=config.hot_standbys_max),
         apply_delay_seconds=config.watch_delay_seconds,
     )
+    membership = Membership(config.member_id, key_space, given.etcd)
     deaths = _death_records(given)
     ledger = _ledger(given, keys)
     local_shards = _local_shards(given, key_space, deaths, ledger)
@@ -151,21 +163,21 @@ def compose(given: Surroundings) -> MemberParts:
     )
     key_space.observe(local_shards.apply)
     key_space.observe(resolver.reindex)
-    key_space.observe(_death_watch(given, key_space, deaths).look)
+    key_space.observe(_death_watch(given, membership, deaths).look)
     key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.registry.register(ShardUp(local_shards))
     session = _session(given, key_space)
     broker_watch = _broker_watch(given, local_shards)
     parts = MemberParts(
-        key_space=key_space,
+        membership=membership,
         session=session,
         local_shards=local_shards,
         resolver=resolver,
         peers=peers,
-        peer_watch=_peer_watch(given, key_space) if config.watch_peers else None,
+        peer_watch=_peer_watch(given, membership) if config.watch_peers else None,
         broker_watch=broker_watch,
-        standby_take_over=_standby_take_over(given, key_space, ledger, broker_watch),
-        load_reporter=_load_reporter(given, session, local_shards),
+        standby_take_over=_standby_take_over(given, membership, ledger, broker_watch),
+        load_reporter=_load_reporter(given, membership, session, local_shards),
         ledger=ledger,
     )
     _register_services(given, parts)
@@ -219,28 +231,25 @@ def _death_records(given: Surroundings) -> CrashHistory:
     )
 
 
-def _death_watch(given: Surroundings, key_space: KeySpace, deaths: CrashHistory) -> CrashWatch:
+def _death_watch(given: Surroundings, membership: Membership, deaths: CrashHistory) -> CrashWatch:
     return CrashWatch(
-        key_space,
+        membership,
         deaths,
-        member_id=given.config.member_id,
         young_seconds=given.config.shards.healthy_seconds,
         clock=given.clock,
         group=given.shard_tasks,
     )
 
 
-def _peer_watch(given: Surroundings, key_space: KeySpace) -> FailureDetector:
+def _peer_watch(given: Surroundings, membership: Membership) -> FailureDetector:
     watch = FailureDetector(
-        given.etcd,
-        key_space,
-        member_id=given.config.member_id,
+        membership,
         clock=given.clock,
         registry=given.registry,
         hearing=Hearing(_auth(given.config)),
         suspicion_phi=given.config.suspicion_phi,
     )
-    key_space.observe(watch.look)
+    membership.key_space.observe(watch.look)
     return watch
 
 
@@ -258,22 +267,25 @@ def _broker_watch(given: Surroundings, local_shards: LocalShards) -> BrokerWatch
 
 
 def _standby_take_over(
-    given: Surroundings, key_space: KeySpace, ledger: MoveLog, broker_watch: BrokerWatch | None
+    given: Surroundings,
+    membership: Membership,
+    ledger: MoveLog,
+    broker_watch: BrokerWatch | None,
 ) -> StandbyTakeOver | None:
     if broker_watch is None:
         return None
     take_over = StandbyTakeOver(
-        given.etcd,
-        key_space,
-        given.journals,
-        member_id=given.config.member_id,
-        is_calm=broker_watch.is_calm,
-        reads_journals=not isinstance(given.application, MessageProducer),
+        membership,
+        BrokerProof(
+            given.journals,
+            is_calm=broker_watch.is_calm,
+            reads_journals=given.reads_journals,
+        ),
         ledger=ledger,
         clock=given.clock,
         registry=given.registry,
     )
-    key_space.observe(take_over.look)
+    membership.key_space.observe(take_over.look)
     return take_over
 
 
@@ -333,53 +345,38 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
 
 
 def _load_reporter(
-    given: Surroundings, session: Session, local_shards: LocalShards
+    given: Surroundings, membership: Membership, session: Session, local_shards: LocalShards
 ) -> LoadReporter:
     return LoadReporter(
-        given.etcd,
-        AuxiliaryKeys(given.config.root),
-        member_id=given.config.member_id,
+        membership,
         lease=lambda: session.lease,
-        usages=lambda: {item_id: shard.usage for item_id, shard in local_shards.shards.items()},
-        lags=lambda: {
-            item_id: lag
-            for item_id, shard in local_shards.shards.items()
-            if (lag := shard.lag) is not None
-        },
-        capacity=given.config.capacity,
-        measure=given.config.allocation.loads.measure,
+        shards=lambda: local_shards.shards,
+        policy=ReportPolicy(
+            capacity=given.config.capacity, measure=given.config.allocation.loads.measure
+        ),
         clock=given.clock,
     )
 
 
 def _register_services(given: Surroundings, parts: MemberParts) -> None:
     config = given.config
-    api = ShardApi(
-        parts.resolver,
-        parts.key_space,
-        given.etcd,
-        keys=parts.key_space.keys,
-        member_id=config.member_id,
-        ledger=parts.ledger,
-        auth=KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth(),
-    )
+    api = ShardApi(parts.resolver, parts.membership, ledger=parts.ledger, auth=_auth(config))
     add_ShardServicer_to_server(api, given.server)
     allocation_api = AllocationApi(
         parts.session.allocation,
-        parts.session.leadership,
-        parts.key_space,
-        given.etcd,
-        parts.peers,
-        member_id=config.member_id,
+        LeaderForwarder(
+            parts.session.leadership, parts.membership, parts.peers, auth=_auth(config)
+        ),
+        Cordon(given.etcd, parts.key_space, parts.session.leadership),
+        parts.membership,
         hot_standbys_max=config.hot_standbys_max,
-        auth=KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth(),
     )
     add_AllocationServiceServicer_to_server(allocation_api, given.server)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)
     add_RecoveryServiceServicer_to_server(recovery_api, given.server)
     state_api = StateApi(
         parts.local_shards,
-        parts.key_space,
+        parts.membership,
         given.journals,
         StateReader(
             parts.resolver,
@@ -388,8 +385,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
             state_directory=given.state_directory,
             clock=given.clock,
         ),
-        member_id=config.member_id,
-        application=given.application,
+        reads_journals=given.reads_journals,
     )
     add_StateServiceServicer_to_server(state_api, given.server)
     peer_api = PeerApi(

@@ -31,7 +31,7 @@ import structlog
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.model import Member
+from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import LeaseId
 from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.runtime.clock import Clock
@@ -118,55 +118,36 @@ class AccrualDetector:
         return PHI_MAX if later <= 10.0**-PHI_MAX else -math.log10(later)
 
 
-class SilenceWatch:
-    """Watches one life of one peer. `run` until cancelled, or the peer's lease is ended."""
+class HeartbeatListener:
+    """Listens to one life of one peer; `suspected` is set while its silence is too long. `run` until cancelled."""
 
-    def __init__(
-        self,
-        member: Member,
-        hearing: Hearing,
-        etcd: Etcd,
-        *,
-        threshold: float,
-        others: Callable[[], Sequence[Member]],
-        revoke: Callable[[], Awaitable[bool]],
-        on_suspected: Callable[[], None],
-        clock: Clock,
-        random: Random | None = None,
-    ) -> None:
-        """Bind the watch.
+    def __init__(self, member: Member, hearing: Hearing, *, threshold: float, clock: Clock) -> None:
+        """Bind the listener.
 
         Args:
             member: Whom to listen to.
             hearing: Hears.
-            etcd: Tells how old its lease is.
             threshold: Phi from which it is suspected.
-            others: Returns the members that may be witnesses: all but this one, the peer, and those that leave.
-            revoke: Ends its lease; False if that must be tried again.
-            on_suspected: Called when it is suspected.
             clock: Time.
-            random: Picks witnesses.
         """
-        self._member = member
+        self.member = member
+        self.suspected = asyncio.Event()
         self._endpoint = process_of(member).process_spec.endpoint
         self._hearing = hearing
-        self._etcd = etcd
         self._threshold = threshold
-        self._others = others
-        self._revoke = revoke
-        self._on_suspected = on_suspected
         self._clock = clock
-        self._random = random or Random()
         self._detector = AccrualDetector(expected_seconds=BEAT_SECONDS)
-        self._suspected = asyncio.Event()
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long the peer has been silent."""
+        return self._detector.silence_seconds(self._clock.monotonic_seconds())
 
     async def run(self) -> None:
-        """Listen to the peer, and judge its silence."""
+        """Listen, and look at the silence."""
         async with TaskGroup() as group:
-            group.start_soon(self._listen(), name=f"hear {self._member.member_id}")
-            group.start_soon(self._look(), name=f"look at {self._member.member_id}")
-            await self._judge()
-            group.stop()
+            group.start_soon(self._listen(), name=f"hear {self.member.member_id}")
+            group.start_soon(self._look(), name=f"look at {self.member.member_id}")
 
     async def _listen(self) -> None:
         backoff = Backoff(max_seconds=RECONNECT_SECONDS_MAX)
@@ -179,7 +160,7 @@ class SilenceWatch:
                             self._detector.on_gap()
                             backoff.reset()
                             is_first = False
-                            _log.info("peer.heard", member=str(self._member.member_id))
+                            _log.info("peer.heard", member=str(self.member.member_id))
                         self._detector.on_beat(self._clock.monotonic_seconds())
             except grpc.aio.AioRpcError as error:
                 if error.code() in MUTE_CODES:
@@ -189,7 +170,7 @@ class SilenceWatch:
                     self._detector.on_gap()
                     _log.info(
                         "peer.sends_no_heartbeats",
-                        member=str(self._member.member_id),
+                        member=str(self.member.member_id),
                         code=error.code().name,
                     )
                     return
@@ -210,51 +191,38 @@ class SilenceWatch:
             if late_seconds > LATE_SECONDS:
                 self._detector.on_own_pause(late_seconds)
             if self._detector.phi(now) >= self._threshold:
-                self._suspected.set()
+                self.suspected.set()
             else:
-                self._suspected.clear()
+                self.suspected.clear()
 
-    async def _judge(self) -> None:
-        """Return once the peer's lease is ended."""
-        member = str(self._member.member_id)
-        while True:
-            await self._suspected.wait()
-            self._on_suspected()
-            silent_seconds = self._detector.silence_seconds(self._clock.monotonic_seconds())
-            _log.info("peer.suspected", member=member, silent_seconds=round(silent_seconds, 2))
-            if await self._condemned():
-                return
-            _log.info("peer.heard_again", member=member)
 
-    async def _condemned(self) -> bool:
-        """Collect evidence against the suspect until its lease is ended; False if it is heard before."""
-        backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
-        is_witnessed = False
-        while self._suspected.is_set():
-            if not is_witnessed:
-                is_witnessed = await self._is_silent_to_another()
-                if is_witnessed:
-                    backoff.reset()
-                    continue
-            # The answers took time, in which the suspect may have been heard.
-            elif await self._is_unrenewed() and self._suspected.is_set() and await self._revoke():
-                return True
-            await backoff.sleep()
-        return False
+class WitnessPanel:
+    """Other members, which are asked whether they hear a suspect."""
 
-    async def _is_silent_to_another(self) -> bool:
+    def __init__(self, hearing: Hearing, others: Callable[[MemberId], Sequence[Member]]) -> None:
+        """Bind the panel.
+
+        Args:
+            hearing: Asks.
+            others: Returns the members that may be witnesses: all but this one, the suspect, and those that leave.
+        """
+        self._hearing = hearing
+        self._others = others
+        self._random = Random()
+
+    async def is_silent_to_another(self, suspect: Member) -> bool:
         """Return whether a second witness does not hear the suspect either: this member, if there is no other."""
-        others = list(self._others())
+        others = list(self._others(suspect.member_id))
         if not others:
-            return not await self._hearing.hears(self._endpoint)
+            return not await self._hearing.hears(process_of(suspect).process_spec.endpoint)
         picked = self._random.sample(others, min(WITNESSES_ASKED, len(others)))
         async with TaskGroup() as group:
             asked = [
                 group.start_soon(
                     self._hearing.testimony(
                         process_of(witness).process_spec.endpoint,
-                        self._member.member_id,
-                        self._member.kv.create_revision,
+                        suspect.member_id,
+                        suspect.kv.create_revision,
                     ),
                     name=f"ask {witness.member_id}",
                 )
@@ -262,6 +230,71 @@ class SilenceWatch:
             ]
         said = [each.result() for each in asked]
         return TESTIMONY_SILENT in said and TESTIMONY_HEARD not in said
+
+
+class SilenceWatch:
+    """Judges one life of one peer by its silence. `run` until cancelled, or the peer's lease is ended."""
+
+    def __init__(
+        self,
+        listener: HeartbeatListener,
+        panel: WitnessPanel,
+        etcd: Etcd,
+        *,
+        revoke: Callable[[], Awaitable[bool]],
+        on_suspected: Callable[[], None],
+    ) -> None:
+        """Bind the watch.
+
+        Args:
+            listener: Listens to the peer; run by this watch.
+            panel: Tells whether others hear it.
+            etcd: Tells how old its lease is.
+            revoke: Ends its lease; False if that must be tried again.
+            on_suspected: Called when it is suspected.
+        """
+        self._listener = listener
+        self._member = listener.member
+        self._panel = panel
+        self._etcd = etcd
+        self._revoke = revoke
+        self._on_suspected = on_suspected
+
+    async def run(self) -> None:
+        """Listen to the peer, and judge its silence."""
+        async with TaskGroup() as group:
+            group.start_soon(self._listener.run(), name=f"listen to {self._member.member_id}")
+            await self._judge()
+            group.stop()
+
+    async def _judge(self) -> None:
+        """Return once the peer's lease is ended."""
+        member = str(self._member.member_id)
+        while True:
+            await self._listener.suspected.wait()
+            self._on_suspected()
+            silent_seconds = round(self._listener.silence_seconds, 2)
+            _log.info("peer.suspected", member=member, silent_seconds=silent_seconds)
+            if await self._condemned():
+                return
+            _log.info("peer.heard_again", member=member)
+
+    async def _condemned(self) -> bool:
+        """Collect evidence against the suspect until its lease is ended; False if it is heard before."""
+        backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
+        suspected = self._listener.suspected
+        is_witnessed = False
+        while suspected.is_set():
+            if not is_witnessed:
+                is_witnessed = await self._panel.is_silent_to_another(self._member)
+                if is_witnessed:
+                    backoff.reset()
+                    continue
+            # The answers took time, in which the suspect may have been heard.
+            elif await self._is_unrenewed() and suspected.is_set() and await self._revoke():
+                return True
+            await backoff.sleep()
+        return False
 
     async def _is_unrenewed(self) -> bool:
         """Return whether etcd has not seen a recent renewal, either. An etcd without an answer proves nothing."""

@@ -17,8 +17,6 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from broadsheet.allocator.errors import EtcdError, ValidationError
-from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
@@ -36,7 +34,9 @@ from broadsheet.consumer.member.availability import (
     take_over_of,
 )
 from broadsheet.consumer.move_messages import UNAVAILABLE
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
+from broadsheet.consumer.resolver.resolver import Membership
 
 PROOF_SECONDS_MAX = 1.0
 """Longest wait for the broker to show that it answers this member."""
@@ -46,18 +46,60 @@ AGAIN_SECONDS_FIRST, AGAIN_SECONDS_MAX = 0.2, 2.0
 _log = structlog.get_logger()
 
 
+class BrokerProof:
+    """Proof that brokers answer this member."""
+
+    def __init__(
+        self, journals: JournalClient, *, is_calm: Callable[[], bool], reads_journals: bool
+    ) -> None:
+        """Bind the proof.
+
+        Args:
+            journals: Asks the brokers.
+            is_calm: Whether brokers have answered this process all the time lately.
+            reads_journals: Whether the sources of shards are journals.
+        """
+        self._journals = journals
+        self.is_calm = is_calm
+        self._reads_journals = reads_journals
+
+    async def reaches(self, spec: ShardSpec, unanswered_journal: str) -> bool:
+        """Return whether this member can read a shard's sources and append to its journals now.
+
+        Args:
+            spec: Of the shard.
+            unanswered_journal: The journal whose appends its primary misses; empty: none in particular.
+        """
+        barriers = {unanswered_journal} - {""}
+        if has_recovery_log(spec):
+            barriers.add(recovery_log_of(spec))
+        try:
+            async with asyncio.timeout(PROOF_SECONDS_MAX):
+                await self._journals.ask_once(timeout_seconds=PROOF_SECONDS_MAX * 2)
+                if self._reads_journals:
+                    for source in spec.sources:
+                        await self._journals.write_head(source.journal)
+                for journal in barriers:
+                    # The probe follows pending appends on the same path, and writes nothing.
+                    await self._journals.append(journal, b"")
+        except (ConsumerError, ValidationError, TimeoutError) as error:
+            # The second error: a status is free text of its writer, so the name may not be a
+            # journal's.
+            _log.info(
+                "shard.not_taken_over", shard=spec.id, cause=str(error) or "no answer in time"
+            )
+            return False
+        return True
+
+
 class StandbyTakeOver:
     """Take-overs by one member; register `look` as an observer of the key space, and `run` it until cancelled."""
 
     def __init__(
         self,
-        etcd: Etcd,
-        key_space: KeySpace,
-        journals: JournalClient,
+        membership: Membership,
+        proof: BrokerProof,
         *,
-        member_id: MemberId,
-        is_calm: Callable[[], bool],
-        reads_journals: bool,
         ledger: MoveLog,
         clock: Clock,
         registry: CollectorRegistry,
@@ -65,22 +107,17 @@ class StandbyTakeOver:
         """Bind to a member.
 
         Args:
-            etcd: Where replicas change places.
-            key_space: Shows what primaries say.
-            journals: Proves that brokers answer.
-            member_id: This process.
-            is_calm: Whether brokers have answered this process all the time lately.
-            reads_journals: Whether the sources of shards are journals.
+            membership: Of this process, with the key space that shows what primaries say.
+            proof: That brokers answer it.
             ledger: Where it is noted.
             clock: Paces.
             registry: Of Prometheus metrics.
         """
-        self._etcd = etcd
-        self._key_space = key_space
-        self._journals = journals
-        self._member_id = member_id
-        self._is_calm = is_calm
-        self._reads_journals = reads_journals
+        self._membership = membership
+        self._etcd = membership.etcd
+        self._key_space = membership.key_space
+        self._member_id = membership.member_id
+        self._proof = proof
         self._ledger = ledger
         self._clock = clock
         self._pace: TakeOverPace[ItemId] = TakeOverPace()
@@ -131,7 +168,7 @@ class StandbyTakeOver:
     async def _take(self, item_id: ItemId) -> None:
         """Try until the shard is ours, or there is no longer a reason to."""
         backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
-        is_calm = self._is_calm()
+        is_calm = self._proof.is_calm()
         while True:
             now = self._clock.monotonic_seconds()
             await asyncio.sleep(self._pace.wait_seconds(item_id, now=now))
@@ -139,7 +176,8 @@ class StandbyTakeOver:
             wish = self._wish(item_id)
             if item is None or wish is None:
                 return
-            if not await self._reaches_brokers(item, wish):
+            unanswered_journal = status_of(wish.primary).unanswered_journal
+            if not await self._proof.reaches(spec_of(item), unanswered_journal):
                 is_calm = False
             elif not is_calm:
                 # The brokers were lost for us, too, and are back: the primary may reach them in a
@@ -155,34 +193,10 @@ class StandbyTakeOver:
             await backoff.sleep()
 
     def _wish(self, item_id: ItemId) -> TakeOver | None:
-        member = self._key_space.members.get(self._member_id)
+        member = self._membership.announced
         if member is None or member.value.is_exiting():
             return None
         return take_over_of(self._key_space.assignments_of(item_id), self._member_id)
-
-    async def _reaches_brokers(self, item: Item, wish: TakeOver) -> bool:
-        """Return whether this member can read the shard's sources and append to its journals now."""
-        spec = spec_of(item)
-        barriers = {status_of(wish.primary).unanswered_journal} - {""}
-        if has_recovery_log(spec):
-            barriers.add(recovery_log_of(spec))
-        try:
-            async with asyncio.timeout(PROOF_SECONDS_MAX):
-                await self._journals.ask_once(timeout_seconds=PROOF_SECONDS_MAX * 2)
-                if self._reads_journals:
-                    for source in spec.sources:
-                        await self._journals.write_head(source.journal)
-                for journal in barriers:
-                    # The probe follows pending appends on the same path, and writes nothing.
-                    await self._journals.append(journal, b"")
-        except (ConsumerError, ValidationError, TimeoutError) as error:
-            # The second error: a status is free text of its writer, so the name may not be a
-            # journal's.
-            _log.info(
-                "shard.not_taken_over", shard=spec.id, cause=str(error) or "no answer in time"
-            )
-            return False
-        return True
 
     async def _exchange(self, item: Item, wish: TakeOver) -> bool:
         """Exchange the two replicas; False if it must be tried again."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, assert_never
@@ -23,8 +24,9 @@ from typing import Any, Self, TypeVar, assert_never
 import grpc
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
-from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.model import ItemId, Member, MemberId
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application, MessageProducer, Shard
 from broadsheet.consumer.errors import (
@@ -50,6 +52,7 @@ from broadsheet.consumer.resolver.decision import (
     ResolverSnapshot,
     ServeHere,
     decide,
+    header_of,
 )
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.shard.live_shard import LiveShard, ShardReference
@@ -57,6 +60,27 @@ from broadsheet.consumer.shard.live_shard import LiveShard, ShardReference
 ResultT = TypeVar("ResultT")
 CATCH_UP_SECONDS_MAX = 30.0
 """Longest wait for the revision of the process that forwarded to us; the mirror is then cut off from etcd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Place of this process in its cluster: its identity, the mirror by which it sees the cluster, and etcd."""
+
+    member_id: MemberId
+    key_space: KeySpace
+    etcd: Etcd
+    """Where the mirrored keys are written."""
+
+    @property
+    def announced(self) -> Member | None:
+        """This process as the mirror shows it; None before it joins and after its lease has ended."""
+        member: Member | None = self.key_space.members.get(self.member_id)
+        return member
+
+    def unrouted_header(self) -> Header:
+        """Return the header of a response that is not about one shard."""
+        return header_of(self.member_id if self.announced else None, self.key_space.header)
+
 
 # Channels to the other processes of the cluster.
 

@@ -21,8 +21,6 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.leadership import Leadership
 from broadsheet.allocator.leader.loop import AllocationLoop
@@ -61,7 +59,7 @@ from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, ex
 from broadsheet.consumer.protocol.call_metadata import ACTOR, actor_of
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
-from broadsheet.consumer.resolver.resolver import Peers
+from broadsheet.consumer.resolver.resolver import Membership, Peers
 from broadsheet.consumer.rpc.allocation_messages import (
     MoveListing,
     explain_response,
@@ -95,46 +93,105 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 Context = Any
 
 
+class LeaderForwarder:
+    """Forwards requests from this member to the leader, once each."""
+
+    def __init__(
+        self, leadership: Leadership, membership: Membership, peers: Peers, auth: ClientAuth
+    ) -> None:
+        """Create the forwarder.
+
+        Args:
+            leadership: Names the leader.
+            membership: Of this process.
+            peers: Channels to other members.
+            auth: Signs forwarded requests.
+        """
+        self._leadership = leadership
+        self._membership = membership
+        self._peers = peers
+        self._auth = auth
+
+    async def forward(
+        self,
+        method_of: Callable[[grpc.aio.Channel], Any],
+        request: Message,
+        context: Context,
+        capability: Capability,
+    ) -> Any:
+        """Forward a request to the leader, once."""
+        leader = await self._other_leader(context)
+        if leader is None:
+            raise ResolverStoppedError("no leader is known yet: try again in a moment")
+        member = self._membership.key_space.members.get(leader)
+        if member is None:
+            raise ResolverStoppedError(f"the leader {leader} is gone: try again in a moment")
+        endpoint = process_of(member).process_spec.endpoint
+        remaining = context.time_remaining()
+        timeout_seconds = HOP_SECONDS_MAX if remaining is None else min(remaining, HOP_SECONDS_MAX)
+        claims = expiring(capability, claims_of(context).selector, life_seconds=timeout_seconds)
+        try:
+            return await method_of(self._peers.channel_at(endpoint))(
+                request,
+                timeout=timeout_seconds,
+                metadata=(
+                    (FORWARDED, "1"),
+                    (ACTOR, _actor_of(context)),
+                    *self._auth.metadata(claims),
+                ),
+            )
+        except grpc.aio.AioRpcError as error:
+            # The leader could not be reached, which is not the caller's fault; other statuses are the leader's answer.
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise EndpointError(endpoint, error.details() or "") from error
+            raise
+
+    async def _other_leader(self, context: Context) -> MemberId | None:
+        """Return the leader, if it is another member; wait a moment if none is known yet."""
+        # The other member took us for the leader. A second hop could go in a circle, so the caller must try again.
+        if _was_forwarded(context):
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEADER_SECONDS_MAX):
+                # Polled, because no event signals a new leader; the wait is rare, and short.
+                while self._leadership.leader_id in (None, self._membership.member_id):  # noqa: ASYNC110
+                    await asyncio.sleep(LEADER_LOOK_SECONDS)
+                return self._leadership.leader_id
+        return None
+
+
 class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
     """The `broadsheet.v1.AllocationService` of one member."""
 
     def __init__(
         self,
         allocation: AllocationLoop,
-        leadership: Leadership,
-        key_space: KeySpace,
-        etcd: Etcd,
-        peers: Peers,
+        forwarder: LeaderForwarder,
+        cordon: Cordon,
+        membership: Membership,
         *,
-        member_id: MemberId,
         hot_standbys_max: int,
-        auth: ClientAuth,
     ) -> None:
         """Create the service.
 
         Args:
             allocation: Holds the leader's state, if we lead.
-            leadership: Names the leader.
-            key_space: The mirror.
-            etcd: Written by ApplyPlan.
-            peers: Channels to other members.
-            member_id: This process.
+            forwarder: Forwards requests to the leader, if we do not.
+            cordon: Lists and cordons members.
+            membership: Of this process.
             hot_standbys_max: Bound on every shard's standbys.
-            auth: Signs forwarded requests.
         """
         self._allocation = allocation
-        self._leadership = leadership
-        self._key_space = key_space
-        self._etcd = etcd
-        self._peers = peers
-        self._member_id = member_id
+        self._forwarder = forwarder
+        self._cordon = cordon
+        self._key_space = membership.key_space
+        self._etcd = membership.etcd
+        self._member_id = membership.member_id
         self._hot_standbys_max = hot_standbys_max
-        self._auth = auth
         self._plans = PlanCache()
         self._applying = asyncio.Lock()
         self._inquiring = asyncio.Lock()
-        self._moves = MoveListing(allocation.move_log, key_space)
-        self._cordon = Cordon(etcd, key_space, leadership)
+        self._moves = MoveListing(allocation.move_log, membership.key_space)
         self._inquiries = ThreadPoolExecutor(1, thread_name_prefix="allocation-inquiry")
 
     async def Plan(self, request: PlanRequest, context: Context) -> PlanResponse:  # noqa: N802 - gRPC's name
@@ -143,7 +200,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         _validate_plan_request(request)
         if self._allocation.leader_state is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
-            plan: PlanResponse = await self._forward(
+            plan: PlanResponse = await self._forwarder.forward(
                 lambda channel: stub(channel).Plan, request, context, Capability.LIST
             )
             return plan
@@ -157,7 +214,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         _require_unscoped(claims_of(context))
         if self._allocation.leader_state is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
-            applied: ApplyPlanResponse = await self._forward(
+            applied: ApplyPlanResponse = await self._forwarder.forward(
                 lambda channel: stub(channel).ApplyPlan, request, context, Capability.APPLY
             )
             return applied
@@ -191,7 +248,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
         if self._allocation.leader_state is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
-            explained: ExplainResponse = await self._forward(
+            explained: ExplainResponse = await self._forwarder.forward(
                 lambda channel: stub(channel).Explain, request, context, Capability.LIST
             )
             return explained
@@ -276,53 +333,6 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             Status.ALLOCATION_STATUS_OK if adopted else Status.ALLOCATION_STATUS_PLAN_SUPERSEDED
         )
         return ApplyPlanResponse(status=status, revision=revision)
-
-    async def _forward(
-        self,
-        method_of: Callable[[grpc.aio.Channel], Any],
-        request: Message,
-        context: Context,
-        capability: Capability,
-    ) -> Any:
-        """Forward a request to the leader, once."""
-        leader = await self._other_leader(context)
-        if leader is None:
-            raise ResolverStoppedError("no leader is known yet: try again in a moment")
-        member = self._key_space.members.get(leader)
-        if member is None:
-            raise ResolverStoppedError(f"the leader {leader} is gone: try again in a moment")
-        endpoint = process_of(member).process_spec.endpoint
-        remaining = context.time_remaining()
-        timeout_seconds = HOP_SECONDS_MAX if remaining is None else min(remaining, HOP_SECONDS_MAX)
-        claims = expiring(capability, claims_of(context).selector, life_seconds=timeout_seconds)
-        try:
-            return await method_of(self._peers.channel_at(endpoint))(
-                request,
-                timeout=timeout_seconds,
-                metadata=(
-                    (FORWARDED, "1"),
-                    (ACTOR, _actor_of(context)),
-                    *self._auth.metadata(claims),
-                ),
-            )
-        except grpc.aio.AioRpcError as error:
-            # The leader could not be reached, which is not the caller's fault; other statuses are the leader's answer.
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                raise EndpointError(endpoint, error.details() or "") from error
-            raise
-
-    async def _other_leader(self, context: Context) -> MemberId | None:
-        """Return the leader, if it is another member; wait a moment if none is known yet."""
-        # The other member took us for the leader. A second hop could go in a circle, so the caller must try again.
-        if _was_forwarded(context):
-            return None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LEADER_SECONDS_MAX):
-                # Polled, because no event signals a new leader; the wait is rare, and short.
-                while self._leadership.leader_id in (None, self._member_id):  # noqa: ASYNC110
-                    await asyncio.sleep(LEADER_LOOK_SECONDS)
-                return self._leadership.leader_id
-        return None
 
 
 async def _adopted(leader: LeaderState, plan: Plan) -> bool:

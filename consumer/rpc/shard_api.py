@@ -25,13 +25,10 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from broadsheet.allocator.errors import TxnConflictError
-from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.txn_batch import apply_checkpoints
-from broadsheet.allocator.key_space import KeySpace
-from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.move_records import Cause
-from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Get
 from broadsheet.consumer.errors import BoundExceededError, EndpointError
 from broadsheet.consumer.key_space import is_visible, spec_of
@@ -65,8 +62,7 @@ from broadsheet.consumer.protocol.validation_shard import (
 )
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import encode_hints
-from broadsheet.consumer.resolver.decision import header_of
-from broadsheet.consumer.resolver.resolver import ShardResolution, ShardResolver
+from broadsheet.consumer.resolver.resolver import Membership, ShardResolution, ShardResolver
 from broadsheet.consumer.rpc.call_context import claims_of
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
 from broadsheet.consumer.shard_changes import (
@@ -95,11 +91,8 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     def __init__(
         self,
         resolver: ShardResolver,
-        key_space: KeySpace,
-        etcd: Etcd,
+        membership: Membership,
         *,
-        keys: Keys,
-        member_id: MemberId,
         ledger: MoveLog,
         auth: ClientAuth,
     ) -> None:
@@ -107,18 +100,15 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
 
         Args:
             resolver: Finds and lends out shards.
-            key_space: The mirror.
-            etcd: Written by Apply and Unassign, read by GetHints.
-            keys: Keys of specs and assignments.
-            member_id: This process.
+            membership: Of this process; Apply and Unassign write to its etcd, and GetHints reads there.
             ledger: Log of moves, which records each Unassign.
             auth: Signs the one hop of a proxied Stat.
         """
         self._resolver = resolver
-        self._key_space = key_space
-        self._etcd = etcd
-        self._keys = keys
-        self._member_id = member_id
+        self._membership = membership
+        self._key_space = membership.key_space
+        self._etcd = membership.etcd
+        self._keys = membership.key_space.keys
         self._ledger = ledger
         self._auth = auth
 
@@ -293,8 +283,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         return item is not None and item.kv.mod_revision <= revision
 
     def _header(self, *, revision: int | None = None) -> Header:
-        announced = self._member_id in self._key_space.members
-        header = header_of(self._member_id if announced else None, self._key_space.header)
+        header = self._membership.unrouted_header()
         if revision is not None:
             header.etcd.revision = revision
         return header

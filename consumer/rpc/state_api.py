@@ -13,9 +13,6 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Final
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.key_space import KeySpace
-from broadsheet.allocator.model import MemberId
-from broadsheet.consumer.application import Application, MessageProducer
 from broadsheet.consumer.checkpoint import read_through_of
 from broadsheet.consumer.errors import (
     BoundExceededError,
@@ -29,7 +26,6 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.key_space import is_visible
 from broadsheet.consumer.protocol import state_pb2_grpc
 from broadsheet.consumer.protocol.auth import Claims
-from broadsheet.consumer.protocol.journal_pb2 import Header
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.protocol.state_pb2 import (
     DescribeStateRequest,
@@ -43,8 +39,8 @@ from broadsheet.consumer.protocol.state_pb2 import (
 )
 from broadsheet.consumer.protocol.validation_shard import validate_shard_id
 from broadsheet.consumer.protocol.validation_terms import validate_selector
-from broadsheet.consumer.resolver.decision import header_of
 from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.resolver.resolver import Membership
 from broadsheet.consumer.rpc.call_context import claims_of
 from broadsheet.consumer.rpc.state_reader import ShownState, StateReader
 from broadsheet.consumer.shard.replica_progress import progress_of
@@ -151,31 +147,28 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
     def __init__(
         self,
         local_shards: LocalShards,
-        key_space: KeySpace,
+        membership: Membership,
         journals: JournalClient,
         states: StateReader,
         *,
-        member_id: MemberId,
-        application: Application[Any],
+        reads_journals: bool,
     ) -> None:
         """Create the service.
 
         Args:
             local_shards: The replicas of this process.
-            key_space: The mirror.
+            membership: Of this process.
             journals: Reads the journals' write heads.
             states: Lends out stores.
-            member_id: This process.
-            application: The application that the shards run.
+            reads_journals: Whether the sources of shards are journals.
         """
         self._local_shards = local_shards
-        self._key_space = key_space
+        self._membership = membership
         self._journals = journals
         self._states = states
         self._turns = asyncio.Semaphore(SCANS_MAX)
         self._waiting = 0
-        self._member_id = member_id
-        self._reads_journals = not isinstance(application, MessageProducer)
+        self._reads_journals = reads_journals
 
     async def ListReplicas(  # noqa: N802 - gRPC's name
         self, request: ListReplicasRequest, context: Context
@@ -189,7 +182,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
             if is_visible(shard.spec, request.selector) and is_visible(shard.spec, allowed)
         ]
         replicas = await progress_of(shards, self._journals, reads_journals=self._reads_journals)
-        return ListReplicasResponse(header=self._header(), replicas=replicas)
+        return ListReplicasResponse(header=self._membership.unrouted_header(), replicas=replicas)
 
     async def DescribeState(  # noqa: N802 - gRPC's name
         self, request: DescribeStateRequest, context: Context
@@ -252,10 +245,6 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
             claims=claims,
             max_staleness_seconds=request.max_staleness_seconds,
         )
-
-    def _header(self) -> Header:
-        announced = self._member_id in self._key_space.members
-        return header_of(self._member_id if announced else None, self._key_space.header)
 
 
 def _response(part: Checkpoint | bytes, shown: ShownState) -> ScanStateResponse:

@@ -16,9 +16,10 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.load import MeasuredLoads, MemberReport
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.load_report import decode_report
-from broadsheet.consumer.member.load_reporter import LoadReporter
+from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
 from broadsheet.consumer.protocol.labels import WEIGHT, label_set
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.resolver.resolver import Membership
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SHARD,
@@ -143,16 +144,11 @@ async def test_reporter_tells_what_a_shard_takes_and_then_nothing_more(
     running = host.start(spec, Counting(tmp_path))
     lease = await etcd.lease_grant(60)
     reporter = LoadReporter(
-        etcd,
-        AuxiliaryKeys(etcd_root),
-        member_id=MEMBER,
+        Membership(MEMBER, host.key_space, etcd),
         lease=lambda: lease,
-        usages=lambda: {ItemId(SHARD): running.usage},
-        lags=dict,
-        capacity=0,
-        measure=True,
+        shards=lambda: {ItemId(SHARD): running},
+        policy=ReportPolicy(measure=True, report_seconds=0.25),
         clock=SystemClock(),
-        report_seconds=0.25,
     )
     producer = Producer(journals)
     async with TaskGroup() as group:

@@ -13,9 +13,10 @@ from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.key_space import process_id_of
-from broadsheet.consumer.member.standby_take_over import StandbyTakeOver
+from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.consumer.resolver.resolver import Membership
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, ShardHost
 
@@ -39,12 +40,8 @@ async def test_primary_that_names_no_journal_harms_no_standby(
         return True
 
     take_over = StandbyTakeOver(
-        host.etcd,
-        host.key_space,
-        journals,
-        member_id=SELF,
-        is_calm=is_calm,
-        reads_journals=True,
+        Membership(SELF, host.key_space, host.etcd),
+        BrokerProof(journals, is_calm=is_calm, reads_journals=True),
         ledger=MoveLog(
             host.etcd, keys, member_id=SELF, policy=MoveLogPolicy(), clock=SystemClock()
         ),

@@ -72,6 +72,49 @@ class Finalized:
     """Its commit, if that could be started at once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputPolicy:
+    """Treatment of input that the application must not get as it is."""
+
+    dead_letters: DeadLetters
+    """What to leave out and what to consume with care."""
+    count_unreadable: Callable[[], None] = lambda: None
+    """Called for each stretch of bytes that is left out because it is no message."""
+    ahead_seconds_max: float | None = None
+    """Messages whose clock is further ahead of wall time are refused; None: none are."""
+
+
+class StampedPublisher:
+    """The publisher of one attempt, which stamps messages with this process's time as of their transaction's begin."""
+
+    def __init__(
+        self,
+        producer_id: int,
+        clock: Clock,
+        *,
+        carried_bytes_max: int,
+        clock_delta_seconds: float = 0.0,
+    ) -> None:
+        """Create the publisher.
+
+        Args:
+            producer_id: Of what this attempt publishes; fresh, 48 bits.
+            clock: Tells wall time.
+            carried_bytes_max: How much of a transaction's messages its acknowledgement intents may carry, bytes.
+            clock_delta_seconds: Added to wall time in the UUIDs of published messages.
+        """
+        self.clock = clock
+        self._delta_seconds = clock_delta_seconds
+        self._message_clock = MessageClock()
+        self.publisher = Publisher(
+            self._message_clock, producer_id, carried_bytes_max=carried_bytes_max
+        )
+
+    def begin(self) -> None:
+        """Stamp what is published from now on with the present time."""
+        self._message_clock.update(self.clock.wall_seconds() + self._delta_seconds)
+
+
 class Callbacks:
     """Calls one application for one shard; every method runs on the worker thread, one at a time."""
 
@@ -81,14 +124,8 @@ class Callbacks:
         # The store's type is between the application and itself.
         application: Application[Any],
         store: Store,
-        *,
-        producer_id: int,
-        clock: Clock,
-        clock_delta_seconds: float,
-        carried_bytes_max: int,
-        dead_letters: DeadLetters,
-        count_unreadable: Callable[[], None] = lambda: None,
-        ahead_seconds_max: float | None = None,
+        publishing: StampedPublisher,
+        input_policy: InputPolicy,
     ) -> None:
         """Bind the callbacks.
 
@@ -96,13 +133,8 @@ class Callbacks:
             shard: Given to each callback.
             application: Whose callbacks.
             store: Given to each callback.
-            producer_id: Of what this attempt publishes; fresh, 48 bits.
-            clock: Tells wall time.
-            clock_delta_seconds: Added to wall time in the UUIDs of published messages.
-            carried_bytes_max: How much of a transaction's messages its acknowledgement intents may carry, bytes.
-            dead_letters: What to leave out and what to consume with care.
-            count_unreadable: Called for each stretch of bytes that is left out because it is no message.
-            ahead_seconds_max: Messages whose clock is further ahead of wall time are refused; None: none are.
+            publishing: Publishes for this attempt.
+            input_policy: What to leave out, and what to refuse.
         """
         self.failed_at: MessagePosition | None = None
         """What the application was consuming when it failed; None if it did not, or failed elsewhere."""
@@ -115,15 +147,12 @@ class Callbacks:
         self._batch_consumer = application if isinstance(application, BatchConsumer) else None
         self._brings_messages = isinstance(application, MessageProducer)
         self._store = store
-        self._clock = clock
-        self._clock_delta_seconds = clock_delta_seconds
-        self._dead_letters = dead_letters
-        self._count_unreadable = count_unreadable
-        self._ahead_seconds_max = ahead_seconds_max
-        self._message_clock = MessageClock()
-        self._publisher = Publisher(
-            self._message_clock, producer_id, carried_bytes_max=carried_bytes_max
-        )
+        self._publishing = publishing
+        self._publisher = publishing.publisher
+        self._clock = publishing.clock
+        self._dead_letters = input_policy.dead_letters
+        self._count_unreadable = input_policy.count_unreadable
+        self._ahead_seconds_max = input_policy.ahead_seconds_max
         self._begun = False
         """`finished_txn` is owed for the running transaction."""
 
@@ -138,7 +167,7 @@ class Callbacks:
             with self._named("begin_txn"):
                 self._begin_finisher.begin_txn(self._shard, self._store)
         self._begun = True
-        self._message_clock.update(self._clock.wall_seconds() + self._clock_delta_seconds)
+        self._publishing.begin()
 
     def deliver(self, batch: MessageBatch, first: bool) -> Delivered:
         """Let the application consume `batch`; at least one message if it is the `first` of its transaction."""

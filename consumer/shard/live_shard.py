@@ -48,6 +48,7 @@ from broadsheet.consumer.shard.replica_status import (
 from broadsheet.consumer.shard.shard_reference import ShardReference as ShardReference
 from broadsheet.consumer.shard.stall_detector import StallWatch
 from broadsheet.consumer.shard.supervision import (
+    AttemptFailure,
     RestartDecision,
     Supervision,
     text_of,
@@ -103,12 +104,10 @@ class LiveShard:
         self._task: asyncio.Task[None] | None = None
         self._attempt = self._new_attempt()
         self.availability = Availability(
-            spec.id,
+            self,
             self._status,
-            is_primary=lambda: self.primary,
             overdue_append=self._overdue_append,
             metrics=environment.metrics,
-            fqn=self._fqn,
         )
         """Told whether brokers can be reached; tells it on."""
         if self.primary:
@@ -376,10 +375,7 @@ class LiveShard:
             await StallWatch(
                 self._attempt,
                 self._environment,
-                shard_id=self.id,
-                fqn=self.fqn,
-                assignment=lambda: self._assignment,
-                sources=lambda: [source.journal for source in self._spec.sources],
+                self,
                 say_stalled=self._say_stalled,
                 say_moving=self._say_primary,
             ).run()
@@ -401,11 +397,13 @@ class LiveShard:
         """Decide on the restart after a failure, and record a message to skip."""
         attempt = self._attempt
         verdict = self._supervision.on_failure(
-            failure_kind(cause),
-            place=attempt.failed_at,
-            healthy=self._was_healthy(attempt),
+            AttemptFailure(
+                failure_kind(cause),
+                place=attempt.failed_at,
+                healthy=self._was_healthy(attempt),
+                held_seconds=cause.seconds if isinstance(cause, ShardHeldBackError) else 0.0,
+            ),
             can_skip=bool(dead_letter_journal(self._spec)),
-            held_seconds=cause.seconds if isinstance(cause, ShardHeldBackError) else 0.0,
             jitter=self._random.random(),
         )
         self._environment.metrics.record_failure(self.fqn)

@@ -30,7 +30,7 @@ from broadsheet.consumer.message.sequencer import RING_MESSAGES, Sequencer
 from broadsheet.consumer.message.uuid import new_producer_id
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
-from broadsheet.consumer.shard.callbacks import Callbacks
+from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.crash_loop import DeathRecord
 from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
@@ -43,7 +43,8 @@ from broadsheet.consumer.shard.progress import (
     Usage,
 )
 from broadsheet.consumer.shard.replica_status import prove_assignment
-from broadsheet.consumer.shard.rollback.keeper import Rollbacks
+from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbacks
+from broadsheet.consumer.shard.rollback.records import HeldRecords
 from broadsheet.consumer.shard.sources import Sources
 from broadsheet.consumer.shard.stall import ProgressSample
 from broadsheet.consumer.shard.supervision import MessagePosition
@@ -315,12 +316,10 @@ class PrimaryAttempt:
         producer = new_producer_id(environment.random_bytes)
         rollbacks = Rollbacks.of_attempt(
             environment,
-            shard.id,
-            self._assignment,
+            HeldRecords(environment.rollbacks, shard.id, self._assignment),
+            PublishingAttempt(producer, lambda: self._achievements.transactions),
             appends=recovered,
             progress=self.progress,
-            producer=producer,
-            transactions=lambda: self._achievements.transactions,
         )
         return _Parts(worker, sources, appends, recovered, rollbacks, producer)
 
@@ -404,13 +403,19 @@ class PrimaryAttempt:
             self._shard,
             environment.application,
             store,
-            producer_id=producer,
-            clock=environment.clock,
-            clock_delta_seconds=config.publish_clock_delta_seconds,
-            carried_bytes_max=config.carried_bytes_max,
-            dead_letters=self._dead_letters,
-            count_unreadable=partial(environment.metrics.record_dead_letter, self._shard.fqn),
-            ahead_seconds_max=config.clock_ahead_seconds if config.refuse_clocks_ahead else None,
+            StampedPublisher(
+                producer,
+                environment.clock,
+                carried_bytes_max=config.carried_bytes_max,
+                clock_delta_seconds=config.publish_clock_delta_seconds,
+            ),
+            InputPolicy(
+                dead_letters=self._dead_letters,
+                count_unreadable=partial(environment.metrics.record_dead_letter, self._shard.fqn),
+                ahead_seconds_max=config.clock_ahead_seconds
+                if config.refuse_clocks_ahead
+                else None,
+            ),
         )
 
     async def _restored(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import structlog
 
@@ -20,6 +20,7 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.model import Assignment
 from broadsheet.allocator.ops import Compare, Put
 from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import AssignmentLostError
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.shard.environment import RevisionWaiter
@@ -134,6 +135,20 @@ AssignmentSource: TypeAlias = "Callable[[], Assignment]"
 """Returns the shard's assignment to this process, as last observed."""
 
 
+class AssignedShard(Shard, Protocol):
+    """A shard that is assigned to this process."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """Our own assignment as last observed."""
+        ...
+
+    @property
+    def primary(self) -> bool:
+        """Whether we are to be its primary."""
+        ...
+
+
 # Proof of the assignment, asked for before anything is restored.
 #
 # Source: gazette/core consumer/shard.go (servePrimary); the proof against etcd is ours.
@@ -166,30 +181,24 @@ class Availability:
 
     def __init__(
         self,
-        shard_id: str,
+        shard: AssignedShard,
         status: ReplicaStatusWriter,
         *,
-        is_primary: Callable[[], bool],
         overdue_append: Callable[[float], str],
         metrics: ShardMetrics,
-        fqn: str,
     ) -> None:
         """Bind to a replica, which is assumed to be available.
 
         Args:
-            shard_id: For the log.
+            shard: The replica's shard.
             status: Of the replica.
-            is_primary: Whether the replica is its shard's primary.
             overdue_append: Returns a journal of which an append has waited for so many seconds, or the empty string.
             metrics: Counts.
-            fqn: For metrics.
         """
-        self._shard_id = shard_id
+        self._shard = shard
         self._status = status
-        self._is_primary = is_primary
         self._overdue_append = overdue_append
         self._metrics = metrics
-        self._fqn = fqn
         self._changed = asyncio.Event()
 
     def look(self, broker_silent: str, *, overdue_seconds: float) -> None:
@@ -200,7 +209,7 @@ class Availability:
             overdue_seconds: Age at which an append without an answer counts.
         """
         cause = journal = ""
-        if self._is_primary():
+        if self._shard.primary:
             cause = broker_silent
             journal = "" if cause else self._overdue_append(overdue_seconds)
             if journal:
@@ -216,12 +225,12 @@ class Availability:
                 await self._changed.wait()
                 self._changed.clear()
                 cause = self._status.unavailable
-                self._metrics.record_unavailable(self._fqn, bool(cause))
+                self._metrics.record_unavailable(self._shard.fqn, bool(cause))
                 if cause:
-                    _log.warning("shard.unavailable", shard=self._shard_id, cause=cause)
+                    _log.warning("shard.unavailable", shard=self._shard.id, cause=cause)
                 else:
-                    _log.info("shard.available_again", shard=self._shard_id)
+                    _log.info("shard.available_again", shard=self._shard.id)
                 await self._status.tell_available()
         finally:
             # The shard's next holder reports its own.
-            self._metrics.record_unavailable(self._fqn, False)
+            self._metrics.record_unavailable(self._shard.fqn, False)

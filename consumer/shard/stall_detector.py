@@ -15,7 +15,6 @@ import structlog
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.leader.move_records import Cause
-from broadsheet.allocator.model import Assignment
 from broadsheet.allocator.ops import Compare, Delete, TxnCheckpoint
 from broadsheet.consumer.application import MessageProducer
 from broadsheet.consumer.errors import ConsumerError
@@ -23,6 +22,7 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.move_messages import STALLED
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.primary import PrimaryAttempt
+from broadsheet.consumer.shard.replica_status import AssignedShard
 from broadsheet.consumer.shard.stall import Stall, StallDetector
 
 LOOKS_PER_STALL = 4
@@ -41,11 +41,8 @@ class StallWatch:
         self,
         attempt: PrimaryAttempt,
         environment: ShardEnvironment,
+        shard: AssignedShard,
         *,
-        shard_id: str,
-        fqn: str,
-        assignment: Callable[[], Assignment],
-        sources: Callable[[], list[str]],
         say_stalled: Callable[[str], Awaitable[None]],
         say_moving: Callable[[], Awaitable[None]],
     ) -> None:
@@ -54,19 +51,13 @@ class StallWatch:
         Args:
             attempt: Whose progress.
             environment: Of the process.
-            shard_id: For the log.
-            fqn: For metrics.
-            assignment: Returns our assignment as last observed.
-            sources: Returns the journals that the shard reads now.
+            shard: The shard, whose assignment to us is given up if so configured.
             say_stalled: Called with a description once it is stalled.
             say_moving: Called when it moves again.
         """
         self._attempt = attempt
         self._environment = environment
-        self._shard_id = shard_id
-        self._fqn = fqn
-        self._assignment = assignment
-        self._sources = sources
+        self._shard = shard
         self._say_stalled = say_stalled
         self._say_moving = say_moving
         self._told = False
@@ -86,12 +77,12 @@ class StallWatch:
                 await self._tell(detector.observed(look, now))
         finally:
             # The shard's next holder reports its own.
-            self._environment.metrics.record_stalled(self._fqn, False)
+            self._environment.metrics.record_stalled(self._shard.fqn, False)
 
     async def _heads(self, *, timeout_seconds: float) -> dict[str, int]:
         if isinstance(self._environment.application, MessageProducer):
             return {}  # An application that reads other sources than journals has no heads to compare.
-        sources = self._sources()
+        sources = [source.journal for source in self._shard.spec.sources]
         heads = await write_heads(
             self._environment.journals, sources, timeout_seconds=timeout_seconds
         )
@@ -99,13 +90,13 @@ class StallWatch:
         return heads
 
     async def _tell(self, stall: Stall | None) -> None:
-        self._environment.metrics.record_stalled(self._fqn, stall is not None)
+        self._environment.metrics.record_stalled(self._shard.fqn, stall is not None)
         if stall is not None and not self._told:
             self._told = True
             stack = self._attempt.stack()
             _log.error(
                 "shard.stalled",
-                shard=self._shard_id,
+                shard=self._shard.id,
                 seconds=round(stall.seconds, 1),
                 bytes_behind=stall.bytes_behind,
                 in_transaction=stall.in_transaction,
@@ -114,7 +105,7 @@ class StallWatch:
             await self._say_stalled(description(stall, stack, silent=self._silent))
         elif stall is None and self._told:
             self._told = False
-            _log.info("shard.moving_again", shard=self._shard_id)
+            _log.info("shard.moving_again", shard=self._shard.id)
             await self._say_moving()
         if stall is not None and self._environment.config.stall_hand_over:
             await self._give_up()
@@ -125,12 +116,12 @@ class StallWatch:
             # The primary's appends wait for the broker, too, and would on any other member.
             _log.warning(
                 "shard.stalled_assignment_kept",
-                shard=self._shard_id,
+                shard=self._shard.id,
                 cause=_no_broker(self._silent),
             )
             return
-        kv = self._assignment().kv
-        _log.warning("shard.stalled_assignment_deleted", shard=self._shard_id)
+        kv = self._shard.assignment.kv
+        _log.warning("shard.stalled_assignment_deleted", shard=self._shard.id)
         gift = TxnCheckpoint(
             (Compare.create_revision(kv.key, kv.create_revision),), (Delete(kv.key),)
         )
@@ -144,7 +135,7 @@ class StallWatch:
         try:
             await self._environment.etcd.txn(gift.compares, operations)
         except EtcdError as error:
-            _log.warning("shard.stalled_assignment_kept", shard=self._shard_id, cause=str(error))
+            _log.warning("shard.stalled_assignment_kept", shard=self._shard.id, cause=str(error))
 
 
 def description(stall: Stall, stack: str, *, silent: Sequence[str] = ()) -> str:

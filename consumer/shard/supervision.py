@@ -68,6 +68,20 @@ class RestartDecision:
     """Messages to consume one by one from now on, to find the one that fails."""
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptFailure:
+    """How an attempt to serve ended."""
+
+    kind: FailureKind
+    """Of its cause."""
+    place: MessagePosition | None = None
+    """What the application was consuming, if it was."""
+    healthy: bool = False
+    """It had served long enough that what failed before no longer counts."""
+    held_seconds: float = 0.0
+    """How long the shard is held back, if it is."""
+
+
 class Supervision:
     """Remembers one shard's failures, and decides on restarts."""
 
@@ -84,14 +98,7 @@ class Supervision:
         return self._failures
 
     def on_failure(
-        self,
-        kind: FailureKind,
-        *,
-        place: MessagePosition | None = None,
-        healthy: bool = False,
-        can_skip: bool = False,
-        held_seconds: float = 0.0,
-        jitter: float = 0.5,
+        self, failure: AttemptFailure, *, can_skip: bool = False, jitter: float = 0.5
     ) -> RestartDecision:
         """Record a failure and return the decision.
 
@@ -99,14 +106,12 @@ class Supervision:
         served: its commits end before that message.
 
         Args:
-            kind: Of its cause.
-            place: What the application was consuming, if it was.
-            healthy: It had served long enough that what failed before no longer counts.
+            failure: How the attempt ended.
             can_skip: There is a dead-letter journal.
-            held_seconds: How long it is held back, if it is.
             jitter: Evenly drawn from [0, 1).
         """
-        if healthy and (place is None or place != self._place):
+        kind, place = failure.kind, failure.place
+        if failure.healthy and (place is None or place != self._place):
             self._failures = self._application_failures = 0
         self._failures += 1
         self._note(kind, place)
@@ -115,7 +120,10 @@ class Supervision:
         if kind is FailureKind.HELD_BACK:
             self._failures -= 1  # The message was not even attempted.
             return RestartDecision(
-                attempt=self._failures, kind=kind, delay_seconds=held_seconds, quarantined=True
+                attempt=self._failures,
+                kind=kind,
+                delay_seconds=failure.held_seconds,
+                quarantined=True,
             )
         if kind is FailureKind.DATA_LOSS:
             return self._quarantine(kind)

@@ -15,16 +15,15 @@ its own rollbacks for them on file while the shard is still being fenced and res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
+from typing import Protocol, Self, TypeAlias
 
 import structlog
 
-from broadsheet.allocator.model import Assignment
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.errors import (
     AppendOutcomeUnknownError,
@@ -48,10 +47,11 @@ from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, Fragment
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.progress import UNDONE, Progress
-from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.shard.rollback.records import HeldRecords
 
 AGED_SECONDS = PRUNE_HORIZON_SECONDS / 2
 """Intents of before are looked for in their journals: half of the time for which readers surely remember them."""
+OnGone: TypeAlias = Callable[[Rollback], None]
 UNDO_REST_SECONDS = 0.1
 """Delay of the first undo, so that it does not compete with clients that were waiting for a primary."""
 _log = structlog.get_logger()
@@ -157,6 +157,121 @@ async def _holds(
     return False
 
 
+class AcknowledgementSearch(Protocol):
+    """Search for acknowledgements of former producers."""
+
+    async def has_landed(self, rollback: Rollback) -> bool:
+        """Return whether a rollback's acknowledgement is in its journal."""
+        ...
+
+    async def last_landed(self, rollback: Rollback) -> int | None:
+        """Return the clock of the last acknowledgement of its producer in its journal; None if that is unknown."""
+        ...
+
+
+class JournalSearch:
+    """Search in the journals themselves."""
+
+    def __init__(self, journals: JournalClient) -> None:
+        self._journals = journals
+
+    async def has_landed(self, rollback: Rollback) -> bool:
+        """Search as `find_frame` does."""
+        at_unix_seconds = unix_seconds_of(rollback.clock)
+        return await find_frame(
+            self._journals, rollback.journal, rollback.content, at_unix_seconds=at_unix_seconds
+        )
+
+    async def last_landed(self, rollback: Rollback) -> int | None:
+        """Search as the function `last_landed` does."""
+        return await last_landed(self._journals, rollback)
+
+
+class UndoAppends:
+    """Appends of rollbacks, twice: a process that slept may have published after the first time."""
+
+    def __init__(
+        self, shard_id: str, appends: AppendService, progress: Progress, *, again_seconds: float
+    ) -> None:
+        """Bind the appends to an attempt.
+
+        Args:
+            shard_id: For the log.
+            appends: Appends them, behind the restored checkpoint's intents; not the service that publishes, for a
+                journal may be gone.
+            progress: Learns where former producers' messages end.
+            again_seconds: When to append a second time. Also the longest wait for journals that cannot be appended to.
+        """
+        self._shard_id = shard_id
+        self._appends = appends
+        self._progress = progress
+        self._again_seconds = again_seconds
+
+    async def first(self, rollbacks: Collection[Rollback], on_gone: OnGone) -> None:
+        """Append rollbacks, then let those waiting for offsets through.
+
+        Args:
+            rollbacks: To append.
+            on_gone: Called with each whose journal is gone, if need be after this has returned.
+        """
+        await self._append(rollbacks, on_gone)
+        self._progress.told(UNDONE)
+
+    async def again(self, rollbacks: Callable[[], Collection[Rollback]], on_gone: OnGone) -> None:
+        """Append rollbacks once it is time for that.
+
+        Args:
+            rollbacks: Returns which.
+            on_gone: As for `first`.
+        """
+        await asyncio.sleep(self._again_seconds)
+        await self._append(rollbacks(), on_gone)
+
+    async def _append(self, rollbacks: Collection[Rollback], on_gone: OnGone) -> None:
+        """Append rollbacks, and wait for a bounded time: one journal's brokers must not delay all answers."""
+        waiting, done = set(rollbacks), asyncio.Event()
+        for rollback in rollbacks:
+            future = self._appends.append(rollback.journal, rollback.content)
+            future.add_done_callback(partial(self._on_appended, rollback, waiting, done, on_gone))
+        if waiting:
+            try:
+                async with asyncio.timeout(self._again_seconds):
+                    await done.wait()
+            except TimeoutError:
+                journals = sorted(rollback.journal for rollback in waiting)
+                _log.warning("rollbacks.still_waiting", shard=self._shard_id, journals=journals)
+
+    def _on_appended(
+        self,
+        rollback: Rollback,
+        waiting: set[Rollback],
+        done: asyncio.Event,
+        on_gone: OnGone,
+        future: Future[AppendResponse],
+    ) -> None:
+        error = future.exception()
+        if error is None:
+            self._progress.update({}, {rollback.journal: future.result().commit.end})
+        elif isinstance(error, JournalNotFoundError):
+            on_gone(rollback)
+        elif not isinstance(error, (JournalUnavailableError, AppendOutcomeUnknownError)):
+            # Those two mean that the attempt ends.
+            _log.warning("rollbacks.not_undone", journal=rollback.journal, cause=str(error))
+        waiting.discard(rollback)
+        if not waiting:
+            done.set()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingAttempt:
+    """An attempt to serve, as far as its rollbacks depend on it."""
+
+    producer: int
+    """Who publishes first in it, 48 bits."""
+    transactions: Callable[[], int]
+    """Tells how many it has completed."""
+
+
 @dataclass(slots=True)
 class _Keeping:
     """Rollbacks on their way to etcd."""
@@ -178,55 +293,35 @@ class Rollbacks:
 
     def __init__(
         self,
-        records: RollbackRecords,
-        *,
-        shard_id: str,
-        assignment: Callable[[], Assignment],
-        appends: AppendService,
-        progress: Progress,
+        records: HeldRecords,
+        attempt: PublishingAttempt,
+        search: AcknowledgementSearch,
+        undoing: UndoAppends,
         clock: Clock,
-        again_seconds: float,
-        producer: int,
-        has_landed: Callable[[Rollback], Awaitable[bool]],
-        last_landed: Callable[[Rollback], Awaitable[int | None]],
-        transactions: Callable[[], int],
     ) -> None:
         """Bind the rollbacks of an attempt.
 
         Args:
             records: Where they are on file.
-            shard_id: The shard.
-            assignment: Returns ours, as last observed.
-            appends: Appends them, behind the restored checkpoint's intents; not the service that publishes, for a
-                journal may be gone.
-            progress: Learns where former producers' messages end.
+            attempt: The attempt.
+            search: Finds acknowledgements of former producers.
+            undoing: Appends the rollbacks.
             clock: Tells wall time.
-            again_seconds: When to undo a second time: a process that slept may have published after the first. Also the
-                longest wait for journals that cannot be appended to.
-            producer: Who publishes first in this attempt, 48 bits.
-            has_landed: Looks in its journal for an acknowledgement.
-            last_landed: Looks in its journal for the clock of the last acknowledgement of its producer.
-            transactions: Tells how many the attempt has completed.
         """
         self.resumed = asyncio.Event()
         """Set once the restored checkpoint's intents are on their way."""
-        self._has_landed = has_landed
-        self._last_landed = last_landed
+        self._search = search
         self._landed: dict[tuple[int, str], int | None] = {}
         """What was found of the last acknowledgements of producers of which the checkpoint tells nothing."""
-        self._transactions = transactions
+        self._transactions = attempt.transactions
         self._transactions_before = 0
         """As of the restored checkpoint."""
         self._carried: set[tuple[int, str]] = set()
         """Producers and journals of which the restored checkpoint carries messages."""
         self._records = records
-        self._shard_id = shard_id
-        self._assignment = assignment
-        self._appends = appends
-        self._progress = progress
+        self._undoing = undoing
         self._clock = clock
-        self._again_seconds = again_seconds
-        self._producer = producer
+        self._producer = attempt.producer
         self._foreseen: dict[str, Rollback] = {}
         """By journal, of that producer: on file before it publishes anything."""
         self._foreseeing: dict[str, Rollback] = {}
@@ -250,32 +345,28 @@ class Rollbacks:
     def of_attempt(
         cls,
         environment: ShardEnvironment,
-        shard_id: str,
-        assignment: Callable[[], Assignment],
+        records: HeldRecords,
+        attempt: PublishingAttempt,
         *,
         appends: AppendService,
         progress: Progress,
-        producer: int,
-        transactions: Callable[[], int],
     ) -> Self:
-        """Create the rollbacks of an attempt, with the services and limits of this process."""
+        """Create the rollbacks of an attempt, with the services and limits of this process.
+
+        Args:
+            environment: The services and limits.
+            records: Where they are on file.
+            attempt: The attempt.
+            appends: See `UndoAppends`.
+            progress: See `UndoAppends`.
+        """
+        again_seconds = environment.config.rollback_again_seconds
         return cls(
-            environment.rollbacks,
-            shard_id=shard_id,
-            assignment=assignment,
-            appends=appends,
-            progress=progress,
-            clock=environment.clock,
-            again_seconds=environment.config.rollback_again_seconds,
-            producer=producer,
-            has_landed=lambda rollback: find_frame(
-                environment.journals,
-                rollback.journal,
-                rollback.content,
-                at_unix_seconds=unix_seconds_of(rollback.clock),
-            ),
-            last_landed=lambda rollback: last_landed(environment.journals, rollback),
-            transactions=transactions,
+            records,
+            attempt,
+            JournalSearch(environment.journals),
+            UndoAppends(records.shard_id, appends, progress, again_seconds=again_seconds),
+            environment.clock,
         )
 
     async def foresee(self) -> None:
@@ -287,12 +378,12 @@ class Rollbacks:
             AssignmentLostError: the shard is no longer ours.
         """
         clock = clock_at(int(self._clock.wall_seconds() * 1e9))
-        former = await self._records.of_shard(self._shard_id)
+        former = await self._records.read()
         found = [each.of_successor(self._producer, clock) for each in former]
         foreseen = {each.journal: each for each in found if each is not None}
         if foreseen:
             self._foreseeing = foreseen
-            await self._records.write(self._assignment(), keep=foreseen.values())
+            await self._records.write(keep=foreseen.values())
             self._foreseen = foreseen
 
     async def take_over(self) -> None:
@@ -301,7 +392,7 @@ class Rollbacks:
         Requires:
             None of them can commit any more: its recovery log is ours, or the store was restored.
         """
-        found = await self._records.of_shard(self._shard_id)
+        found = await self._records.read()
         self._left = [each for each in found if each.producer != self._producer]
 
     async def settle(self, checkpoint: Checkpoint) -> None:
@@ -317,7 +408,7 @@ class Rollbacks:
         self._carried = {(each.producer, each.journal) for each in carried}
         self._transactions_before = self._transactions()
         for each in carried:
-            if each.clock < aged and await self._has_landed(each):
+            if each.clock < aged and await self._search.has_landed(each):
                 checkpoint.ack_intents[each.journal] = each.content
 
     async def _account(self, checkpoint: Checkpoint) -> None:
@@ -328,7 +419,7 @@ class Rollbacks:
         theirs = set(unaccounted(former, checkpoint.ack_intents))
         for each in self._left:
             if each in theirs and _key(each) not in self._landed:
-                self._landed[_key(each)] = await self._last_landed(each)
+                self._landed[_key(each)] = await self._search.last_landed(each)
 
     def begin(self, checkpoint: Checkpoint) -> Future[None]:
         """Prepare for a new producer, which continues from `checkpoint`; its commits wait for the future.
@@ -337,7 +428,7 @@ class Rollbacks:
         """
         unknown = [each for each in self._left if self._landed.get(_key(each), 0) is None]
         for each in unknown:
-            _log.warning("rollbacks.left_out", shard=self._shard_id, **_names(each))
+            _log.warning("rollbacks.left_out", shard=self._records.shard_id, **_names(each))
         self._left = [each for each in self._left if each not in unknown]
         finished = self._finished | self._current
         before = [*self._left, *finished.values()]
@@ -390,7 +481,7 @@ class Rollbacks:
             published = {each.journal for each in kept}
             unused = [each for each in keeping.unused if each.journal not in published]
             drop = [*done, *unused, *keeping.gone, *keeping.unknown]
-            await self._records.write(self._assignment(), keep=[*forward, *kept], drop=drop)
+            await self._records.write(keep=[*forward, *kept], drop=drop)
             for each in done:
                 del self._finished[each.journal]
             keeping.kept.set_result(None)
@@ -410,50 +501,17 @@ class Rollbacks:
         # would discard them.
         await self.resumed.wait()
         self._replace_foreseen()
-        await self._append(left)
-        self._progress.told(UNDONE)
+        await self._undoing.first(left, self._note_gone)
         if not left:
             return
-        await asyncio.sleep(self._again_seconds)
-        await self._append([each for each in left if each not in self._gone])
+        await self._undoing.again(
+            lambda: [each for each in left if each not in self._gone], self._note_gone
+        )
         self._drop_unused()
         self._is_undone = True
         drop = [each for each in left if each in self._gone or self._is_superseded(each)]
-        await self._records.write(self._assignment(), drop=drop)
+        await self._records.write(drop=drop)
         self._left = [each for each in self._left if each not in drop]
-
-    async def _append(self, rollbacks: Collection[Rollback]) -> None:
-        """Append rollbacks, and wait for a bounded time: one journal's brokers must not delay all answers."""
-        waiting, done = set(rollbacks), asyncio.Event()
-        for rollback in rollbacks:
-            future = self._appends.append(rollback.journal, rollback.content)
-            future.add_done_callback(partial(self._on_appended, rollback, waiting, done))
-        if waiting:
-            try:
-                async with asyncio.timeout(self._again_seconds):
-                    await done.wait()
-            except TimeoutError:
-                journals = sorted(rollback.journal for rollback in waiting)
-                _log.warning("rollbacks.still_waiting", shard=self._shard_id, journals=journals)
-
-    def _on_appended(
-        self,
-        rollback: Rollback,
-        waiting: set[Rollback],
-        done: asyncio.Event,
-        future: Future[AppendResponse],
-    ) -> None:
-        error = future.exception()
-        if error is None:
-            self._progress.update({}, {rollback.journal: future.result().commit.end})
-        elif isinstance(error, JournalNotFoundError):
-            self._note_gone(rollback)
-        elif not isinstance(error, (JournalUnavailableError, AppendOutcomeUnknownError)):
-            # Those two mean that the attempt ends.
-            _log.warning("rollbacks.not_undone", journal=rollback.journal, cause=str(error))
-        waiting.discard(rollback)
-        if not waiting:
-            done.set()
 
     def _note_gone(self, rollback: Rollback) -> None:
         self._gone.add(rollback)

@@ -8,7 +8,7 @@ no lease, because they must outlive the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -94,6 +94,36 @@ class RollbackRecords:
     def _key(self, shard_id: str, rollback: Rollback) -> bytes:
         parts = (shard_id, f"{rollback.producer:012x}", rollback.journal)
         return self._prefix + SEPARATOR.join(parts).encode()
+
+
+class HeldRecords:
+    """Rollback records of one shard, for the holder of its assignment."""
+
+    def __init__(
+        self, records: RollbackRecords, shard_id: str, assignment: Callable[[], Assignment]
+    ) -> None:
+        """Bind the records to their holder.
+
+        Args:
+            records: Of the cluster.
+            shard_id: The shard.
+            assignment: Returns ours, as last observed.
+        """
+        self.shard_id = shard_id
+        self._records = records
+        self._assignment = assignment
+
+    async def read(self) -> list[Rollback]:
+        """Return the records, by journal and producer."""
+        return await self._records.of_shard(self.shard_id)
+
+    async def write(self, *, keep: Iterable[Rollback] = (), drop: Iterable[Rollback] = ()) -> None:
+        """Write and delete records, as `RollbackRecords.write` does.
+
+        Raises:
+            AssignmentLostError: the shard is no longer ours.
+        """
+        await self._records.write(self._assignment(), keep=keep, drop=drop)
 
 
 def _decoded(key: bytes, rest: bytes, value: bytes) -> Rollback | None:

@@ -17,8 +17,8 @@ from broadsheet.consumer.message.rollback import Rollback
 from broadsheet.consumer.message.uuid import Flags, build_uuid, clock_at, format_uuid
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard.progress import UNDONE, Progress
-from broadsheet.consumer.shard.rollback.keeper import Rollbacks
-from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbacks, UndoAppends
+from broadsheet.consumer.shard.rollback.records import HeldRecords, RollbackRecords
 from tests.support.live_shards import MEMBER, OUTPUT, SHARD, SOURCE, ShardHost, spec_of
 
 pytestmark = pytest.mark.etcd
@@ -42,17 +42,11 @@ async def test_rollback_brought_forward_is_not_replaced_by_the_precise_one_befor
     async with TaskGroup() as group:
         appends = AppendService(journals)
         rollbacks = Rollbacks(
-            records,
-            shard_id=SHARD,
-            assignment=lambda: assignment,
-            appends=appends,
-            progress=progress,
-            clock=SystemClock(),
-            again_seconds=30.0,
-            producer=2 << 40,
-            has_landed=never_asked,
-            last_landed=never_asked_for_a_clock,
-            transactions=lambda: 0,
+            HeldRecords(records, SHARD, lambda: assignment),
+            PublishingAttempt(2 << 40, transactions=lambda: 0),
+            NeverAsked(),
+            UndoAppends(SHARD, appends, progress, again_seconds=30.0),
+            SystemClock(),
         )
         rollbacks.resumed.set()
         await rollbacks.foresee()
@@ -85,17 +79,12 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
     progress = Progress([SOURCE], awaits=(UNDONE,))
     progress.update({SOURCE: 5}, {})
     rollbacks = Rollbacks(
-        records,
-        shard_id=SHARD,
-        assignment=lambda: assignment,
-        appends=AppendService(journals),  # Never run: it takes appends, and performs none.
-        progress=progress,
-        clock=SystemClock(),
-        again_seconds=0.1,
-        producer=2 << 40,
-        has_landed=never_asked,
-        last_landed=never_asked_for_a_clock,
-        transactions=lambda: 0,
+        HeldRecords(records, SHARD, lambda: assignment),
+        PublishingAttempt(2 << 40, transactions=lambda: 0),
+        NeverAsked(),
+        # The service is never run: it takes appends, and performs none.
+        UndoAppends(SHARD, AppendService(journals), progress, again_seconds=0.1),
+        SystemClock(),
     )
     rollbacks.resumed.set()
     await rollbacks.take_over()
@@ -109,14 +98,16 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
     assert await records.of_shard(SHARD) == [left]
 
 
-async def never_asked(rollback: Rollback) -> bool:
-    """No intent here is of long ago."""
-    raise AssertionError(rollback)
+class NeverAsked:
+    """A search that no rollback here gives a reason for."""
 
+    async def has_landed(self, rollback: Rollback) -> bool:
+        """No intent here is of long ago."""
+        raise AssertionError(rollback)
 
-async def never_asked_for_a_clock(rollback: Rollback) -> int | None:
-    """All that is on file here is of producers that the checkpoint names, or there is no checkpoint."""
-    raise AssertionError(rollback)
+    async def last_landed(self, rollback: Rollback) -> int | None:
+        """All that is on file here is of producers that the checkpoint names, or there is no checkpoint."""
+        raise AssertionError(rollback)
 
 
 def rollback_of(producer: int, clock: int) -> Rollback:

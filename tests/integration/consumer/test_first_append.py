@@ -19,7 +19,7 @@ from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import new_producer_id
 from broadsheet.consumer.op_future import completed
 from broadsheet.consumer.shard import transaction_events as tx
-from broadsheet.consumer.shard.callbacks import Callbacks
+from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.dead_letters import DeadLetters
 from broadsheet.consumer.shard.transaction_events import TxnLimits
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices
@@ -79,11 +79,8 @@ async def one_transaction(
         shard,
         application,
         store,
-        producer_id=new_producer_id(),
-        clock=SystemClock(),
-        clock_delta_seconds=0.0,
-        carried_bytes_max=0,
-        dead_letters=DeadLetters(),
+        StampedPublisher(new_producer_id(), SystemClock(), carried_bytes_max=0),
+        InputPolicy(dead_letters=DeadLetters()),
     )
     limits = TxnLimits(min_seconds=0, max_seconds=60, wait_for_ack=True)
     loop = TransactionLoop(

@@ -20,7 +20,7 @@ from broadsheet.consumer.message.publisher import Publisher
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.shard.callbacks import Callbacks
+from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.dead_letters import DeadLetters
 from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
@@ -86,11 +86,8 @@ def _callbacks(
         FixedShard(),
         application,
         store,
-        producer_id=0x0100_0000_0001,
-        clock=SystemClock(),
-        clock_delta_seconds=0.0,
-        carried_bytes_max=carried_bytes_max,
-        dead_letters=dead_letters or DeadLetters(),
+        StampedPublisher(0x0100_0000_0001, SystemClock(), carried_bytes_max=carried_bytes_max),
+        InputPolicy(dead_letters=dead_letters or DeadLetters()),
     )
 
 

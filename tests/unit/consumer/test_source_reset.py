@@ -11,7 +11,7 @@ from broadsheet.consumer.journal.guard import Present
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard.source_resets import SourceReset, apply_reset, is_of, was_applied
-from broadsheet.consumer.shard.supervision import RestartPolicy, Supervision
+from broadsheet.consumer.shard.supervision import AttemptFailure, RestartPolicy, Supervision
 
 JOURNAL = "a/journal"
 EPOCH = JournalEpoch(incarnation=b"new", number=1, nonce=5)
@@ -108,7 +108,7 @@ def test_replaced_source_is_tried_again_as_rarely_as_any() -> None:
     error.__cause__ = replaced
     supervision = Supervision(RestartPolicy(delay_seconds=0.5, delay_seconds_max=30.0))
 
-    verdicts = [supervision.on_failure(failure_kind(error)) for _ in range(20)]
+    verdicts = [supervision.on_failure(AttemptFailure(failure_kind(error))) for _ in range(20)]
 
     assert {verdict.kind for verdict in verdicts} == {FailureKind.REPLACED}
     assert {verdict.delay_seconds for verdict in verdicts} == {30.0}

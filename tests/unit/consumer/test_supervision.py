@@ -23,6 +23,7 @@ from broadsheet.consumer.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard.supervision import (
     CUT,
     TRACE_LENGTH_MAX,
+    AttemptFailure,
     MessagePosition,
     RestartPolicy,
     Supervision,
@@ -156,7 +157,8 @@ def test_transient_failures_are_tried_for_ever_ever_more_rarely() -> None:
     supervision = Supervision(POLICY)
 
     delays = [
-        supervision.on_failure(FailureKind.TRANSIENT, jitter=1.0).delay_seconds for _ in range(50)
+        supervision.on_failure(AttemptFailure(FailureKind.TRANSIENT), jitter=1.0).delay_seconds
+        for _ in range(50)
     ]
 
     assert delays[:5] == [1.0, 2.0, 4.0, 8.0, 8.0]
@@ -166,7 +168,9 @@ def test_transient_failures_are_tried_for_ever_ever_more_rarely() -> None:
 def test_jitter_spreads_the_delay_over_its_upper_half() -> None:
     """Shards that failed together must not all come back together."""
     delays = [
-        Supervision(POLICY).on_failure(FailureKind.TRANSIENT, jitter=jitter).delay_seconds
+        Supervision(POLICY)
+        .on_failure(AttemptFailure(FailureKind.TRANSIENT), jitter=jitter)
+        .delay_seconds
         for jitter in (0.0, 0.5)
     ]
 
@@ -177,7 +181,7 @@ def test_application_failures_in_a_row_end_in_quarantine() -> None:
     """What fails every time is set aside with a long delay; the last verdict says so."""
     supervision = Supervision(POLICY)
 
-    verdicts = [supervision.on_failure(FailureKind.APPLICATION) for _ in range(5)]
+    verdicts = [supervision.on_failure(AttemptFailure(FailureKind.APPLICATION)) for _ in range(5)]
 
     assert [verdict.quarantined for verdict in verdicts] == [False] * 4 + [True]
     assert verdicts[-1].delay_seconds == 100.0
@@ -188,7 +192,10 @@ def test_healthy_service_in_between_starts_the_count_anew() -> None:
     """A shard that fails once a day is no crash loop."""
     supervision = Supervision(POLICY)
 
-    verdicts = [supervision.on_failure(FailureKind.APPLICATION, healthy=True) for _ in range(20)]
+    verdicts = [
+        supervision.on_failure(AttemptFailure(FailureKind.APPLICATION, healthy=True))
+        for _ in range(20)
+    ]
 
     assert not any(verdict.quarantined for verdict in verdicts)
     assert {verdict.attempt for verdict in verdicts} == {1}
@@ -198,9 +205,9 @@ def test_outage_does_not_count_towards_the_quarantine() -> None:
     """A broker was gone for an hour; the application's first failure after it is its first."""
     supervision = Supervision(POLICY)
     for _ in range(100):
-        supervision.on_failure(FailureKind.TRANSIENT)
+        supervision.on_failure(AttemptFailure(FailureKind.TRANSIENT))
 
-    verdicts = [supervision.on_failure(FailureKind.APPLICATION) for _ in range(5)]
+    verdicts = [supervision.on_failure(AttemptFailure(FailureKind.APPLICATION)) for _ in range(5)]
 
     assert [verdict.quarantined for verdict in verdicts] == [False] * 4 + [True]
 
@@ -209,11 +216,11 @@ def test_outage_does_not_forgive_what_the_application_did_before() -> None:
     """A crash loop goes on after a broker was gone for a moment."""
     supervision = Supervision(POLICY)
     for _ in range(4):
-        supervision.on_failure(FailureKind.APPLICATION)
+        supervision.on_failure(AttemptFailure(FailureKind.APPLICATION))
 
-    supervision.on_failure(FailureKind.TRANSIENT)
+    supervision.on_failure(AttemptFailure(FailureKind.TRANSIENT))
 
-    assert supervision.on_failure(FailureKind.APPLICATION).quarantined
+    assert supervision.on_failure(AttemptFailure(FailureKind.APPLICATION)).quarantined
 
 
 def test_failure_at_the_same_message_is_not_healthy_however_long_it_takes() -> None:
@@ -221,7 +228,8 @@ def test_failure_at_the_same_message_is_not_healthy_however_long_it_takes() -> N
     supervision = Supervision(POLICY)
 
     verdicts = [
-        supervision.on_failure(FailureKind.APPLICATION, place=ONE, healthy=True) for _ in range(5)
+        supervision.on_failure(AttemptFailure(FailureKind.APPLICATION, place=ONE, healthy=True))
+        for _ in range(5)
     ]
 
     assert [verdict.quarantined for verdict in verdicts] == [False] * 4 + [True]
@@ -229,14 +237,14 @@ def test_failure_at_the_same_message_is_not_healthy_however_long_it_takes() -> N
 
 def test_data_loss_is_quarantined_at_once() -> None:
     """Trying again could only build on what is lost."""
-    verdict = Supervision(POLICY).on_failure(FailureKind.DATA_LOSS)
+    verdict = Supervision(POLICY).on_failure(AttemptFailure(FailureKind.DATA_LOSS))
 
     assert verdict.quarantined
 
 
 def test_spec_failure_waits_for_another_spec() -> None:
     """Time does not mend a spec."""
-    verdict = Supervision(POLICY).on_failure(FailureKind.SPEC)
+    verdict = Supervision(POLICY).on_failure(AttemptFailure(FailureKind.SPEC))
 
     assert verdict.delay_seconds is None
     assert not verdict.quarantined
@@ -247,7 +255,8 @@ def test_message_that_fails_again_and_again_is_poison_if_it_can_be_left_out() ->
     supervision = Supervision(POLICY)
 
     verdicts = [
-        supervision.on_failure(FailureKind.APPLICATION, place=ONE, can_skip=True) for _ in range(3)
+        supervision.on_failure(AttemptFailure(FailureKind.APPLICATION, place=ONE), can_skip=True)
+        for _ in range(3)
     ]
 
     assert [verdict.poison for verdict in verdicts] == [None, None, ONE]
@@ -260,8 +269,9 @@ def test_failures_at_different_messages_are_not_poison() -> None:
 
     verdicts = [
         supervision.on_failure(
-            FailureKind.APPLICATION,
-            place=MessagePosition("in/000", offset, offset + 5),
+            AttemptFailure(
+                FailureKind.APPLICATION, place=MessagePosition("in/000", offset, offset + 5)
+            ),
             can_skip=True,
         )
         for offset in range(0, 25, 5)
@@ -275,7 +285,9 @@ def test_poison_without_a_dead_letter_journal_is_quarantined() -> None:
     """Nothing is left out without being recorded."""
     supervision = Supervision(POLICY)
 
-    verdicts = [supervision.on_failure(FailureKind.APPLICATION, place=ONE) for _ in range(5)]
+    verdicts = [
+        supervision.on_failure(AttemptFailure(FailureKind.APPLICATION, place=ONE)) for _ in range(5)
+    ]
 
     assert not any(verdict.poison for verdict in verdicts)
     assert verdicts[-1].quarantined
@@ -286,7 +298,8 @@ def test_batch_that_fails_is_consumed_message_by_message_next() -> None:
     supervision = Supervision(POLICY)
 
     verdicts = [
-        supervision.on_failure(FailureKind.APPLICATION, place=MANY, can_skip=True) for _ in range(4)
+        supervision.on_failure(AttemptFailure(FailureKind.APPLICATION, place=MANY), can_skip=True)
+        for _ in range(4)
     ]
 
     assert {verdict.suspect for verdict in verdicts} == {MANY}
@@ -297,9 +310,11 @@ def test_outage_in_between_does_not_count_against_a_message() -> None:
     """Failures at a message count while they are in a row."""
     supervision = Supervision(POLICY)
     for _ in range(2):
-        supervision.on_failure(FailureKind.APPLICATION, place=ONE, can_skip=True)
+        supervision.on_failure(AttemptFailure(FailureKind.APPLICATION, place=ONE), can_skip=True)
 
-    supervision.on_failure(FailureKind.TRANSIENT)
+    supervision.on_failure(AttemptFailure(FailureKind.TRANSIENT))
 
-    verdict = supervision.on_failure(FailureKind.APPLICATION, place=ONE, can_skip=True)
+    verdict = supervision.on_failure(
+        AttemptFailure(FailureKind.APPLICATION, place=ONE), can_skip=True
+    )
     assert verdict.poison is None

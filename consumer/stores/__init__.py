@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.local_state import LocalState, remove_if_there, replace_file
     from broadsheet.consumer.recoverylog.recorder import FileRecorder
     from broadsheet.consumer.state_tables import CopyReader, ScannableStore, TableScan
-    from broadsheet.consumer.stores.commit_thread import CommitThread
+    from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
     from broadsheet.consumer.stores.conformance.recorded_suite import RecordedStoreConformance
     from broadsheet.consumer.stores.conformance.scan_suite import (
         RecordedScanConformance,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.stores.sqlite.store import SqliteStore
 
 __all__ = [
+    "CommitSteps",
     "CommitThread",
     "CopyReader",
     "FileRecorder",
@@ -57,6 +58,7 @@ if (
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "CommitSteps": "broadsheet.consumer.stores.commit_thread",
             "CommitThread": "broadsheet.consumer.stores.commit_thread",
             "CopyReader": "broadsheet.consumer.state_tables",
             "FileRecorder": "broadsheet.consumer.recoverylog.recorder",

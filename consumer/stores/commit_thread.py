@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import cast
 
@@ -17,6 +18,29 @@ from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.journal.pipelining import TurnFuture
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSteps:
+    """What a store does for one commit."""
+
+    write: Callable[[], OpFuture | None]
+    """Writes the commit. A future that it returns must succeed for the commit to be durable."""
+    abandon: Callable[[], None] = _nothing
+    """Undoes a commit that was not written."""
+    recorder: FileRecorder | None = None
+    """Makes the files of `write` durable after what the commit waits for. `write` then does not wait for that, and its
+    files are worthless if that fails."""
+    settle: Callable[[], None] = _nothing
+    """Called once the commit is durable, before its future resolves."""
+    tidy: Callable[[], None] = _nothing
+    """Called after that, when no caller waits; the next commit begins after it."""
+    fail: Callable[[BaseException], None] = lambda _: None
+    """Called with the error with which the future is about to fail, or that `tidy` raised; must not raise."""
 
 
 class CommitThread:
@@ -38,28 +62,8 @@ class CommitThread:
         self._commits: SimpleQueue[_Commit | None] = SimpleQueue()
         self._closed = False
 
-    def start(
-        self,
-        commit: Callable[[], OpFuture | None],
-        *,
-        wait_for: Collection[Future[object]],
-        abandon: Callable[[], None],
-        recorder: FileRecorder | None = None,
-        settle: Callable[[], None] = lambda: None,
-        tidy: Callable[[], None] = lambda: None,
-        fail: Callable[[BaseException], None] = lambda _: None,
-    ) -> OpFuture:
-        """Run `commit` once every future of `wait_for` succeeded; else call `abandon`, and fail with the first error.
-
-        Args:
-            commit: Writes the commit. A future that it returns must succeed for the commit to be durable.
-            wait_for: Futures that must succeed first.
-            abandon: Undoes a commit that was not written.
-            recorder: Makes the files of `commit` durable after `wait_for`. `commit` then does not wait for them, and
-                its files are worthless if they fail.
-            settle: Called once the commit is durable, before its future resolves.
-            tidy: Called after that, when no caller waits; the next commit begins after it.
-            fail: Called with the error with which the future is about to fail, or that `tidy` raised; must not raise.
+    def start(self, steps: CommitSteps, wait_for: Collection[Future[object]]) -> OpFuture:
+        """Write a commit once every future of `wait_for` succeeded; else abandon it, and fail with the first error.
 
         Requires:
             The previous commit has resolved.
@@ -70,9 +74,7 @@ class CommitThread:
         future = self._new_future()
         # Marked as running from the start, so that the application, which gets it too, cannot cancel it.
         future.set_running_or_notify_cancel()
-        self._current = _Commit(
-            self._name, future, commit, wait_for, abandon, recorder, settle, tidy, fail
-        )
+        self._current = _Commit(self._name, future, steps, wait_for)
         if self._thread is None:
             name = f"commit {self._name}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -112,23 +114,13 @@ class _Commit:
         self,
         name: str,
         future: OpFuture,
-        commit: Callable[[], OpFuture | None],
+        steps: CommitSteps,
         wait_for: Collection[Future[object]],
-        abandon: Callable[[], None],
-        recorder: FileRecorder | None,
-        settle: Callable[[], None],
-        tidy: Callable[[], None],
-        fail: Callable[[BaseException], None],
     ) -> None:
         self.future = future
         self._name = name
-        self._commit = commit
+        self._steps = steps
         self._wait_for = wait_for
-        self._abandon = abandon
-        self._recorder = recorder
-        self._settle = settle
-        self._tidy = tidy
-        self._fail = fail
         # Each awaited future is put here when it resolves; None is the order to abort.
         self._resolved: SimpleQueue[Future[object] | None] = SimpleQueue()
 
@@ -137,31 +129,32 @@ class _Commit:
 
     def run(self) -> None:
         """Wait, write, wait, settle; resolve the future; tidy."""
+        steps = self._steps
         try:
-            if self._recorder is None:
+            if steps.recorder is None:
                 self._await_or_abandon()
             else:
-                self._recorder.after(self._wait_for)
-            durable = self._commit()
+                steps.recorder.after(self._wait_for)
+            durable = steps.write()
             if durable is not None:
                 self._await_log(durable)
-            self._settle()
+            steps.settle()
         except BaseException as error:  # the future carries it to its waiters
-            self._fail(error)
+            steps.fail(error)
             self.future.set_exception(error)
             return
         self.future.set_result(None)
         try:
-            self._tidy()
+            steps.tidy()
         except BaseException as error:  # the next commit is refused with this error
-            self._fail(error)
+            steps.fail(error)
 
     def _await_or_abandon(self) -> None:
         try:
             if not self._await_all(self._wait_for):
                 raise StoreClosedError(self._name)
         except BaseException:
-            self._abandon()
+            self._steps.abandon()
             raise
 
     def _await_log(self, durable: OpFuture) -> None:

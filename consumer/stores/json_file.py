@@ -49,7 +49,7 @@ from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, picked, require_table
 from broadsheet.consumer.stores.arrow_rows import row_batches
-from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.state_file import (
     KeptStateFile,
     RecordedStateFile,
@@ -188,10 +188,11 @@ class JsonFileStore(Generic[StateT]):
         kept, new_segments = taken_out(checkpoint)
         segments = Segments(new_segments, segments_named(kept))
         return self._commits.start(
-            partial(self._commit, encode_documents(state, kept), segments),
-            wait_for=wait_for,
-            abandon=lambda: None,
-            settle=partial(self._settle, (state, kept)),
+            CommitSteps(
+                write=partial(self._commit, encode_documents(state, kept), segments),
+                settle=partial(self._settle, (state, kept)),
+            ),
+            wait_for,
         )
 
     def destroy(self) -> None:

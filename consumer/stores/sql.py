@@ -47,7 +47,7 @@ from broadsheet.consumer.failure_kind import is_passing_sqlite_error
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, picked, require_table
-from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.sql_dialect import SqlDialect, dialect_of
 from broadsheet.consumer.stores.sql_tables import rows_of, schema_of
 
@@ -193,9 +193,11 @@ class SqlStore:
         del shard
         txn, self._open = self._open, None
         return self._commits.start(
-            partial(self._commit, txn, encoded(checkpoint)),
-            wait_for=wait_for,
-            abandon=partial(_roll_back, txn),
+            CommitSteps(
+                write=partial(self._commit, txn, encoded(checkpoint)),
+                abandon=partial(_roll_back, txn),
+            ),
+            wait_for,
         )
 
     def destroy(self) -> None:

@@ -32,7 +32,7 @@ from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import make_private
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
-from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import DirectoryLock
 from broadsheet.consumer.stores.rocksdb.database import (
     CHECKPOINT_KEY,
@@ -231,12 +231,13 @@ class RocksDbStore:
         database = self._writable(DEFAULT_FAMILY)
         self._committing, self._pending = self._pending, PendingWrites()
         return self._commits.start(
-            partial(self._commit, database, self._committing, encoded(checkpoint)),
-            wait_for=wait_for,
-            abandon=lambda: None,
-            recorder=self._local_state.recorder,
-            settle=partial(self._settle, database),
-            fail=self._fail,
+            CommitSteps(
+                write=partial(self._commit, database, self._committing, encoded(checkpoint)),
+                recorder=self._local_state.recorder,
+                settle=partial(self._settle, database),
+                fail=self._fail,
+            ),
+            wait_for,
         )
 
     def destroy(self) -> None:

@@ -34,7 +34,7 @@ from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE, make_private
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, picked, require_table
-from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import DirectoryLock
 from broadsheet.consumer.stores.sqlite.connections import (
     BEGIN,
@@ -225,13 +225,15 @@ class SqliteStore:
         self._free.wait()  # A transaction without statements has not waited yet.
         self._free.clear()
         return self._commits.start(
-            partial(self._commit, begun, encoded(checkpoint)),
-            wait_for=wait_for,
-            abandon=self._roll_back,
-            recorder=self._local_state.recorder,
-            settle=self._readers.advance,
-            tidy=self._tidy,
-            fail=self._fail,
+            CommitSteps(
+                write=partial(self._commit, begun, encoded(checkpoint)),
+                abandon=self._roll_back,
+                recorder=self._local_state.recorder,
+                settle=self._readers.advance,
+                tidy=self._tidy,
+                fail=self._fail,
+            ),
+            wait_for,
         )
 
     def destroy(self) -> None:

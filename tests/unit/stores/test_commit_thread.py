@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from broadsheet.consumer.stores.commit_thread import CommitThread
+from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 
 SECONDS_MAX = 20.0
 
@@ -22,11 +22,9 @@ def test_commit_is_done_before_its_tidying_and_the_next_one_begins_behind_it() -
         assert may_tidy.wait(SECONDS_MAX)
         steps.append("tidied")
 
-    first = commits.start(
-        lambda: steps.append("first"), wait_for=(), abandon=lambda: None, tidy=tidy
-    )
+    first = commits.start(CommitSteps(write=lambda: steps.append("first"), tidy=tidy), wait_for=())
     first.result(SECONDS_MAX)
-    second = commits.start(lambda: steps.append("second"), wait_for=(), abandon=lambda: None)
+    second = commits.start(CommitSteps(write=lambda: steps.append("second")), wait_for=())
     may_tidy.set()
     second.result(SECONDS_MAX)
 
@@ -43,7 +41,7 @@ def test_tidying_that_fails_is_told_to_the_store_and_not_to_the_commit() -> None
         raise OSError("the disk is full")
 
     commit = commits.start(
-        lambda: None, wait_for=(), abandon=lambda: None, tidy=tidy, fail=told.set_result
+        CommitSteps(write=lambda: None, tidy=tidy, fail=told.set_result), wait_for=()
     )
 
     assert commit.result(SECONDS_MAX) is None

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Any, Final, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self, cast
 
 import structlog
 from botocore.exceptions import BotoCoreError, ClientError
@@ -22,9 +23,11 @@ from broadsheet.consumer.errors import SourceError, SourceUnavailableError
 from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, told_apart
 from broadsheet.consumer.sources.kinesis.lineage import StreamShard
 from broadsheet.consumer.sources.kinesis.pages import (
+    Pace,
     Page,
     PageCounts,
     PageReader,
+    PollingReader,
     may_try_again,
     page_of,
     place_again,
@@ -150,3 +153,33 @@ def _page_of(shard: StreamShard, event: Any) -> Page:
     return page_of(
         shard, list(event["Records"]), behind_ms=event.get("MillisBehindLatest"), ended=ended
     )
+
+
+@dataclass(frozen=True, slots=True)
+class KinesisStream:
+    """One stream: requests about it, and the reader of its shards' pages."""
+
+    calls: KinesisCalls
+    reader: PageReader
+
+    @classmethod
+    def of(
+        cls, calls: KinesisCalls, consumer_arn: str, *, pace: Pace, metrics: SourceMetrics | None
+    ) -> Self:
+        """Return a stream that is read by subscription, if there is a consumer to subscribe, or else by asking.
+
+        Args:
+            calls: About the stream.
+            consumer_arn: Of a registered consumer; empty: none.
+            pace: How often to ask.
+            metrics: Where it counts; None: in a private registry.
+        """
+        reader: PageReader = PollingReader(calls, pace=pace, metrics=metrics)
+        if consumer_arn:
+            reader = FanOutReader(calls, consumer_arn, fallback=reader, metrics=metrics)
+        return cls(calls, reader)
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.calls.stream

@@ -21,7 +21,8 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import SourceError, SourceUnavailableError
 from broadsheet.consumer.message.batch import MessageBatch, MessageType
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, ThrottledError
+from broadsheet.consumer.sources.kinesis.calls import ThrottledError
+from broadsheet.consumer.sources.kinesis.fan_out import KinesisStream
 from broadsheet.consumer.sources.kinesis.lineage import (
     Elsewhere,
     ReadableParts,
@@ -29,7 +30,7 @@ from broadsheet.consumer.sources.kinesis.lineage import (
     outlook,
     slice_of,
 )
-from broadsheet.consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX, PageReader
+from broadsheet.consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX
 from broadsheet.consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
 from broadsheet.consumer.sources.kinesis.shard_batches import ShardBatches
 from broadsheet.consumer.sources.part import Part
@@ -70,8 +71,7 @@ class StreamReading:
         part: Part,
         checkpoint: Checkpoint,
         *,
-        calls: KinesisCalls,
-        reader: PageReader,
+        stream: KinesisStream,
         settings: KinesisReadingSettings,
         notes: Mapping[str, bytes],
     ) -> None:
@@ -80,15 +80,14 @@ class StreamReading:
         Args:
             part: What to read.
             checkpoint: Where to go on.
-            calls: About the stream.
-            reader: Reads pages of its shards.
+            stream: The stream.
             settings: Of the source.
             notes: For the checkpoint, to go with the first batch.
         """
         self._part = part
         self._checkpoint = checkpoint
-        self._calls = calls
-        self._reader = reader
+        self._calls = stream.calls
+        self._reader = stream.reader
         self._settings = settings
         self._notes = dict(notes)
         self.ends: dict[str, int] = {}

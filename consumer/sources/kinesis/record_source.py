@@ -25,9 +25,9 @@ from broadsheet.consumer.leasing.record import HashRange
 from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
 from broadsheet.consumer.leasing.worker.source import RecordBatch, SourceShard
 from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, default_client
-from broadsheet.consumer.sources.kinesis.fan_out import FanOutReader
+from broadsheet.consumer.sources.kinesis.fan_out import KinesisStream
 from broadsheet.consumer.sources.kinesis.lineage import StreamShard
-from broadsheet.consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
+from broadsheet.consumer.sources.kinesis.pages import DEFAULT_PACE, Pace
 from broadsheet.consumer.sources.kinesis.places import AtSequence, Place, TrimHorizon
 from broadsheet.consumer.sources.kinesis.records import StreamRecord
 from broadsheet.consumer.sources.metrics import SourceMetrics
@@ -62,12 +62,9 @@ class KinesisRecordSource:
             pace: How often to ask.
             metrics: Where it counts what it reads; None: in a private registry.
         """
-        self._calls = KinesisCalls(stream, open_client)
-        self._reader: PageReader = PollingReader(self._calls, pace=pace, metrics=metrics)
-        if consumer_arn:
-            self._reader = FanOutReader(
-                self._calls, consumer_arn, fallback=self._reader, metrics=metrics
-            )
+        self._stream = KinesisStream.of(
+            KinesisCalls(stream, open_client), consumer_arn, pace=pace, metrics=metrics
+        )
         self._at = at
         self._shards: dict[str, StreamShard] = {}
 
@@ -79,7 +76,7 @@ class KinesisRecordSource:
             InvalidStateError: there is no such stream, or it must not be listed.
         """
         try:
-            self._shards = await self._calls.list_shards()
+            self._shards = await self._stream.calls.list_shards()
         except SourceError as error:
             raise _told(error) from error
         return tuple(_source_shard(self._shards[key]) for key in sorted(self._shards))
@@ -101,10 +98,10 @@ class KinesisRecordSource:
             await self.list_shards()
         shard = self._shards.get(shard_key)
         if shard is None:
-            _log.warning("kinesis.shard_not_found", stream=self._calls.stream, shard=shard_key)
+            _log.warning("kinesis.shard_not_found", stream=self._stream.name, shard=shard_key)
             return
         try:
-            async with aclosing(self._reader.pages(shard, self._place(position))) as pages:
+            async with aclosing(self._stream.reader.pages(shard, self._place(position))) as pages:
                 async for page in pages:
                     yield RecordBatch(
                         records=tuple(_processor_record(record) for record in page.records),

@@ -23,9 +23,9 @@ from broadsheet.consumer.errors import ReplayError
 from broadsheet.consumer.message.batch import MessageBatch, MessageType
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, default_client
-from broadsheet.consumer.sources.kinesis.fan_out import FanOutReader
+from broadsheet.consumer.sources.kinesis.fan_out import KinesisStream
 from broadsheet.consumer.sources.kinesis.lineage import END_SUFFIX, Elsewhere
-from broadsheet.consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
+from broadsheet.consumer.sources.kinesis.pages import DEFAULT_PACE, Pace
 from broadsheet.consumer.sources.kinesis.places import (
     Resume,
     Start,
@@ -75,12 +75,9 @@ class KinesisSource:
             clock: Tells what "latest" means at the very beginning.
             metrics: Where it counts what it reads; None: in a private registry.
         """
-        self._calls = KinesisCalls(stream, open_client)
-        self._reader: PageReader = PollingReader(self._calls, pace=pace, metrics=metrics)
-        if consumer_arn:
-            self._reader = FanOutReader(
-                self._calls, consumer_arn, fallback=self._reader, metrics=metrics
-            )
+        self._stream = KinesisStream.of(
+            KinesisCalls(stream, open_client), consumer_arn, pace=pace, metrics=metrics
+        )
         self._start = start or TrimHorizon()
         self._message_type = message_type
         self._elsewhere = elsewhere
@@ -104,8 +101,7 @@ class KinesisSource:
         reading = StreamReading(
             part_of(shard.spec),
             checkpoint,
-            calls=self._calls,
-            reader=self._reader,
+            stream=self._stream,
             settings=KinesisReadingSettings(
                 start=start,
                 message_type=self._message_type,
@@ -160,7 +156,7 @@ class KinesisSource:
         """
         if not isinstance(self._start, Latest):
             return self._start, {}
-        name = f"kinesis/{self._calls.stream}"
+        name = f"kinesis/{self._stream.name}"
         if name in checkpoint.sources:
             started_ms = decode_resume(name, checkpoint.sources[name].resume).started_ms
             if started_ms is not None:

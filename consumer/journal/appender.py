@@ -184,7 +184,7 @@ class _Append:
         # Before a connection is made, only a separate call tells whether anything was sent.
         after = self._in_turn.after if self._in_turn is not None else ()
         return (
-            self._size <= self._transport.whole_bytes_max
+            self._size <= self._transport.policy.whole_bytes_max
             and peer.bulk.append_stream is not None
             and self._transport.channels.state(peer.endpoint) is grpc.ChannelConnectivity.READY
             and all(turn.endpoint == peer.endpoint for turn in after)
@@ -258,7 +258,7 @@ class _Append:
     ) -> AppendResponse:
         try:
             await call.write(self._request)
-            for chunk in chunks_of(self._content, self._transport.chunk_bytes):
+            for chunk in chunks_of(self._content, self._transport.policy.chunk_bytes):
                 await call.write(encode_append_chunk(chunk))
             # From here on the broker may commit, whatever happens here: a write that fails may have
             # arrived.

@@ -47,7 +47,7 @@ from broadsheet.consumer.journal.listing import (
 from broadsheet.consumer.journal.pipelining import Pipelined
 from broadsheet.consumer.journal.reader import Reader
 from broadsheet.consumer.journal.reader import ReadSpan as ReadSpan
-from broadsheet.consumer.journal.transport import JournalTransport, RouteCache
+from broadsheet.consumer.journal.transport import JournalTransport, RouteCache, TransportPolicy
 from broadsheet.consumer.protocol.alphabet import split_journal
 from broadsheet.consumer.protocol.auth import ClientAuth, NoAuth
 from broadsheet.consumer.protocol.fragments_pb2 import QuarantineEntry, VerifyJournalResponse
@@ -114,11 +114,13 @@ class JournalClient:
             channels or ChannelCache(address, ca_file=ca_file, clock=clock),
             RouteCache(route_cache_size, route_ttl_seconds, clock=clock),
             auth or NoAuth(),
-            zone=zone,
-            patience_seconds=patience_seconds,
-            chunk_bytes=chunk_bytes,
-            whole_bytes_max=chunk_bytes if whole_bytes_max is None else whole_bytes_max,
-            clock=clock,
+            TransportPolicy(
+                zone=zone,
+                patience_seconds=patience_seconds,
+                chunk_bytes=chunk_bytes,
+                whole_bytes_max=chunk_bytes if whole_bytes_max is None else whole_bytes_max,
+            ),
+            clock,
         )
 
     async def __aenter__(self) -> Self:

@@ -101,34 +101,42 @@ def epoch_text(epoch: JournalEpoch | None) -> str:
     return f"{epoch.incarnation.hex()[:_SHOWN_DIGITS]}/{epoch.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class RememberedRead:
+    """An earlier read of a journal, from which another one continues."""
+
+    journal: str
+    """Named in errors."""
+    epoch: JournalEpoch | None
+    """In which was read what is below the reader's offset; None: not known, so that only the write head can contradict
+    the offset."""
+    read_through: int = 0
+    """Everything below it was read when `epoch` was remembered, bytes."""
+    starts_at: int = 0
+    """Where reading begins, bytes; above `read_through`, it skips content that was not read."""
+
+
 class OffsetGuard:
     """Knowledge of the journal that one reader has read so far. Used by one reader at a time."""
 
     def __init__(
         self,
-        journal: str,
-        epoch: JournalEpoch | None,
+        remembered: RememberedRead,
         *,
-        read_through: int = 0,
-        starts_at: int = 0,
         patience_seconds: float = HEAD_PATIENCE_SECONDS,
         on_epoch: Callable[[JournalEpoch], None] = lambda _: None,
     ) -> None:
         """Begin with the remembered epoch.
 
         Args:
-            journal: Named in errors.
-            epoch: In which was read what is below the reader's offset; None: not known, so that only the write head can
-                contradict the offset.
-            read_through: Everything below it was read when `epoch` was remembered, bytes.
-            starts_at: Where reading begins, bytes; above `read_through`, it skips content that was not read.
+            remembered: The read that this one continues.
             patience_seconds: How long the write head may be below the offset.
             on_epoch: Told the epoch of what is read from now on, at the beginning and whenever it is another.
         """
-        self._journal = journal
-        self._epoch = epoch
-        self._read_through = read_through
-        self._starts_at = starts_at
+        self._journal = remembered.journal
+        self._epoch = remembered.epoch
+        self._read_through = remembered.read_through
+        self._starts_at = remembered.starts_at
         self._patience_seconds = patience_seconds
         self._on_epoch = on_epoch
         self._behind_since: float | None = None

@@ -453,7 +453,7 @@ class Reader:
             self._waiting_since = now
         waited_seconds = now - self._waiting_since
         # Patience counts from the first failure since the last content.
-        if not self._request.block and waited_seconds > self._transport.patience_seconds:
+        if not self._request.block and waited_seconds > self._transport.policy.patience_seconds:
             raise error
         _log.warning(
             "read.retrying",

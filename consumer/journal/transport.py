@@ -250,6 +250,20 @@ class Peer:
     """The methods that carry content."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportPolicy:
+    """How a client chooses brokers, repeats requests and cuts content."""
+
+    zone: str
+    """The caller's zone; reads prefer brokers there."""
+    patience_seconds: float
+    """How long to repeat what is safe to repeat; 0 tries once."""
+    chunk_bytes: int
+    """Most content of one message of an append call."""
+    whole_bytes_max: int
+    """Largest append that is sent as a single message."""
+
+
 class JournalTransport:
     """Chooses brokers, signs requests and learns routes, for every part of one client."""
 
@@ -258,25 +272,16 @@ class JournalTransport:
         channels: Channels,
         routes: RouteCache,
         auth: ClientAuth,
-        *,
-        zone: str,
-        patience_seconds: float,
-        chunk_bytes: int,
-        whole_bytes_max: int,
+        policy: TransportPolicy,
         clock: Clock,
     ) -> None:
         self.channels = channels
         self.routes = routes
-        self.patience_seconds = patience_seconds
-        self.chunk_bytes = chunk_bytes
-        """Most content of one message of an append call."""
-        self.whole_bytes_max = whole_bytes_max
-        """Largest append that is sent as a single message."""
+        self.policy = policy
         self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies; later reads and appends wait for it, and so see them."""
         self._auth = auth
-        self._zone = zone
 
     def default_peer(self) -> Peer:
         """Return the broker for requests that concern no particular journal."""
@@ -286,7 +291,7 @@ class JournalTransport:
         """Return the broker for a journal's requests: its primary or any member, else the default one."""
         endpoint = choose_endpoint(
             self.routes.route_of(journal),
-            zone=self._zone,
+            zone=self.policy.zone,
             primary=primary,
             state_of=self.channels.state,
         )
@@ -349,7 +354,7 @@ def patiently(
 ) -> AsyncRetrying:
     """Return a retrier that repeats what `may_retry` allows until patience is over, then raises the last error."""
     clock = transport.clock
-    ends_at_monotonic_seconds = clock.monotonic_seconds() + transport.patience_seconds
+    ends_at_monotonic_seconds = clock.monotonic_seconds() + transport.policy.patience_seconds
 
     def is_over(state: RetryCallState) -> bool:
         return clock.monotonic_seconds() + state.upcoming_sleep >= ends_at_monotonic_seconds

@@ -15,8 +15,8 @@ from typing import Final
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import ConsumerError, JournalReplacedError, LogDataLossError
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.guard import OffsetGuard
-from broadsheet.consumer.journal.reader import ReadSpan
+from broadsheet.consumer.journal.guard import OffsetGuard, RememberedRead
+from broadsheet.consumer.journal.reader import Reader, ReadSpan
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
 
@@ -33,33 +33,22 @@ class LogFeed:
 
     def __init__(
         self,
-        journals: JournalClient,
+        reader: Reader,
         position: PlaybackPosition,
         group: TaskGroup,
         on_arrival: Callable[[], None],
-        *,
-        linger_seconds: float,
-        guard: OffsetGuard,
     ) -> None:
         """Start to read in a task of `group`.
 
         Args:
-            journals: Reads the log.
+            reader: Reads the log from `position` on, without end; used by this feed alone.
             position: Position of the first byte.
             group: Outlives the feed.
             on_arrival: Called when there is something to take.
-            linger_seconds: Delay at the write head.
-            guard: Used by this feed alone.
         """
         self.begin = position
         """Position of the first byte."""
-        self._reader = journals.reader(
-            position.log,
-            offset=position.offset,
-            block=True,
-            linger_seconds=linger_seconds,
-            guard=guard,
-        )
+        self._reader = reader
         self._on_arrival = on_arrival
         self._spans: deque[ReadSpan] = deque()
         self._bytes = 0
@@ -155,7 +144,15 @@ class LogFeeds:
         *,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
-        """Start to read at `position`; the arguments are those of a feed."""
+        """Start to read at `position`.
+
+        Args:
+            journals: Reads the logs.
+            position: Position of the first byte.
+            group: Outlives the feeds.
+            on_arrival: Called when there is something to take.
+            linger_seconds: Delay at the write head.
+        """
         self._journals = journals
         self._group = group
         self._on_arrival = on_arrival
@@ -220,20 +217,22 @@ class LogFeeds:
 
     def _open(self, position: PlaybackPosition) -> LogFeed:
         guard = OffsetGuard(
-            position.log,
-            self._epochs.get(position.log),
-            read_through=min(position.offset, self._read_to.get(position.log, 0)),
-            starts_at=position.offset,
+            RememberedRead(
+                position.log,
+                self._epochs.get(position.log),
+                read_through=min(position.offset, self._read_to.get(position.log, 0)),
+                starts_at=position.offset,
+            ),
             on_epoch=partial(self._epochs.__setitem__, position.log),
         )
-        return LogFeed(
-            self._journals,
-            position,
-            self._group,
-            self._on_arrival,
+        reader = self._journals.reader(
+            position.log,
+            offset=position.offset,
+            block=True,
             linger_seconds=self._linger_seconds,
             guard=guard,
         )
+        return LogFeed(reader, position, self._group, self._on_arrival)
 
     def _close(self, feed: LogFeed) -> None:
         feed.close()

@@ -93,6 +93,16 @@ def _longest_dead(spans: Sequence[Span]) -> Sequence[Span]:
     return sorted(sorted(spans, key=lambda span: span[2])[:SPANS_MAX])
 
 
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """A log as the broker lists it."""
+
+    create_revision: int
+    """Create revision of the journal."""
+    fragments: Sequence[Fragment]
+    """Ascending by begin."""
+
+
 class SegmentFate(Enum):
     """The fate of a fragment in a prune."""
 
@@ -150,10 +160,9 @@ def spared_log(needs: LogNeeds, reason: str) -> LogPlan:
 
 def plan_log(
     needs: LogNeeds,
-    fragments: Sequence[Fragment],
+    listing: LogListing,
     known: QuarantineRecord,
     *,
-    create_revision: int,
     now: int,
     delay_seconds: float,
 ) -> LogPlan:
@@ -161,13 +170,13 @@ def plan_log(
 
     Args:
         needs: The bytes that must stay.
-        fragments: As the broker lists them, ascending by begin.
+        listing: The log's fragments.
         known: Record of what earlier prunes have found dead.
-        create_revision: Of the journal.
         now: Unix seconds.
         delay_seconds: Time for which a fragment must have been dead.
     """
     assert not needs.spared, "a spared log is not planned"
+    fragments, create_revision = listing.fragments, listing.create_revision
     # Another incarnation of the journal has other bytes at the same offsets.
     if known.create_revision != create_revision:
         known = QuarantineRecord(create_revision=create_revision)

@@ -23,6 +23,7 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.recoverylog.hint_store import read_cluster_hints
 from broadsheet.consumer.recoverylog.liveness import ENDLESS, LogNeeds, live_logs
 from broadsheet.consumer.recoverylog.prune_plan import (
+    LogListing,
     LogPlan,
     PruneCounts,
     QuarantineRecord,
@@ -120,9 +121,8 @@ class Pruner:
             return spared_log(needs, str(error))
         return plan_log(
             needs,
-            [each.spec for each in fragments],
+            LogListing(listed.create_revision, [each.spec for each in fragments]),
             decode_quarantine(known.value) if known is not None else QuarantineRecord(),
-            create_revision=listed.create_revision,
             now=int(self._clock.wall_seconds()),
             delay_seconds=delay_seconds,
         )

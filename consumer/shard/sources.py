@@ -25,7 +25,7 @@ from broadsheet.consumer.errors import (
     JournalReplacedError,
     SourceReplacedError,
 )
-from broadsheet.consumer.journal.guard import OffsetGuard, Present
+from broadsheet.consumer.journal.guard import OffsetGuard, Present, RememberedRead
 from broadsheet.consumer.message.batch import MessageBatch, MessageType
 from broadsheet.consumer.message.reader import BatchOptions, MessageSource
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
@@ -276,10 +276,12 @@ class Sources:
     def _guard(self, checkpoint: Checkpoint, source: ShardSpec.Source) -> OffsetGuard:
         """Return the guard of a source's read, which also reports the journal's epoch."""
         return OffsetGuard(
-            source.journal,
-            epoch_of(checkpoint, source.journal),
-            read_through=start_offset(checkpoint, source.journal, 0),
-            starts_at=start_offset(checkpoint, source.journal, source.min_offset),
+            RememberedRead(
+                source.journal,
+                epoch_of(checkpoint, source.journal),
+                read_through=start_offset(checkpoint, source.journal, 0),
+                starts_at=start_offset(checkpoint, source.journal, source.min_offset),
+            ),
             patience_seconds=self._head_patience_seconds,
             on_epoch=partial(self._note_epoch, source.journal),
         )
@@ -292,8 +294,7 @@ class Sources:
     def _replay_guard(self, order: tx.StartReplay) -> OffsetGuard:
         """Return the guard of a range's second read: it must be of the journal that is read now."""
         return OffsetGuard(
-            order.journal,
-            self._epochs.get(order.journal),
+            RememberedRead(order.journal, self._epochs.get(order.journal)),
             patience_seconds=self._head_patience_seconds,
         )
 

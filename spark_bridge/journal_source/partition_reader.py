@@ -160,13 +160,13 @@ async def _pieces(
 
 def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
     """Return the guard that notices a replacement of the journal since the driver planned the partition."""
-    from broadsheet.consumer.journal.guard import OffsetGuard
+    from broadsheet.consumer.journal.guard import OffsetGuard, RememberedRead
     from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 
     # The epoch was not known when the driver planned the partition.
     if not wanted.epoch:
         return None
-    guard = OffsetGuard(wanted.journal, JournalEpoch.FromString(wanted.epoch))
+    guard = OffsetGuard(RememberedRead(wanted.journal, JournalEpoch.FromString(wanted.epoch)))
     guard.looked = True
     return guard
 

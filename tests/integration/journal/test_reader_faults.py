@@ -18,7 +18,7 @@ from broadsheet.consumer.errors import (
     NotAuthorizedError,
 )
 from broadsheet.consumer.journal.client import JournalClient, ReadSpan
-from broadsheet.consumer.journal.guard import OffsetGuard
+from broadsheet.consumer.journal.guard import OffsetGuard, RememberedRead
 from broadsheet.consumer.journal.reader import REFUSALS_MAX, Reader
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ReadHandler, ScriptedBroker, header, metadata
@@ -214,7 +214,9 @@ async def test_guarded_read_waits_out_a_replica_that_lags_and_a_broker_in_troubl
             status=pb.OFFSET_NOT_YET_AVAILABLE, header=header(), offset=head, write_head=head
         )
 
-    guard = OffsetGuard("abcd", None, read_through=5, starts_at=5, patience_seconds=60.0)
+    guard = OffsetGuard(
+        RememberedRead("abcd", None, read_through=5, starts_at=5), patience_seconds=60.0
+    )
     async with (
         ScriptedBroker(on_read=answer) as broker,
         JournalClient(broker.address, patience_seconds=-1.0) as client,
@@ -235,7 +237,9 @@ async def test_guarded_read_ends_where_the_head_stays_below() -> None:
             status=pb.OFFSET_NOT_YET_AVAILABLE, header=header(), offset=3, write_head=3
         )
 
-    guard = OffsetGuard("abcd", None, read_through=5, starts_at=5, patience_seconds=0.0)
+    guard = OffsetGuard(
+        RememberedRead("abcd", None, read_through=5, starts_at=5), patience_seconds=0.0
+    )
     async with ScriptedBroker(on_read=answer) as broker, JournalClient(broker.address) as client:
         with pytest.raises(JournalReplacedError, match=r"offset 5 .* write head is 3"):
             await anext(client.reader("abcd", offset=5, guard=guard))

@@ -11,7 +11,12 @@ from broadsheet.consumer.protocol.journal_pb2 import Fragment
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.consumer.recoverylog.liveness import HintsValue, LogNeeds, ShardHints, live_logs
-from broadsheet.consumer.recoverylog.prune_plan import QuarantineRecord, SegmentFate, plan_log
+from broadsheet.consumer.recoverylog.prune_plan import (
+    LogListing,
+    QuarantineRecord,
+    SegmentFate,
+    plan_log,
+)
 from tests.support.recorded_lives import Pieces, RecordedLife, played
 
 
@@ -32,9 +37,7 @@ def pruned(needs: LogNeeds, pieces: Pieces) -> list[tuple[int, bytes]]:
     fragments = [
         Fragment(begin=begin, end=begin + len(content), mod_time=1) for begin, content in pieces
     ]
-    plan = plan_log(
-        needs, fragments, QuarantineRecord(), create_revision=1, now=100, delay_seconds=0
-    )
+    plan = plan_log(needs, LogListing(1, fragments), QuarantineRecord(), now=100, delay_seconds=0)
     gone = {fragment.begin for fragment in plan.dead}
     assert plan.tallies[SegmentFate.QUARANTINED].fragments == 0
     return [piece for piece in pieces if piece[0] not in gone]

@@ -9,6 +9,7 @@ from broadsheet.consumer.journal.guard import (
     OffsetGuard,
     Present,
     RememberedOffset,
+    RememberedRead,
     present_epoch,
     standing,
 )
@@ -89,7 +90,8 @@ def test_epochs_that_were_left_out_are_judged_by_those_that_remain() -> None:
 def test_head_below_the_offset_is_waited_for_but_not_for_ever() -> None:
     """A replica of Gazette's may lag for a moment; a journal that lost its end never comes back."""
     guard = OffsetGuard(
-        "a/journal", None, read_through=100, starts_at=100, patience_seconds=PATIENCE_SECONDS
+        RememberedRead("a/journal", None, read_through=100, starts_at=100),
+        patience_seconds=PATIENCE_SECONDS,
     )
 
     assert not guard.look(Present(90, None), 0.0)
@@ -102,7 +104,7 @@ def test_head_below_the_offset_is_waited_for_but_not_for_ever() -> None:
 
 def test_lower_bound_beyond_the_head_was_never_read() -> None:
     """A spec may say to read from an offset that is not written yet, which is no loss; what was read before counts."""
-    guard = OffsetGuard("a/journal", READ_IN_1, read_through=50, starts_at=1_000)
+    guard = OffsetGuard(RememberedRead("a/journal", READ_IN_1, read_through=50, starts_at=1_000))
 
     assert guard.look(Present(60, OLD), 0.0)
     with pytest.raises(JournalReplacedError):
@@ -112,7 +114,9 @@ def test_lower_bound_beyond_the_head_was_never_read() -> None:
 def test_epoch_is_told_once_it_changes() -> None:
     """Checkpoints must name the epoch that their offset is of, also after a restart of the broker in between."""
     told: list[int] = []
-    guard = OffsetGuard("a/journal", None, on_epoch=lambda epoch: told.append(epoch.number))
+    guard = OffsetGuard(
+        RememberedRead("a/journal", None), on_epoch=lambda epoch: told.append(epoch.number)
+    )
 
     guard.look(Present(500, OLD), 0.0, offset=10)
     guard.on_answer(10, OLD, 500)
@@ -123,7 +127,7 @@ def test_epoch_is_told_once_it_changes() -> None:
 
 def test_journal_replaced_between_look_and_read_is_noticed() -> None:
     """What the look found may be gone when the read begins; no byte of the other journal may be delivered."""
-    guard = OffsetGuard("a/journal", READ_IN_1)
+    guard = OffsetGuard(RememberedRead("a/journal", READ_IN_1))
     guard.look(Present(500, OLD), 0.0, offset=10)
 
     with pytest.raises(JournalReplacedError):

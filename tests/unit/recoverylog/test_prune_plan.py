@@ -11,6 +11,7 @@ from broadsheet.consumer.protocol.journal_pb2 import Fragment
 from broadsheet.consumer.recoverylog.liveness import ENDLESS, LogNeeds
 from broadsheet.consumer.recoverylog.prune_plan import (
     SPANS_MAX,
+    LogListing,
     LogPlan,
     QuarantineRecord,
     SegmentFate,
@@ -41,9 +42,8 @@ def plan(
     """Return the plan of a prune of a log that ends in another fragment, which is needed."""
     return plan_log(
         needs,
-        [*fragments, fragment(90, 91)],
+        LogListing(7, [*fragments, fragment(90, 91)]),
         known or QuarantineRecord(create_revision=7),
-        create_revision=7,
         now=now,
         delay_seconds=delay_seconds,
     )
@@ -86,9 +86,8 @@ def test_newest_persisted_fragment_stays() -> None:
     """Dead as it is: a journal without it would begin at 0 again. What the broker still writes to does not count."""
     made = plan_log(
         NEEDS,
-        [fragment(0, 10), fragment(30, 40), fragment(40, 45, persisted=False)],
+        LogListing(7, [fragment(0, 10), fragment(30, 40), fragment(40, 45, persisted=False)]),
         QuarantineRecord(),
-        create_revision=7,
         now=NOW,
         delay_seconds=0,
     )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.journal.append_service import AppendService
     from broadsheet.consumer.journal.channels import parse_endpoint
     from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.consumer.journal.transport import TransportPolicy
     from broadsheet.consumer.member.service import run_member
     from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
     from broadsheet.consumer.message.mapping import (
@@ -121,6 +122,7 @@ __all__ = [
     "Status",
     "Store",
     "SyncShardClient",
+    "TransportPolicy",
     "UnauthenticatedError",
     "claims_of",
     "modulo_mapping",
@@ -186,6 +188,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "Status": "broadsheet.consumer.protocol.shard_pb2",
             "Store": "broadsheet.consumer.application",
             "SyncShardClient": "broadsheet.consumer.client.sync_client",
+            "TransportPolicy": "broadsheet.consumer.journal.transport",
             "UnauthenticatedError": "broadsheet.consumer.errors",
             "claims_of": "broadsheet.consumer.rpc.call_context",
             "modulo_mapping": "broadsheet.consumer.message.mapping",

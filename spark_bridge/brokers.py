@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broadsheet.consumer.journal.appender import CHUNK_BYTES
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import CHUNK_BYTES, TransportPolicy
 from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.options import Access
@@ -18,7 +18,7 @@ def open_client(
 
     Args:
         access: Of the brokers.
-        chunk_bytes: Of long appends; see `JournalClient`.
+        chunk_bytes: Of long appends; see `TransportPolicy`.
         whole_bytes_max: Of appends in one message, likewise.
 
     Raises:
@@ -35,8 +35,10 @@ def open_client(
     return JournalClient(
         access.address,
         auth=auth,
-        zone=access.zone,
-        ca_file=ca_file,
-        chunk_bytes=chunk_bytes,
-        whole_bytes_max=whole_bytes_max,
+        policy=TransportPolicy(
+            zone=access.zone,
+            ca_file=ca_file,
+            chunk_bytes=chunk_bytes,
+            whole_bytes_max=whole_bytes_max,
+        ),
     )

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from bench.journal_specs import journal_change
 from broadsheet.consumer.application import Store
 from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.appender import BULK_CHUNK_BYTES
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES, TransportPolicy
 from broadsheet.consumer.local_state import LocalState
 from broadsheet.consumer.op_future import OpFuture, completed
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
@@ -99,7 +99,7 @@ class DrivenStore:
 
 def member_journals(address: str) -> JournalClient:
     """Return a client like that of a member."""
-    return JournalClient(address, chunk_bytes=BULK_CHUNK_BYTES)
+    return JournalClient(address, policy=TransportPolicy(chunk_bytes=BULK_CHUNK_BYTES))
 
 
 async def create_log(journals: JournalClient, log: str) -> None:

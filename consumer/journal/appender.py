@@ -33,6 +33,7 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.journal.channels import AppendUnderWay
 from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined
 from broadsheet.consumer.journal.transport import (
+    CHUNK_BYTES,
     JournalTransport,
     Peer,
     RpcMetadata,
@@ -51,17 +52,6 @@ from broadsheet.consumer.protocol.validation_journal import (
     validate_append_response,
 )
 
-CHUNK_BYTES = 192 << 10
-"""Content sent in one message unless the client says otherwise, bytes. It is well below every broker's receive
-limit, large enough to cost little, and sent within the second that brokers wait, even at 2 Mbit/s.
-
-Larger chunks cost more unless `keep_freed_buffers` was called, because glibc returns buffers of 256 KiB to the kernel
-each time, and faults them in again.
-"""
-BULK_CHUNK_BYTES = 512 << 10
-"""Cheapest chunk size for clients that called `keep_freed_buffers` and are near their brokers. Larger ones gain
-nothing.
-"""
 APPEND_TIMEOUT_SECONDS = 60.0
 """Longest wait for one append, in addition to the time of its content at `APPEND_BYTES_PER_SECOND_MIN`."""
 APPEND_BYTES_PER_SECOND_MIN = 64 << 10
@@ -184,7 +174,7 @@ class _Append:
         # Before a connection is made, only a separate call tells whether anything was sent.
         after = self._in_turn.after if self._in_turn is not None else ()
         return (
-            self._size <= self._transport.policy.whole_bytes_max
+            self._size <= self._transport.policy.single_message_bytes_max
             and peer.bulk.append_stream is not None
             and self._transport.channels.state(peer.endpoint) is grpc.ChannelConnectivity.READY
             and all(turn.endpoint == peer.endpoint for turn in after)

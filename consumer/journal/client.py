@@ -6,7 +6,8 @@ r"""Client of the journal service, for applications, shards and tools.
             print(span.offset, span.content)
 
 Every method belongs to the event loop that entered the client. While no broker can be reached, read-only requests, and
-appends that certainly wrote nothing, are repeated for `patience_seconds`; blocking reads and watches without limit.
+appends that certainly wrote nothing, are repeated for the policy's `patience_seconds`; blocking reads and watches
+without limit.
 
 Source: gazette/core broker/client (roles).
 """
@@ -14,7 +15,6 @@ Source: gazette/core broker/client (roles).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -23,7 +23,6 @@ from google.protobuf.duration_pb2 import Duration
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.errors import JournalNotFoundError
 from broadsheet.consumer.journal.appender import (
-    CHUNK_BYTES,
     append_once,
     append_patiently,
     check_append,
@@ -66,9 +65,6 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 )
 from broadsheet.consumer.protocol.labels import NAME, label_set
 
-PATIENCE_SECONDS = 5.0
-"""Duration for which requests are repeated, unless the caller says otherwise: a broker's restart takes less."""
-
 
 class JournalClient:
     """Reads, appends, lists and applies journals. Enter it on the loop that uses it."""
@@ -78,14 +74,8 @@ class JournalClient:
         address: str,
         *,
         auth: ClientAuth | None = None,
-        zone: str = "",
-        route_cache_size: int = 0,
-        route_ttl_seconds: float = 60.0,
-        patience_seconds: float = PATIENCE_SECONDS,
-        ca_file: Path | None = None,
+        policy: TransportPolicy | None = None,
         channels: Channels | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
-        whole_bytes_max: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Parse the address; nothing is opened before the client is entered.
@@ -94,32 +84,21 @@ class JournalClient:
             address: Any broker: `http://host:port`, `https://host:port`, `unix:///path` or `host:port`; several,
                 separated by commas, of which the next is asked when one cannot be reached.
             auth: Signs requests; none are signed if absent.
-            zone: The caller's zone; reads prefer brokers there.
-            route_cache_size: Routes kept in order to ask the right broker directly; 0 always asks `address`.
-            route_ttl_seconds: Age at which a route is forgotten.
-            patience_seconds: How long to repeat what is safe to repeat; 0 tries once.
-            ca_file: Root certificates for https; the system's if absent.
+            policy: The caller's zone, its patience, and more; the defaults if absent.
             channels: Replace the gRPC channels to `address`, if given.
-            chunk_bytes: Content of one message of a long append; brokers abort one that takes more than a second.
-            whole_bytes_max: Largest content sent as a single message, to brokers that support this; `chunk_bytes` if
-                absent.
             clock: Times patience.
 
         Raises:
             ValidationError: the address is malformed.
         """
         self.address = address
+        policy = policy or TransportPolicy()
         clock = clock or SystemClock()
         self._transport = JournalTransport(
-            channels or ChannelCache(address, ca_file=ca_file, clock=clock),
-            RouteCache(route_cache_size, route_ttl_seconds, clock=clock),
+            channels or ChannelCache(address, ca_file=policy.ca_file, clock=clock),
+            RouteCache(policy.route_cache_size, policy.route_ttl_seconds, clock=clock),
             auth or NoAuth(),
-            TransportPolicy(
-                zone=zone,
-                patience_seconds=patience_seconds,
-                chunk_bytes=chunk_bytes,
-                whole_bytes_max=chunk_bytes if whole_bytes_max is None else whole_bytes_max,
-            ),
+            policy,
             clock,
         )
 

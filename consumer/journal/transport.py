@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -58,6 +59,19 @@ PAUSE_SECONDS_MIN = 0.05
 _RETRY_SECONDS_FIRST, _RETRY_SECONDS_MAX = 0.05, 1.0
 _SELECTORS_MAX = 4096
 """Number of journals whose selector is cached, because a process asks about the same ones repeatedly."""
+PATIENCE_SECONDS = 5.0
+"""Duration for which requests are repeated, unless the caller says otherwise: a broker's restart takes less."""
+CHUNK_BYTES = 192 << 10
+"""Content sent in one message unless the client says otherwise, bytes. It is well below every broker's receive
+limit, large enough to cost little, and sent within the second that brokers wait, even at 2 Mbit/s.
+
+Larger chunks cost more unless `keep_freed_buffers` was called, because glibc returns buffers of 256 KiB to the kernel
+each time, and faults them in again.
+"""
+BULK_CHUNK_BYTES = 512 << 10
+"""Cheapest chunk size for clients that called `keep_freed_buffers` and are near their brokers. Larger ones gain
+nothing.
+"""
 RpcMetadata = tuple[tuple[str, str], ...]
 
 # Known routes of journals, and the choice of a broker to ask.
@@ -252,16 +266,27 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportPolicy:
-    """How a client chooses brokers, repeats requests and cuts content."""
+    """How a client reaches brokers, repeats requests and cuts content."""
 
-    zone: str
+    zone: str = ""
     """The caller's zone; reads prefer brokers there."""
-    patience_seconds: float
+    patience_seconds: float = PATIENCE_SECONDS
     """How long to repeat what is safe to repeat; 0 tries once."""
-    chunk_bytes: int
-    """Most content of one message of an append call."""
-    whole_bytes_max: int
-    """Largest append that is sent as a single message."""
+    ca_file: Path | None = None
+    """Root certificates for https; the system's if absent."""
+    route_cache_size: int = 0
+    """Routes kept in order to ask the right broker directly; 0 always asks the client's address."""
+    route_ttl_seconds: float = 60.0
+    """Age at which a route is forgotten."""
+    chunk_bytes: int = CHUNK_BYTES
+    """Content of one message of a long append; brokers abort one that takes more than a second."""
+    whole_bytes_max: int | None = None
+    """Largest content sent as a single message, to brokers that support this; `chunk_bytes` if absent."""
+
+    @property
+    def single_message_bytes_max(self) -> int:
+        """Largest content sent as a single message."""
+        return self.chunk_bytes if self.whole_bytes_max is None else self.whole_bytes_max
 
 
 class JournalTransport:

@@ -43,8 +43,8 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.errors import ResolverStoppedError
-from broadsheet.consumer.journal.appender import BULK_CHUNK_BYTES
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES, TransportPolicy
 from broadsheet.consumer.key_space import process_id_of
 from broadsheet.consumer.member.drain import Drain, DrainBounds, DrainVerdict
 from broadsheet.consumer.member.parts import (
@@ -164,8 +164,7 @@ class Service:
                 JournalClient(
                     config.broker_address,
                     auth=broker_auth,
-                    zone=config.zone,
-                    chunk_bytes=BULK_CHUNK_BYTES,
+                    policy=TransportPolicy(zone=config.zone, chunk_bytes=BULK_CHUNK_BYTES),
                 )
             )
             self._parts = parts = compose(

@@ -66,7 +66,7 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> CommitA
 async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
     # Imported here, because gRPC may only be used after the fork that made this process.
     from broadsheet.allocator.runtime.task_group import TaskGroup
-    from broadsheet.consumer.journal.appender import BULK_CHUNK_BYTES
+    from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES
     from broadsheet.spark_bridge.brokers import open_client
 
     keep_freed_buffers()

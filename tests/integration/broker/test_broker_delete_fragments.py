@@ -19,6 +19,7 @@ from broadsheet.consumer.errors import (
     UnauthenticatedError,
 )
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, Fragment
 from tests.support.broker import journal_spec
@@ -181,7 +182,7 @@ async def test_disk_that_fails_before_the_note_is_durable_loses_nothing(
     confirmed: set[int] = set()
     async with (
         Broker(BrokerConfig(data_dir=tmp_path / "b"), disk=disk) as broker,
-        JournalClient(broker.address, patience_seconds=0) as client,
+        JournalClient(broker.address, policy=TransportPolicy(patience_seconds=0)) as client,
     ):
         listed = await fill(client, 5)
         disk.fail_at(operation, step)

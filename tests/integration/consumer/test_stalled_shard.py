@@ -18,6 +18,7 @@ from broadsheet.allocator.ops import Compare, Delete, Operation
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.stall_detector import write_heads
@@ -253,7 +254,9 @@ async def test_heads_of_an_unreachable_broker_are_unknown() -> None:
         port = silent.getsockname()[1]
         async with JournalClient(f"http://127.0.0.1:{port}") as unreachable:
             assert await write_heads(unreachable, [SOURCE], timeout_seconds=0.2) == {}
-    async with JournalClient(f"http://127.0.0.1:{port}", patience_seconds=0.0) as unreachable:
+    async with JournalClient(
+        f"http://127.0.0.1:{port}", policy=TransportPolicy(patience_seconds=0.0)
+    ) as unreachable:
         assert await write_heads(unreachable, [SOURCE], timeout_seconds=10.0) == {}
 
 

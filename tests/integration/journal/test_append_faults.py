@@ -18,6 +18,7 @@ from broadsheet.consumer.errors import (
 )
 from broadsheet.consumer.journal.append_service import AppendService
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.labels import label_set
 from tests.support.journal_in_memory import JournalInMemory, Requests
@@ -117,7 +118,9 @@ async def test_answer_against_the_protocol_surfaces(response: pb.AppendResponse,
 
 async def test_refused_connection_of_an_append_names_the_address() -> None:
     """Nothing was sent, so it is repeated for a while and then told."""
-    async with JournalClient("http://127.0.0.1:1", patience_seconds=0.1) as client:
+    async with JournalClient(
+        "http://127.0.0.1:1", policy=TransportPolicy(patience_seconds=0.1)
+    ) as client:
         with pytest.raises(EndpointError, match=r"127\.0\.0\.1:1.*is the broker running") as raised:
             await client.append("abcd", b"x")
 
@@ -131,7 +134,9 @@ async def test_append_over_a_unix_socket(tmp_path: Path) -> None:
     async with ScriptedBroker(on_append=journal.take, socket=tmp_path / "broker.sock") as broker:
         async with JournalClient(broker.address) as client:
             await client.append("abcd", b"here")
-        async with JournalClient(f"unix://{tmp_path}/none.sock", patience_seconds=0) as client:
+        async with JournalClient(
+            f"unix://{tmp_path}/none.sock", policy=TransportPolicy(patience_seconds=0)
+        ) as client:
             with pytest.raises(EndpointError, match=r"none\.sock: connection refused"):
                 await client.append("abcd", b"nowhere")
 

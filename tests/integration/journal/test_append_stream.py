@@ -23,10 +23,10 @@ from broadsheet.consumer.errors import (
     WrongAppendOffsetError,
 )
 from broadsheet.consumer.journal.append_stream import AppendStream
-from broadsheet.consumer.journal.appender import CHUNK_BYTES
 from broadsheet.consumer.journal.channels import BulkStub, ChannelCache
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined
+from broadsheet.consumer.journal.transport import CHUNK_BYTES, TransportPolicy
 from broadsheet.consumer.journal.wire import APPEND_SERVICE
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
@@ -97,7 +97,9 @@ async def test_long_append_goes_in_one_message_where_the_client_says_so(
     await _connected(journals, streamed=False)
     pieces = [b"%07d\n" % number * 1000 for number in range(375)]
 
-    async with JournalClient(journals.address, whole_bytes_max=4 << 20) as client:
+    async with JournalClient(
+        journals.address, policy=TransportPolicy(whole_bytes_max=4 << 20)
+    ) as client:
         await client.append("test/one", b"connects")
         whole = await client.append("test/one", pieces)
     chunked = await journals.append("test/one", pieces)

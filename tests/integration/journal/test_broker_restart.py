@@ -11,6 +11,7 @@ import pytest
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.journal.append_service import AppendService
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.broker import journal_spec
 
@@ -55,7 +56,9 @@ async def test_watch_and_unary_calls_survive_a_killed_broker(
     broker_process: EmbeddedBrokerProcess,
 ) -> None:
     """A watch goes on where it was, and a listing asked meanwhile waits for the broker to be back."""
-    async with JournalClient(broker_process.address, patience_seconds=20) as client:
+    async with JournalClient(
+        broker_process.address, policy=TransportPolicy(patience_seconds=20)
+    ) as client:
         await client.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/one"))])
         watch = client.watch_list()
         before = await anext(watch)

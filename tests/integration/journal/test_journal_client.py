@@ -23,6 +23,7 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.journal.append_service import AppendService
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.listing import ListResult
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.labels import label_set, parse_selector
@@ -234,7 +235,9 @@ async def test_routes_lead_to_the_broker_and_are_dropped_with_it(tmp_path: Path)
     """With a route cache the client asks the journal's own broker, and finds the way back when it has gone."""
     async with (
         EmbeddedBroker(tmp_path / "broker") as broker,
-        JournalClient(broker.address, route_cache_size=10, zone="local") as client,
+        JournalClient(
+            broker.address, policy=TransportPolicy(route_cache_size=10, zone="local")
+        ) as client,
     ):
         await create(client, "test/one")
         await client.append("test/one", b"abc")

@@ -16,6 +16,7 @@ from broadsheet.consumer.errors import (
     UnauthenticatedError,
 )
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ScriptedBroker, header
 
@@ -120,7 +121,7 @@ async def test_watch_resumes_after_the_last_snapshot_over_faults() -> None:
 
 async def test_refused_connection_of_a_listing_names_the_address() -> None:
     """What a terminal's user sees first when nothing runs."""
-    async with JournalClient("127.0.0.1:1", patience_seconds=0.1) as client:
+    async with JournalClient("127.0.0.1:1", policy=TransportPolicy(patience_seconds=0.1)) as client:
         with pytest.raises(EndpointError, match=r"cannot reach 127\.0\.0\.1:1: connection refused"):
             await client.list()
         with pytest.raises(EndpointError, match="is the broker running"):

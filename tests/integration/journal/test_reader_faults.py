@@ -20,6 +20,7 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.journal.client import JournalClient, ReadSpan
 from broadsheet.consumer.journal.guard import OffsetGuard, RememberedRead
 from broadsheet.consumer.journal.reader import REFUSALS_MAX, Reader
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ReadHandler, ScriptedBroker, header, metadata
 
@@ -219,7 +220,7 @@ async def test_guarded_read_waits_out_a_replica_that_lags_and_a_broker_in_troubl
     )
     async with (
         ScriptedBroker(on_read=answer) as broker,
-        JournalClient(broker.address, patience_seconds=-1.0) as client,
+        JournalClient(broker.address, policy=TransportPolicy(patience_seconds=-1.0)) as client,
         client.reader("abcd", offset=5, guard=guard) as reader,
     ):
         span = await anext(reader)
@@ -269,7 +270,9 @@ async def test_cancelled_iteration_loses_nothing() -> None:
 
 async def test_refused_connection_names_the_address() -> None:
     """The commonest mistake of all: no broker, or another port."""
-    async with JournalClient("http://127.0.0.1:1", patience_seconds=0.1) as client:
+    async with JournalClient(
+        "http://127.0.0.1:1", policy=TransportPolicy(patience_seconds=0.1)
+    ) as client:
         with pytest.raises(
             EndpointError,
             match=r"cannot reach http://127\.0\.0\.1:1: connection refused; is the broker running\?",

@@ -14,6 +14,7 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.errors import LogFencedError
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
 from broadsheet.consumer.protocol.labels import label_set
 from broadsheet.consumer.recoverylog.fsm import author_text, fence_of
@@ -253,7 +254,9 @@ async def test_recorder_and_standby_survive_a_killed_broker(
     """Kill -9 under load. What was appended when the answer was lost may stand in the log twice; the files are those
     of a dictionary. A standby that is to take over while the broker is away does so once it is back.
     """
-    async with JournalClient(broker_process.address, patience_seconds=0.2) as journals:
+    async with JournalClient(
+        broker_process.address, policy=TransportPolicy(patience_seconds=0.2)
+    ) as journals:
         await create_log(journals)
         owner = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
         async with (

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.consumer.journal.append_service import GROUP_BYTES_MAX, AppendQueue
-from broadsheet.consumer.journal.appender import CHUNK_BYTES, chunks_of
+from broadsheet.consumer.journal.appender import chunks_of
+from broadsheet.consumer.journal.transport import CHUNK_BYTES
 from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
 from broadsheet.consumer.protocol.labels import label_set, parse_selector
 

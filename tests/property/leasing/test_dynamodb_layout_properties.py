@@ -16,9 +16,9 @@ from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Value,
     from_json,
     from_plain,
-    text,
     to_json,
     to_plain,
+    value_of,
 )
 from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import moment_of, nanoseconds_of
 from tests.support.dynamodb_stores import LAYOUTS
@@ -81,7 +81,7 @@ def test_row_is_read_as_it_was_written(layout_name: str, record: LeaseRecord) ->
     layout = LAYOUTS[layout_name]()
     if record.claim == record.owner:
         record = replace(record, claim=None)  # Nobody claims what is its own.
-    item = {layout.key_name: text(record.key)} | layout.row(record) | layout.own(record)
+    item = {layout.key_name: value_of(record.key)} | layout.row(record) | layout.own(record)
 
     assert layout.read(item, None) == record
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing import rules
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord
 from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
@@ -113,3 +114,13 @@ def test_row_that_cannot_be_read_is_told_by_its_key(spoilt: dict[str, Any]) -> N
     """A scan leaves it out and logs it; `get` raises this."""
     with pytest.raises(InvalidStateError, match="lease a"):
         LAYOUT.read(ROW | spoilt, None)
+
+
+def test_counter_that_dynamodb_cannot_hold_is_refused() -> None:
+    """A foreign row may hold the greatest number of 38 digits; the next one is told as an error of leasing."""
+    full = LAYOUT.read(ROW | {"leaseCounter": {"N": "9" * 38}}, None)
+    assert full is not None
+    assert LAYOUT.row(full)["leaseCounter"] == {"N": "9" * 38}
+
+    with pytest.raises(InvalidStateError, match="cannot hold the number 1000000"):
+        LAYOUT.row(rules.renew(full))

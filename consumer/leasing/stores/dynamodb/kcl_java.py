@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from broadsheet.consumer.errors import InvalidStateError
+from broadsheet.consumer.leasing.codec import encode
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
 from broadsheet.consumer.leasing.store import ForeignLeader
@@ -32,20 +33,16 @@ from broadsheet.consumer.leasing.stores.dynamodb.layout import (
     attrs_of_row,
     located,
     reading,
-    remainder,
     remainder_of,
 )
 from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
-    binary,
     binary_of,
-    number,
     number_of,
-    text,
     text_of,
-    text_set,
     text_set_of,
+    values_of,
 )
 
 KEY: Final = "leaseKey"
@@ -93,31 +90,40 @@ class KclJavaLayout:
 
     def row(self, record: LeaseRecord) -> dict[str, Value]:
         """Return the attributes that the Kinesis Client Library would write, and the remainder."""
-        checkpoint = record.checkpoint
+        checkpoint, pending, hashes = record.checkpoint, record.pending, record.hash_range
         rest = LeaseRecord(
             key=record.key,
             claim=record.claim,
             checkpoint=_with_offset(checkpoint),
-            pending=_with_offset(record.pending),
+            pending=_with_offset(pending),
             write_id=record.write_id,
             attrs=attrs_of_rest(record),
         )
-        return {
-            ENTITY: text(ENTITY_LEASE),
-            COUNTER: number(record.counter),
-            SWITCHES: number(record.owner_switches),
-            CHECKPOINT_SUB: number(0 if checkpoint is None else checkpoint.sub),
-            **({} if checkpoint is None else {CHECKPOINT: text(checkpoint.seq)}),
-            **_optional_texts({OWNER: record.owner, CHECKPOINT_OWNER: record.handoff_from}),
-            **_pending_of(record),
-            **_place_of(record),
-            **attrs_of_row(record, known=_KNOWN),
-            REMAINDER: remainder(rest),
-        }
+        values = values_of(
+            {
+                ENTITY: ENTITY_LEASE,
+                COUNTER: record.counter,
+                SWITCHES: record.owner_switches,
+                OWNER: record.owner,
+                CHECKPOINT_OWNER: record.handoff_from,
+                CHECKPOINT: None if checkpoint is None else checkpoint.seq,
+                # Written even where there is no checkpoint, as they write it.
+                CHECKPOINT_SUB: 0 if checkpoint is None else checkpoint.sub,
+                PENDING: None if pending is None else pending.seq,
+                PENDING_SUB: None if pending is None else pending.sub,
+                PENDING_STATE: record.pending_state,
+                PARENTS: record.parents,
+                CHILDREN: record.children,
+                FIRST_HASH: None if hashes is None else hashes.first,
+                LAST_HASH: None if hashes is None else hashes.last,
+                REMAINDER: encode(rest),
+            }
+        )
+        return values | attrs_of_row(record, known=_KNOWN)
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
         """Return the epoch, and the counter that belongs to it."""
-        return {EPOCH: number(record.epoch), EPOCH_COUNTER: number(record.counter)}
+        return values_of({EPOCH: record.epoch, EPOCH_COUNTER: record.counter})
 
     def stamped(
         self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int
@@ -178,34 +184,9 @@ def _with_offset(position: Position | None) -> Position | None:
     return None if position is None or position.offset is None else position
 
 
-def _pending_of(record: LeaseRecord) -> dict[str, Value]:
-    if record.pending is None:
-        return {}
-    row = {PENDING: text(record.pending.seq), PENDING_SUB: number(record.pending.sub)}
-    if record.pending_state is not None:
-        row[PENDING_STATE] = binary(record.pending_state)
-    return row
-
-
-def _place_of(record: LeaseRecord) -> dict[str, Value]:
-    row: dict[str, Value] = {}
-    if record.parents:
-        row[PARENTS] = text_set(record.parents)
-    if record.children:
-        row[CHILDREN] = text_set(record.children)
-    if record.hash_range is not None:
-        row[FIRST_HASH] = text(record.hash_range.first)
-        row[LAST_HASH] = text(record.hash_range.last)
-    return row
-
-
 def _hash_range(item: Item) -> HashRange | None:
     first, last = text_of(item, FIRST_HASH), text_of(item, LAST_HASH)
     return None if first is None or last is None else HashRange(first=first, last=last)
-
-
-def _optional_texts(values: dict[str, str | None]) -> dict[str, Value]:
-    return {name: text(value) for name, value in values.items() if value is not None}
 
 
 # Leader row of the Kinesis Client Library for Java, version 3.

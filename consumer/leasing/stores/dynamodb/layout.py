@@ -14,10 +14,9 @@ from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
     from_json,
-    number,
-    text,
     text_of,
     to_json,
+    values_of,
 )
 
 REV: Final = "rev"
@@ -98,11 +97,6 @@ def remainder_of(item: Item, key: str) -> LeaseRecord | None:
     """Return the remainder in a row; None if it has none."""
     written = text_of(item, REMAINDER)
     return None if written is None else decode(written, key=key)
-
-
-def remainder(record: LeaseRecord) -> Value:
-    """Encode the remainder of a record, which is given without the fields that the layout holds."""
-    return text(encode(record))
 
 
 def attrs_in(item: Item, rest: LeaseRecord, *, known: frozenset[str]) -> dict[str, str]:
@@ -194,8 +188,7 @@ class NativeLayout:
 
     def row(self, record: LeaseRecord) -> dict[str, Value]:
         """Return the record, its owner and its epoch."""
-        owner = {} if record.owner is None else {OWNER: text(record.owner)}
-        return {**owner, EPOCH: number(record.epoch), RECORD: text(encode(record))}
+        return values_of({OWNER: record.owner, EPOCH: record.epoch, RECORD: encode(record)})
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
         """Return nothing, because no other program drops attributes here."""

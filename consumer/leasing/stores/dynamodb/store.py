@@ -50,9 +50,9 @@ from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
     from_plain,
-    number,
     number_of,
     to_plain,
+    value_of,
 )
 from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import NANOSECONDS
 
@@ -170,7 +170,7 @@ class DynamoRecordStore:
         layout = self._layout
         record = layout.stamped(None, record, now_nanoseconds=self._now_nanoseconds())
         row = layout.row(record) | layout.own(record)
-        row[REV] = number(secrets.randbits(_FIRST_REV_BITS))
+        row[REV] = value_of(secrets.randbits(_FIRST_REV_BITS))
         try:
             item = await self._table.update(record.key, creation_of(row, key_name=layout.key_name))
         except ConditionRefusedError as refused:
@@ -289,5 +289,5 @@ def _parsed(version: Version) -> tuple[int, dict[str, Value | None]]:
 
 def _next_rev(rev: Value | None) -> Value:
     if rev is None:
-        return number(secrets.randbits(_FIRST_REV_BITS))
-    return number((number_of({REV: rev}, REV) or 0) + 1)
+        return value_of(secrets.randbits(_FIRST_REV_BITS))
+    return value_of((number_of({REV: rev}, REV) or 0) + 1)

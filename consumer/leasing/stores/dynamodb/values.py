@@ -12,8 +12,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from broadsheet.consumer.errors import InvalidStateError
+
+if TYPE_CHECKING:
+    from boto3.dynamodb.types import TypeSerializer
 
 Value = Mapping[str, Any]  # Any: text, bytes, lists, by the one key, which is the type.
 """An attribute's value."""
@@ -31,24 +37,33 @@ class _Number(str):
     __slots__ = ()
 
 
-def text(value: str) -> Value:
-    """Return an S."""
-    return {"S": value}
+def value_of(plain: str | int | bytes | frozenset[str]) -> Value:
+    """Return an S, an N, a B or an SS, by the type of what it holds.
+
+    Raises:
+        InvalidStateError: a number has more digits than DynamoDB keeps, 38.
+    """
+    try:
+        return canonical(_serializer().serialize(plain))
+    except ArithmeticError as error:
+        raise InvalidStateError(f"DynamoDB cannot hold the number {plain!s:.80}") from error
 
 
-def number(value: int) -> Value:
-    """Return an N."""
-    return {"N": str(value)}
+def values_of(plain: Mapping[str, str | int | bytes | frozenset[str] | None]) -> dict[str, Value]:
+    """Return the attributes of a row, without those that are None or an empty set: DynamoDB has no empty one."""
+    return {
+        name: value_of(value)
+        for name, value in plain.items()
+        if value is not None and value != frozenset()
+    }
 
 
-def binary(value: bytes) -> Value:
-    """Return a B."""
-    return {"B": value}
+@cache
+def _serializer() -> TypeSerializer:
+    # Not above: layouts are read, and compared by imports, where the extra is not installed.
+    from boto3.dynamodb.types import TypeSerializer
 
-
-def text_set(values: Iterable[str]) -> Value:
-    """Return an SS; there is no empty one."""
-    return {"SS": sorted(values)}
+    return TypeSerializer()
 
 
 def text_of(item: Item, name: str) -> str | None:
@@ -159,7 +174,7 @@ def _value(parsed: Any) -> Value:  # Any: whatever JSON holds.
     if isinstance(parsed, _Number):
         return {"N": str(parsed)}
     if isinstance(parsed, str):
-        return text(parsed)
+        return {"S": parsed}
     if isinstance(parsed, bool):
         return {"BOOL": parsed}
     if parsed is None:

@@ -28,6 +28,7 @@ from typing import Final
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.consumer.leasing.codec import encode
 from broadsheet.consumer.leasing.expiry import LeaseExpiry
 from broadsheet.consumer.leasing.position import SHARD_END, Position
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
@@ -39,16 +40,14 @@ from broadsheet.consumer.leasing.stores.dynamodb.layout import (
     attrs_of_rest,
     attrs_of_row,
     reading,
-    remainder,
     remainder_of,
 )
 from broadsheet.consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
-    number,
     number_of,
-    text,
     text_of,
+    values_of,
 )
 
 KEY: Final = "ShardID"
@@ -148,16 +147,20 @@ class VmwareGoLayout:
         parent = min(record.parents, default=None)
         checkpoint = record.checkpoint
         shown = None if checkpoint is None or _is_start(checkpoint) else checkpoint.seq
-        texts = {OWNER: record.owner, CHECKPOINT: shown, PARENT: parent, CLAIM: record.claim}
-        return {
-            **{name: text(value) for name, value in texts.items() if value is not None},
-            **attrs_of_row(record, known=_KNOWN),
-            REMAINDER: _remainder(record),
-        }
+        values = values_of(
+            {
+                OWNER: record.owner,
+                CHECKPOINT: shown,
+                PARENT: parent,
+                CLAIM: record.claim,
+                REMAINDER: _remainder(record),
+            }
+        )
+        return values | attrs_of_row(record, known=_KNOWN)
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
         """Return the epoch, and the remainder."""
-        return {EPOCH: number(record.epoch), REMAINDER: _remainder(record)}
+        return values_of({EPOCH: record.epoch, REMAINDER: _remainder(record)})
 
     def stamped(
         self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int
@@ -237,7 +240,7 @@ def _is_start(position: Position) -> bool:
     return position.is_name and position.seq != SHARD_END
 
 
-def _remainder(record: LeaseRecord) -> Value:
+def _remainder(record: LeaseRecord) -> str:
     position = record.checkpoint
     is_plain = position is not None and not position.sub and position.offset is None
     shown = position is None or (is_plain and not _is_start(position))
@@ -250,7 +253,7 @@ def _remainder(record: LeaseRecord) -> Value:
         parents=record.parents if len(record.parents) > 1 else frozenset(),
         attrs=attrs_of_rest(record),
     )
-    return remainder(rest)
+    return encode(rest)
 
 
 def _is_acquired(before: LeaseRecord | None, after: LeaseRecord) -> bool:

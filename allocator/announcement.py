@@ -72,6 +72,7 @@ async def announce(
                         _log.warning("member.announce_retrying", key=key.decode(), cause=str(error))
                     failure = error
                 await backoff.sleep()
+    # No attempt has ended, so etcd did not answer at all.
     if failure is None:
         raise EtcdUnavailableError(
             (), f"no answer to the announcement within {timeout_seconds:g} s"

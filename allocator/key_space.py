@@ -140,6 +140,7 @@ class KeySpace:
     def _replacing(self, result: RangeResult) -> Iterator[None]:
         """Set the contents to `result` in one step; yield to other tasks while that step is prepared."""
         self._check_cluster(result.header)
+        # Only another history has a lower revision, and what was derived from this one would be wrong.
         if result.header.revision < self.header.revision:
             raise KeySpaceError(
                 f"etcd went back: read revision {result.header.revision} after {self.header.revision}"

@@ -153,6 +153,7 @@ def publish_dataframe(
     )
     with LoopThread(name=f"publish-{publication}") as loop:
         record = loop.call(committed_publication(commit_target, publication))
+        # Under a name that is committed already, the tasks need not write again.
         if record is None:
             attempts = _write_uncommitted(df, target, key=key, order_by=order_by, encoder=encoder)
             record = publication_of(attempts)

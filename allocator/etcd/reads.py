@@ -86,6 +86,7 @@ async def _again_if_compacted(read: Callable[[], Awaitable[_ResultT]], revision:
         try:
             return await read()
         except RevisionCompactedError as error:
+            # A given revision does not come back; without one, a newer revision can be read.
             if revision or attempt == PINNED_READ_ATTEMPTS:
                 raise RevisionCompactedError(revision, 0) from error
     raise AssertionError("unreachable: the last attempt returns or raises")
@@ -99,6 +100,7 @@ async def _read_pages(caller: Caller, key: bytes, range_end: bytes, revision: in
             key=next_key, range_end=range_end, limit=PAGE_KEYS, revision=revision
         )
         response = await caller.unary(RANGE, request, idempotent=True)
+        # The first page decides the revision of all pages.
         revision = revision or response.header.revision
         kvs.extend(map(key_value_from, response.kvs))
         if not response.more:

@@ -120,6 +120,7 @@ def decide(question: DecisionBasis) -> Decision | PlanRefused:
     )
     convergence = converge(state, targets, consistency=question.consistency, keys=question.keys)
     is_open, waiting = _left_to_do(state, plan, convergence)
+    # A continued plan is the stored one, so it is not stored again.
     is_new = plan is not question.plan and not continued
     return Decision(
         state=state,

@@ -85,6 +85,7 @@ class PlanStore:
         self._generation = max(self._generation, head.generation)
         packed = b"".join(kv.value for kv in chunks)
         plan = unpack_or_none(packed) if _digest(packed) == head.digest else None
+        # Its writer died half way, or is still writing.
         if plan is None:
             _log.warning(
                 "plan.incomplete", key=heads[0].key, epoch=head.epoch, generation=head.generation
@@ -111,6 +112,7 @@ class PlanStore:
         try:
             for number, chunk in enumerate(chunks[:-1]):
                 put = Put(self._keys.plan(number), chunk)
+                # Another leader writes its own plan by now.
                 if not (await self._etcd.txn(fence.compares, (put,))).succeeded:
                     return False
             last = len(chunks) - 1

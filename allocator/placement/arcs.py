@@ -84,6 +84,7 @@ class _Staged:
             weights = self._weights(first, last)
             cost = arcs.units[:, first:last].astype(np.int64) @ weights
             flow[active] = self._run(active, cost, supply)
+            # The only stage: no further one has to be restricted.
             if last == len(self._scales) and len(stages) == 1:
                 break
             lowest = self._scales[last - 1].weight

@@ -113,6 +113,7 @@ def _larger_sets(
     new = named.union(
         item.item_id for item in items if not set(desired[item.item_id]) <= set(item.current)
     )
+    # Too large to try, so minimality stays unproven.
     if len(new) * columns.none > EXPLICIT_CELLS_MAX:
         return
     if len(new) > len(named):
@@ -340,6 +341,7 @@ class _Check:
                 yield Violation(item.item_id, None, "has no answer")
                 continue
             ranks = [rank_of[id(m)] for m in placed]
+            # Nearly every placement is sorted, complete and spread, which this loop finds without a call for each item.
             last, zone, zones = -1, None, 0
             for rank in ranks:
                 if rank <= last:

@@ -96,6 +96,7 @@ def columns_of(problem: Problem) -> PlacementColumns:
         map(attrgetter("replication"), problem.items), np.int64, len(problem.items)
     ).clip(max=none)
     items = np.flatnonzero(replication > 0)
+    # Usually all items want replicas, and then nothing is copied.
     every = len(items) == len(problem.items)
     wanted = problem.items if every else [problem.items[n] for n in items.tolist()]
     current = _padded(list(map(attrgetter("current"), wanted)), number)
@@ -170,6 +171,7 @@ def _padded(
     rows[np.arange(width) < lengths[:, None]] = _numbers(chain.from_iterable(groups), number)
     if width > 1:
         rows.sort(axis=1)
+    # One column of none, so that no caller has to handle a table without columns.
     if not width:
         return np.full((len(groups), 1), len(number), dtype=np.int32)
     keep = max(1, int((rows < len(number)).sum(axis=1).max(initial=0)))

@@ -145,6 +145,7 @@ class _Election:
     def _choices(self, item: ProblemItem, placed: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
         """Return the replicas that may become primary."""
         choices = placed
+        # Only a replica that exists can take over at once.
         if item.primary is None and item.current:
             choices = _preferred(choices, item.current.__contains__)
         choices = _preferred(choices, lambda member_id: member_id not in item.avoided)

@@ -298,6 +298,7 @@ class Residual:
             np.minimum.at(costs, (tails, np.full(len(tails), columns.none + z)), hubs[:, z])
         for column in range(columns.current.shape[1]):
             heads, ways = columns.current[rows, column], self.into_members(inner, column)[rows]
+            # `FAR` plus or minus some costs is still no path.
             some = ways < FAR // 2
             np.minimum.at(costs, (tails[some], heads[some]), ways[some])
         source = np.full(len(tails), len(costs) - 1)

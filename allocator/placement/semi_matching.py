@@ -122,6 +122,7 @@ class SemiMatching:
             placed[member] = before + amount
         else:
             del placed[member]
+        # An arc knows only which classes have units, so only a first or a last unit changes it.
         if bool(before) != bool(before + amount):
             self._update_arcs(index, member, has_units=not before)
 
@@ -142,6 +143,7 @@ class SemiMatching:
         """Move units along an arc, the cheapest ones first."""
         arc = self._arcs[tail][head]
         for cost in _CHEAPEST_FIRST:
+            # A copy, because `_change` removes a class that has no unit left.
             for index in list(arc.classes[cost]):
                 moved = min(amount, self._placed[index][tail])
                 self._change(index, tail, -moved)
@@ -211,6 +213,7 @@ class SemiMatching:
         """
         hub = len(self._weights)
         arcs = list(self._costs(hub))
+        # All at zero, so that a negative cycle is found wherever it is.
         distances = [0] * (hub + 1)
         came_from: list[int | None] = [None] * (hub + 1)
         while True:
@@ -234,12 +237,14 @@ class SemiMatching:
                     yield tail, head, arc.cheapest
         for member, per_unit in enumerate(self._per_unit):
             yield member, hub, (2 * self.loads[member] + 1) * per_unit * scale
+            # An empty member has no unit to give.
             if self.loads[member]:
                 yield hub, member, -(2 * self.loads[member] - 1) * per_unit * scale
 
     def _cancel(self, cycle: list[tuple[int, int]]) -> None:
         hub = len(self._weights)
         inner = [(tail, head) for tail, head in cycle if hub not in (tail, head)]
+        # Through the hub one unit at a time, because each unit changes the loads' cost.
         amount = 1
         if len(inner) == len(cycle):
             amount = min(self._room_at_cheapest(tail, head) for tail, head in inner)

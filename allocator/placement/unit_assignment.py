@@ -101,6 +101,7 @@ def _most_left_first(
             begin += 1
             if left + 1:
                 passed.append((left + 1, member))
+        # Given back only after the item is done, so that it gets each member once.
         for each in passed:
             heappush(heap, each)
         begin = end

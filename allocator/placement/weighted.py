@@ -109,6 +109,7 @@ class WorkingPlacement:
         first.
         """
         groups = self._held[source][load]
+        # The first group has the replicas that must be created anyway, so their move costs nothing.
         looked_at = (item for group in groups[: 1 if only_new else None] for item in group)
         for item in islice(looked_at, tries):
             if self.may_move(item, source, target):
@@ -185,6 +186,7 @@ class WeightedSolver:
 
     def solve(self, problem: Problem) -> Desired:
         """Return a placement with the inner solver's coverage and zones, and level loads."""
+        # With equal loads the flow on counts is exact.
         if not is_weighted(problem):
             return self._solver.solve(problem)
         # Moves for even counts would only be undone by moves for even loads.
@@ -294,6 +296,7 @@ class _Search:
         held = working.loads_held(low)
         takeable = held[:: 1 + len(held) // LOADS_TAKEN]
         if working.has_room(low):
+            # Load 0: a move, with nothing in return.
             takeable.insert(0, 0)
         for taken in takeable:
             middle = bisect_left(givable, taken + ideal)
@@ -329,6 +332,7 @@ class _Search:
         for item, load in enumerate(working.item_loads):
             for source, target in list(working.returns(item)):
                 if (
+                    # An earlier return may have moved this replica already.
                     source in working.placed[item]
                     and working.may_move(item, source, target)
                     and working.has_room(target)

@@ -92,6 +92,7 @@ class ReplicaReporter:
 
     async def _report(self, assignment: Assignment) -> None:
         kv = assignment.kv
+        # The replica stays pending, so it is reported again when it is due.
         with suppress(EtcdUnavailableError, EtcdRequestError):
             await self._etcd.txn(
                 (Compare.mod_revision(kv.key, kv.mod_revision),),
@@ -192,6 +193,7 @@ class Cluster(SimulatedCluster[SimulatedMember, Scenario]):
         member_id = MemberId(self.random.choice(self.zones), f"ghost-{self._names}")
         prefix = self.keys.assignments_of(item_id)
         slots = {int(kv.key.rpartition(b"#")[2]) for kv in self.kvs(prefix)}
+        # Not slot 0, because a second primary would break an invariant by the operator's doing.
         slot = next(free for free in range(1, len(slots) + 2) if free not in slots)
         self.write(Put(self.keys.assignment(item_id, member_id, slot), CONSISTENT))
         return member_id

@@ -113,6 +113,7 @@ class LimitInvariant:
             m for m in self.overcommitted if m in world.members and loads[m] > _limit(world, m)
         }
         planned = _note(change).planned
+        # As the leader knew them when it wrote: a member may have announced another limit since.
         limits = {m.member_id: m.limit for m in planned.problem.members} if planned else {}
         added = [
             m for item_id in change.after if item_id in world.items for m in change.added(item_id)

@@ -125,6 +125,7 @@ class SimulatedMember(SimulatedProcess):
                 group.start_soon(self._announce_changes(), name=f"{self.member_id} changes")
                 await self.session.run()
                 group.stop()
+            # The workload has ended before, as a service stops its shards before it revokes its lease.
             await self.session.revoke()
         except EXPECTED_ENDS as error:
             self.end = error

@@ -118,6 +118,7 @@ class Drift:
     ) -> Drift:
         """Return the drift after `value` is measured now."""
         bucket = held_bucket(self.bucket, value, ratio, least=least)
+        # Back in the bucket in force, so the drift is over.
         if self.measured and bucket == self.bucket:
             if self.since_monotonic_seconds is None:
                 return self

@@ -59,12 +59,14 @@ def decide_hand_over(
     replicas = pending.replicas
     by_member = {a.member_id: a for a in replicas.current if a.kv.key not in replicas.surplus}
     old, new = by_member.get(wanted.from_member), by_member.get(wanted.to_member)
+    # Made on an older view. Nothing is reported, because hand-overs are computed again from the new view.
     if old is None or new is None or old.slot != PRIMARY_SLOT or old is new:
         return ItemDecision(pending=pending)
     if not at_rest:
         return _waits(
             pending, wanted, WaitReason.HAND_OVER_WAITS, "replicas of the item are in motion"
         )
+    # Outdated as well: the primary must not move to where it cannot stay.
     if state.is_leaving(wanted.to_member) or new.kv.key in replicas.unwanted:
         return ItemDecision(pending=pending)
     if new.kv.key not in replicas.consistent:

@@ -91,6 +91,7 @@ class Settling:
             capacities: The load that members can carry, if it is not their limit.
             is_placed: Whether any item has a replica.
         """
+        # The caller makes a new mapping for each change of members, so identity is enough.
         if members is self._members and now_monotonic_seconds < self._same_until_monotonic_seconds:
             return replace(self, observed_monotonic_seconds=now_monotonic_seconds)
         now, changed = now_monotonic_seconds, self.changed_monotonic_seconds
@@ -213,9 +214,11 @@ class Settling:
 
     def _presence(self, member: Member, now: float) -> _Presence:
         known = self._presences.get(member.member_id)
+        # A member that was announced again is a newcomer, also under its old id.
         if known is None or known.member.kv.create_revision != member.kv.create_revision:
             known = _Presence(member=member, joined_monotonic_seconds=now, is_newcomer=True)
         exiting = member.value.is_exiting()
+        # Keeps `drains`: a drain that has begun continues.
         if exiting == known.is_exiting:
             return replace(known, member=member)
         return replace(
@@ -256,6 +259,7 @@ def _heirs(
     free = sorted(
         (p.joined_monotonic_seconds, p.member.kv.create_revision, m)
         for m, p in presences.items()
+        # A member that takes nothing cannot replace another.
         if p.is_newcomer and not p.is_exiting and m not in heirs and _takes_items(p.member)
     )
     leaving = sorted(

@@ -79,6 +79,7 @@ class ItemReplicas:
                 unwanted.append(key)
             if is_surplus or member_id not in members:
                 continue
+            # It has failed for too long, so it protects nothing.
             if avoided and (assignment.item_id, member_id) in avoided:
                 continue
             live.append(key)
@@ -132,6 +133,7 @@ class ItemReplicas:
 
         A replica that catches up in place of a lost one is not a move; one that is not wanted any more still is.
         """
+        # Replicas up to the wanted number replace lost ones; only those beyond it are moves.
         moves = len(self.live) - self.replication
         if moves <= 0 or len(self.consistent) == len(self.live):
             return

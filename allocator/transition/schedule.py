@@ -176,6 +176,7 @@ class _Pass:
             decision = decide_hand_over(
                 state, pending, wanted, at_rest=known is None, hand_overs_left=hand_overs_left
             )
+            # Only a hand-over that begins takes a turn.
             hand_overs_left -= decision.hands_over
             yield decision
 

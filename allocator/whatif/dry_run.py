@@ -245,6 +245,7 @@ class Sandbox:
         """Return whether an item needs nothing; items that the plan does not have are left alone."""
         group = self._groups.get(item_id, ())
         if item_id not in self._state.items:
+            # An item that cannot be read is not deleted, so it keeps its replicas.
             return not group or item_id in self._state.unreadable_items
         wanted = self._plan.desired.get(item_id)
         return wanted is None or is_settled(group, wanted)
@@ -354,6 +355,7 @@ def perform_dry_run(
     while sandbox.round < ROUNDS_MAX:
         if not is_wanted():
             raise DryRunAbandonedError
+        # In this order: replicas catch up once no step is left, and primaries move once all else is done.
         if not (sandbox.perform(convergence.steps) or sandbox.catch_up() or sandbox.hand_over()):
             break
         convergence = sandbox.converged(sandbox.pending())

@@ -77,6 +77,7 @@ def preview_plan(
     if isinstance(plan, PlanRefused):
         return plan
     dry_run = perform_dry_run(state, plan, leader, settling=settling, is_wanted=is_wanted)
+    # Balance waits until then, so the moves that it will make are shown as waiting.
     if not settling.is_settled:
         problem = replace(as_planned(state, plan), objective=leader.policy.objective)
         balanced = leader.solver.solve(problem)

@@ -97,6 +97,7 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
     """
     ours = {name: value for name, value in conf.items() if name.startswith(PREFIX) and value}
     for name in sorted(ours):
+        # The names of an application's arguments are the user's choice.
         checked = name.startswith(_CHECKED_PREFIXES) and not name.startswith(_SECRET_APP)
         if checked and name not in _KNOWN:
             raise ClusterConfError(name, f"expected one of {', '.join(sorted(_KNOWN))}")

@@ -180,6 +180,7 @@ class Elasticity:
     def _dismiss(self, partitions: tuple[int, ...]) -> None:
         for partition in partitions:
             self._membership.order_to_leave(partition)
+            # After the order: if etcd fails, the member is still wanted, and can be told again.
             self._wanted.discard(partition)
 
     def _seats(self) -> list[Seat]:

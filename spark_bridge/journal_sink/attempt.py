@@ -134,6 +134,7 @@ class _Chunks:
         journals = self._plan.journals
         indices = self._plan.mapping.indices(batch, journals)
         rows = batch.drop_columns(list(self._plan.hidden_columns))
+        # Stable, so that the rows of each journal keep their order.
         order = stable_order(indices) if len(journals) > 1 else None
         targets, stretches = _stretches_of(indices if order is None else indices[order])
         encoded = self._plan.encoder.encode(rows, stretches, self._stamper, order)

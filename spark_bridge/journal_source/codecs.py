@@ -89,6 +89,7 @@ def uuid_of_messages(journal: str, content_type: str, options: ReadOptions) -> U
     if content_type == PROTOBUF_FIXED:
         return _protobuf_type(journal, options).uuid_of
     if content_type == CSV:
+        # The number of columns matters only for acknowledgements, which a reader does not write.
         return CsvType(columns=0).uuid_of
     if content_type == ARROW_STREAM:
         return ArrowType().uuid_of

@@ -34,6 +34,7 @@ from broadsheet.spark_bridge.format_options import OptionError
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 _OPTION: Final = "messageType"
 _META: Final = "_meta"
+# Spark's integers are signed, so an unsigned one takes the next larger type.
 _UNSIGNED_64: Final = DecimalType(20, 0)
 _PROTOBUF_TYPES: Final[dict[int, DataType]] = {
     FieldDescriptor.TYPE_BOOL: BooleanType(),

@@ -107,6 +107,7 @@ def _offsets(option: str, text: str) -> dict[str, int]:
     offsets: dict[str, int] = {}
     for journal, value in values.items():
         offset = _NAMED.get(value, None) if isinstance(value, str) else value
+        # Not `isinstance`, because JSON's `true` is an int in Python.
         if type(offset) is not int or offset < -1:
             expected = f"of {journal} an offset in bytes, at least 0, or earliest or latest"
             raise OptionError(option, expected, got=json.dumps(value))
@@ -178,6 +179,7 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
     Raises:
         OptionError: one is unknown, missing or wrong.
     """
+    # Spark passes the argument of `load` in this option.
     if "path" in options:
         raise OptionError("path", "none: journals are chosen by selector", got=str(options["path"]))
     given = FormatOptions(options, known=_KNOWN)

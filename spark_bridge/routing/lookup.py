@@ -154,6 +154,7 @@ def _members(plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str) -> li
     table = worker.routes(plan.cluster)
     known = table.known(shard_id)
     doubted = "" if known is None else known.endpoint
+    # Sorted before it is shuffled, because the order of a set would not depend on the random source alone.
     found = sorted({*table.endpoints(), *plan.seeds})
     worker.random.shuffle(found)
     return sorted(found, key=lambda endpoint: endpoint == doubted)

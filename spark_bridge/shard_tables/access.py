@@ -62,6 +62,7 @@ def options_of(options: Mapping[str, str], *, known: Collection[str]) -> FormatO
     Raises:
         OptionError: one is unknown.
     """
+    # Spark passes the argument of `load` in this option.
     if "path" in options:
         raise OptionError("path", "none: shards are chosen by selector", got=str(options["path"]))
     return FormatOptions(options, known=(*COMMON_OPTIONS, *known))

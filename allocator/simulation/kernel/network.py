@@ -191,6 +191,7 @@ class FaultyEtcd:
 
     async def _ask(self, action: Callable[[], T]) -> T:
         """Have etcd perform a request, and return its answer or raise its error."""
+        # As without a listener; other cuts are found only by the timeout.
         if self._link.cut and self._link.refuses:
             await asyncio.sleep(self._link.latency_seconds[1])
             raise EtcdUnavailableError(("simulated",), "connection refused")

@@ -19,7 +19,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys, MemberKey
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.ops import LeaseId, prefix_range_end
+from broadsheet.allocator.ops import KeyValue, LeaseId, prefix_range_end
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_prefix
@@ -27,9 +27,6 @@ from broadsheet.spark_bridge.member.identity import Host, Incarnation, decode_ho
 from broadsheet.spark_bridge.member.orders import all_members_key, attempt_key, task_key
 
 _log = structlog.get_logger()
-
-
-log = structlog.get_logger()
 
 
 async def revoke_members(
@@ -41,27 +38,27 @@ async def revoke_members(
     shards and cannot commit, because the stores' fences hold.
     """
     revoked: list[MemberId] = []
-    for member_id, lease in await _members(etcd, keys):
+    for member_id, kv in await _members(etcd, keys):
         incarnation = parse_suffix(member_id.suffix)
         if incarnation is None or not should_revoke(incarnation):
             continue
-        if lease and await etcd.lease_revoke(lease):
-            log.info("member.lease_revoked", member_id=str(member_id), lease=f"{lease:x}")
+        if kv.lease and await etcd.lease_revoke(LeaseId(kv.lease)):
+            _log.info("member.lease_revoked", member_id=str(member_id), lease=f"{kv.lease:x}")
             revoked.append(member_id)
     return tuple(revoked)
 
 
-async def _members(etcd: Etcd, keys: Keys) -> list[tuple[MemberId, LeaseId]]:
+async def _members(etcd: Etcd, keys: Keys) -> list[tuple[MemberId, KeyValue]]:
     prefix = keys.members_prefix
     found = await etcd.get_range(prefix, prefix_range_end(prefix))
-    members: list[tuple[MemberId, LeaseId]] = []
+    members: list[tuple[MemberId, KeyValue]] = []
     for kv in found.kvs:
         try:
             parsed = keys.parse(kv.key)
         except KeyDecodeError:
             continue  # not a member's key; those who watch the root report it
         assert isinstance(parsed, MemberKey), "read below members/"
-        members.append((parsed.member_id, LeaseId(kv.lease)))
+        members.append((parsed.member_id, kv))
     return members
 
 
@@ -169,14 +166,11 @@ class Membership:
         return incarnation.application_id == self._application_id
 
     async def _read_members(self) -> tuple[MemberInfo, ...]:
-        prefix = self._keys.members_prefix
-        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        found = await _members(self._etcd, self._keys)
         hosts = {(host.partition, host.attempt): host for host in await self._read_hosts()}
         members: list[MemberInfo] = []
-        for kv in found.kvs:
-            parsed = self._keys.parse(kv.key)
-            assert isinstance(parsed, MemberKey), "read below members/"
-            incarnation = parse_suffix(parsed.member_id.suffix)
+        for member_id, kv in found:
+            incarnation = parse_suffix(member_id.suffix)
             # Members of other Spark applications, or outside Spark, may share the root.
             if incarnation is None or not self._is_ours(incarnation):
                 continue
@@ -187,7 +181,7 @@ class Membership:
             host = hosts.get((incarnation.partition, incarnation.attempt))
             members.append(
                 MemberInfo(
-                    member_id=parsed.member_id,
+                    member_id=member_id,
                     endpoint=spec.process_spec.endpoint,
                     partition=incarnation.partition,
                     attempt=incarnation.attempt,

@@ -525,7 +525,10 @@ class AppendService:
         has_own = request.HasField("check_registers") or request.HasField("union_registers")
         if self._copies is None or has_own or not group.size:
             return None
-        return self._fences.setdefault(request.journal, DuplicateFence(self._copies))
+        fence = self._fences.get(request.journal)
+        if fence is None:
+            fence = self._fences[request.journal] = DuplicateFence(self._copies)
+        return fence
 
     async def _land(self, group: AppendGroup, fence: DuplicateFence) -> AppendResponse:
         """Send one more copy of a group, unless one has landed without an answer.

@@ -29,7 +29,7 @@ LINE_SECONDS = 5.0
 
 
 class Unit(Enum):
-    """What is counted."""
+    """The unit of a count."""
 
     BYTES = "bytes"
     PIECES = "pieces"

@@ -266,7 +266,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportPolicy:
-    """How a client reaches brokers, repeats requests and cuts content."""
+    """A client's rules for reaching brokers, repeating requests and cutting content."""
 
     zone: str = ""
     """The caller's zone; reads prefer brokers there."""

@@ -19,7 +19,7 @@ from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.journal.channels import parse_endpoint
 from broadsheet.consumer.key_space import PRIMARY_SLOT, process_of
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.shard.crash_loop import CrashHistory, CrashLoop, Life, YoungDeath
 
 PROBE_SECONDS_MAX = 1.0
@@ -33,7 +33,7 @@ class CrashWatch:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: LocalMember,
         records: CrashHistory,
         *,
         young_seconds: float,

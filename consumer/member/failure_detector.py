@@ -43,7 +43,7 @@ from broadsheet.consumer.member.silence_watch import (
 )
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.hearing import Hearing
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 
 CONNECT_SECONDS_MAX = 2.0
 HELD_SECONDS_MIN = 1.0
@@ -87,7 +87,7 @@ class FailureDetector:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: LocalMember,
         *,
         clock: Clock,
         registry: CollectorRegistry,

@@ -22,7 +22,7 @@ from broadsheet.allocator.ops import LeaseId, Put
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.state.load import Lag, ReplicaLoad
 from broadsheet.consumer.load_report import RoundedReport
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.shard.progress import Usage
 
 REPORT_SECONDS = 15.0
@@ -36,18 +36,18 @@ class ReportedShard(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What it has taken so far."""
+        """The bytes and CPU that it took so far."""
         ...
 
     @property
     def lag(self) -> Lag | None:
-        """How far it is behind; None unless it is a standby with a recovery log."""
+        """Its lag; None unless it is a standby with a recovery log."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPolicy:
-    """What a member reports, and how often."""
+    """The content of a member's reports, and their interval."""
 
     capacity: int = 0
     """Load that this process can carry; 0: its limit."""
@@ -62,7 +62,7 @@ class LoadReporter:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: LocalMember,
         *,
         lease: Callable[[], LeaseId],
         shards: Callable[[], Mapping[ItemId, ReportedShard]],

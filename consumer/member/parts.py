@@ -47,7 +47,7 @@ from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_ser
 from broadsheet.consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.consumer.resolver.local_shards import LocalShards
-from broadsheet.consumer.resolver.resolver import Membership, Peers, ShardResolver
+from broadsheet.consumer.resolver.resolver import LocalMember, Peers, ShardResolver
 from broadsheet.consumer.rpc.allocation_api import AllocationApi, LeaderForwarder
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.cordon import Cordon
@@ -118,7 +118,7 @@ class Surroundings:
 class MemberParts:
     """Parts of a member."""
 
-    membership: Membership
+    membership: LocalMember
     session: Session
     local_shards: LocalShards
     resolver: ShardResolver
@@ -149,7 +149,7 @@ def compose(given: Surroundings) -> MemberParts:
         ShardDecoder(hot_standbys_max=config.hot_standbys_max),
         apply_delay_seconds=config.watch_delay_seconds,
     )
-    membership = Membership(config.member_id, key_space, given.etcd)
+    membership = LocalMember(config.member_id, key_space, given.etcd)
     deaths = _death_records(given)
     ledger = _ledger(given, keys)
     local_shards = _local_shards(given, key_space, deaths, ledger)
@@ -231,7 +231,7 @@ def _death_records(given: Surroundings) -> CrashHistory:
     )
 
 
-def _death_watch(given: Surroundings, membership: Membership, deaths: CrashHistory) -> CrashWatch:
+def _death_watch(given: Surroundings, membership: LocalMember, deaths: CrashHistory) -> CrashWatch:
     return CrashWatch(
         membership,
         deaths,
@@ -241,7 +241,7 @@ def _death_watch(given: Surroundings, membership: Membership, deaths: CrashHisto
     )
 
 
-def _peer_watch(given: Surroundings, membership: Membership) -> FailureDetector:
+def _peer_watch(given: Surroundings, membership: LocalMember) -> FailureDetector:
     watch = FailureDetector(
         membership,
         clock=given.clock,
@@ -268,7 +268,7 @@ def _broker_watch(given: Surroundings, local_shards: LocalShards) -> BrokerWatch
 
 def _standby_take_over(
     given: Surroundings,
-    membership: Membership,
+    membership: LocalMember,
     ledger: MoveLog,
     broker_watch: BrokerWatch | None,
 ) -> StandbyTakeOver | None:
@@ -345,7 +345,7 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
 
 
 def _load_reporter(
-    given: Surroundings, membership: Membership, session: Session, local_shards: LocalShards
+    given: Surroundings, membership: LocalMember, session: Session, local_shards: LocalShards
 ) -> LoadReporter:
     return LoadReporter(
         membership,

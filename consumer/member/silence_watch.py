@@ -140,7 +140,7 @@ class HeartbeatListener:
 
     @property
     def silence_seconds(self) -> float:
-        """How long the peer has been silent."""
+        """Seconds since the peer was last heard."""
         return self._detector.silence_seconds(self._clock.monotonic_seconds())
 
     async def run(self) -> None:

@@ -36,7 +36,7 @@ from broadsheet.consumer.member.availability import (
 from broadsheet.consumer.move_messages import UNAVAILABLE
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 
 PROOF_SECONDS_MAX = 1.0
 """Longest wait for the broker to show that it answers this member."""
@@ -97,7 +97,7 @@ class StandbyTakeOver:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: LocalMember,
         proof: BrokerProof,
         *,
         ledger: MoveLog,

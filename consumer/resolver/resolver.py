@@ -63,7 +63,7 @@ CATCH_UP_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class LocalMember:
     """Place of this process in its cluster: its identity, the mirror by which it sees the cluster, and etcd."""
 
     member_id: MemberId

@@ -59,7 +59,7 @@ from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, ex
 from broadsheet.consumer.protocol.call_metadata import ACTOR, actor_of
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
-from broadsheet.consumer.resolver.resolver import Membership, Peers
+from broadsheet.consumer.resolver.resolver import LocalMember, Peers
 from broadsheet.consumer.rpc.allocation_messages import (
     MoveListing,
     explain_response,
@@ -97,7 +97,7 @@ class LeaderForwarder:
     """Forwards requests from this member to the leader, once each."""
 
     def __init__(
-        self, leadership: Leadership, membership: Membership, peers: Peers, auth: ClientAuth
+        self, leadership: Leadership, membership: LocalMember, peers: Peers, auth: ClientAuth
     ) -> None:
         """Create the forwarder.
 
@@ -168,7 +168,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         allocation: AllocationLoop,
         forwarder: LeaderForwarder,
         cordon: Cordon,
-        membership: Membership,
+        membership: LocalMember,
         *,
         hot_standbys_max: int,
     ) -> None:

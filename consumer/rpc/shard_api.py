@@ -62,7 +62,7 @@ from broadsheet.consumer.protocol.validation_shard import (
 )
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import encode_hints
-from broadsheet.consumer.resolver.resolver import Membership, ShardResolution, ShardResolver
+from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
 from broadsheet.consumer.rpc.call_context import claims_of
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
 from broadsheet.consumer.shard_changes import (
@@ -91,7 +91,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     def __init__(
         self,
         resolver: ShardResolver,
-        membership: Membership,
+        membership: LocalMember,
         *,
         ledger: MoveLog,
         auth: ClientAuth,

@@ -40,7 +40,7 @@ from broadsheet.consumer.protocol.state_pb2 import (
 from broadsheet.consumer.protocol.validation_shard import validate_shard_id
 from broadsheet.consumer.protocol.validation_terms import validate_selector
 from broadsheet.consumer.resolver.local_shards import LocalShards
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.call_context import claims_of
 from broadsheet.consumer.rpc.state_reader import ShownState, StateReader
 from broadsheet.consumer.shard.replica_progress import progress_of
@@ -147,7 +147,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
     def __init__(
         self,
         local_shards: LocalShards,
-        membership: Membership,
+        membership: LocalMember,
         journals: JournalClient,
         states: StateReader,
         *,

@@ -145,7 +145,7 @@ class AssignedShard(Shard, Protocol):
 
     @property
     def primary(self) -> bool:
-        """Whether we are to be its primary."""
+        """True if the assignment makes us its primary."""
         ...
 
 

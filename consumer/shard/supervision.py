@@ -70,7 +70,7 @@ class RestartDecision:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """How an attempt to serve ended."""
+    """The end of an attempt to serve."""
 
     kind: FailureKind
     """Of its cause."""

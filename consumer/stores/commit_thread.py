@@ -26,7 +26,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSteps:
-    """What a store does for one commit."""
+    """A store's steps for one commit."""
 
     write: Callable[[], OpFuture | None]
     """Writes the commit. A future that it returns must succeed for the commit to be durable."""

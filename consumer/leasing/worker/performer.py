@@ -37,8 +37,8 @@ from broadsheet.consumer.leasing.worker.lease_view import LeaseScan
 from broadsheet.consumer.leasing.worker.round_plan import (
     AskForLease,
     LeaseAction,
+    LeaseRoundPlan,
     ReleaseLease,
-    RoundPlan,
     TakeLease,
     TakenHow,
 )
@@ -57,7 +57,7 @@ _log = structlog.get_logger()
 class Performance:
     """A plan that is performed on the leases of a scan."""
 
-    plan: RoundPlan
+    plan: LeaseRoundPlan
     scan: LeaseScan
     on_taken: OnTaken
     goes_on: Callable[[], bool]

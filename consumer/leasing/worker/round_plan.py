@@ -65,7 +65,7 @@ LeaseAction: TypeAlias = TakeLease | AskForLease | LeaseAssignment | ReleaseLeas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundPlan:
+class LeaseRoundPlan:
     """The actions of one round."""
 
     actions: tuple[LeaseAction, ...] = ()
@@ -117,7 +117,7 @@ RoundMode: TypeAlias = OwnShare | AssignedOnly | GivingBack | AllLeases
 
 def plan_round(
     view: WorkerView, settings: WorkerSettings, mode: RoundMode, dice: Callable[[], float]
-) -> RoundPlan:
+) -> LeaseRoundPlan:
     """Plan a round.
 
     Args:
@@ -131,9 +131,9 @@ def plan_round(
             return _own_share(view, settings, mode, dice)
         case AssignedOnly():
             keys = [key for key in _assigned(view) if key not in mode.left_alone]
-            return RoundPlan(actions=tuple(_due(keys)))
+            return LeaseRoundPlan(actions=tuple(_due(keys)))
         case GivingBack():
-            return RoundPlan(actions=tuple(ReleaseLease(key=key) for key in _assigned(view)))
+            return LeaseRoundPlan(actions=tuple(ReleaseLease(key=key) for key in _assigned(view)))
         case AllLeases():
             return _all_leases(view, settings, mode, dice)
         case _:
@@ -142,7 +142,7 @@ def plan_round(
 
 def _own_share(
     view: WorkerView, settings: WorkerSettings, mode: OwnShare, dice: Callable[[], float]
-) -> RoundPlan:
+) -> LeaseRoundPlan:
     shares = plan_shares(
         [lease for lease in view.leases if lease.key not in mode.left_alone],
         me=mode.me,
@@ -153,7 +153,7 @@ def _own_share(
         ),
         dice=dice,
     )
-    return RoundPlan(
+    return LeaseRoundPlan(
         actions=(
             *_due([key for key in view.due if key not in mode.left_alone]),
             *(TakeLease(key=key, how=TakenHow.FREE) for key in shares.to_take),
@@ -166,10 +166,10 @@ def _own_share(
 
 def _all_leases(
     view: WorkerView, settings: WorkerSettings, mode: AllLeases, dice: Callable[[], float]
-) -> RoundPlan:
+) -> LeaseRoundPlan:
     holders = {lease.held_by for lease in view.leases if lease.held_by is not None}
     workers = len(holders.union(mode.workers))
-    return RoundPlan(
+    return LeaseRoundPlan(
         actions=plan_assignments(
             view.leases,
             workers=mode.workers,

@@ -22,7 +22,7 @@ from broadsheet.consumer.key_space import process_id_of
 from broadsheet.consumer.member.crash_watch import CrashWatch
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.shard.crash_loop import YoungDeath
 from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
@@ -74,7 +74,7 @@ async def test_members_that_die_with_a_shard_are_recorded_by_the_oldest(
     async with TaskGroup() as group:
         for name in ("old", "young"):
             watch = CrashWatch(
-                Membership(MemberId("zone-a", f"member-{name}"), host.key_space, etcd),
+                LocalMember(MemberId("zone-a", f"member-{name}"), host.key_space, etcd),
                 records,
                 young_seconds=60,
                 clock=SystemClock(),
@@ -105,7 +105,7 @@ async def test_cut_off_or_frozen_primary_is_no_death(host: ShardHost, etcd: Etcd
     alive = int(server.sockets[0].getsockname()[1])
     async with server, TaskGroup() as group:
         watch = CrashWatch(
-            Membership(MemberId("zone-a", "member-old"), host.key_space, etcd),
+            LocalMember(MemberId("zone-a", "member-old"), host.key_space, etcd),
             records,
             young_seconds=60,
             clock=SystemClock(),

@@ -19,7 +19,7 @@ from broadsheet.consumer.load_report import decode_report
 from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
 from broadsheet.consumer.protocol.labels import WEIGHT, label_set
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SHARD,
@@ -144,7 +144,7 @@ async def test_reporter_tells_what_a_shard_takes_and_then_nothing_more(
     running = host.start(spec, Counting(tmp_path))
     lease = await etcd.lease_grant(60)
     reporter = LoadReporter(
-        Membership(MEMBER, host.key_space, etcd),
+        LocalMember(MEMBER, host.key_space, etcd),
         lease=lambda: lease,
         shards=lambda: {ItemId(SHARD): running},
         policy=ReportPolicy(measure=True, report_seconds=0.25),

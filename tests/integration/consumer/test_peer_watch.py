@@ -24,7 +24,7 @@ from broadsheet.consumer.member import failure_detector
 from broadsheet.consumer.member.failure_detector import FailureDetector
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from tests.support.eventually import eventually
 from tests.support.live_shards import ShardHost
 
@@ -91,7 +91,7 @@ def _watch(
 ) -> FailureDetector:
     key_space = seen or host.key_space
     watch = FailureDetector(
-        Membership(SELF, key_space, host.etcd),
+        LocalMember(SELF, key_space, host.etcd),
         clock=SystemClock(),
         registry=registry or CollectorRegistry(),
     )

@@ -41,7 +41,7 @@ from broadsheet.consumer.protocol.peer_pb2 import (
 from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.hearing import Hearing
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.peer_api import PeerApi
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually
@@ -120,7 +120,7 @@ async def _watching(
     host: ShardHost, etcd: EtcdClient, registry: CollectorRegistry
 ) -> AsyncIterator[TaskGroup]:
     watch = FailureDetector(
-        Membership(SELF, host.key_space, etcd),
+        LocalMember(SELF, host.key_space, etcd),
         clock=SystemClock(),
         registry=registry,
         hearing=Hearing(NoAuth()),

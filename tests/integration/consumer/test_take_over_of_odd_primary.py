@@ -16,7 +16,7 @@ from broadsheet.consumer.key_space import process_id_of
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
-from broadsheet.consumer.resolver.resolver import Membership
+from broadsheet.consumer.resolver.resolver import LocalMember
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, ShardHost
 
@@ -40,7 +40,7 @@ async def test_primary_that_names_no_journal_harms_no_standby(
         return True
 
     take_over = StandbyTakeOver(
-        Membership(SELF, host.key_space, host.etcd),
+        LocalMember(SELF, host.key_space, host.etcd),
         BrokerProof(journals, is_calm=is_calm, reads_journals=True),
         ledger=MoveLog(
             host.etcd, keys, member_id=SELF, policy=MoveLogPolicy(), clock=SystemClock()

@@ -13,10 +13,10 @@ from broadsheet.consumer.leasing.worker.round_plan import (
     AskForLease,
     AssignedOnly,
     GivingBack,
+    LeaseRoundPlan,
     OwnShare,
     ReleaseLease,
     RoundMode,
-    RoundPlan,
     TakeLease,
     TakenHow,
     plan_round,
@@ -37,7 +37,7 @@ def _plan(
     mode: RoundMode,
     due: tuple[str, ...] = (),
     settings: WorkerSettings | None = None,
-) -> RoundPlan:
+) -> LeaseRoundPlan:
     view = WorkerView(leases=leases, due=due, is_asking=False, memory={})
     return plan_round(view, settings or WorkerSettings(), mode, Random(0).random)
 

@@ -130,7 +130,7 @@ class MemberParts:
     standby_take_over: StandbyTakeOver | None
     """The same."""
     load_reporter: LoadReporter
-    ledger: MoveLog
+    move_log: MoveLog
     """Of what this member does without leading."""
 
     @property
@@ -151,8 +151,8 @@ def compose(given: Surroundings) -> MemberParts:
     )
     membership = LocalMember(config.member_id, key_space, given.etcd)
     deaths = _death_records(given)
-    ledger = _ledger(given, keys)
-    local_shards = _local_shards(given, key_space, deaths, ledger)
+    move_log = _move_log(given, keys)
+    local_shards = _local_shards(given, key_space, deaths, move_log)
     peers = Peers()
     resolver = ShardResolver(
         key_space,
@@ -176,9 +176,9 @@ def compose(given: Surroundings) -> MemberParts:
         peers=peers,
         peer_watch=_peer_watch(given, membership) if config.watch_peers else None,
         broker_watch=broker_watch,
-        standby_take_over=_standby_take_over(given, membership, ledger, broker_watch),
+        standby_take_over=_standby_take_over(given, membership, move_log, broker_watch),
         load_reporter=_load_reporter(given, membership, session, local_shards),
-        ledger=ledger,
+        move_log=move_log,
     )
     _register_services(given, parts)
     return parts
@@ -269,7 +269,7 @@ def _broker_watch(given: Surroundings, local_shards: LocalShards) -> BrokerWatch
 def _standby_take_over(
     given: Surroundings,
     membership: LocalMember,
-    ledger: MoveLog,
+    move_log: MoveLog,
     broker_watch: BrokerWatch | None,
 ) -> StandbyTakeOver | None:
     if broker_watch is None:
@@ -281,7 +281,7 @@ def _standby_take_over(
             is_calm=broker_watch.is_calm,
             reads_journals=given.reads_journals,
         ),
-        ledger=ledger,
+        move_log=move_log,
         clock=given.clock,
         registry=given.registry,
     )
@@ -289,7 +289,7 @@ def _standby_take_over(
     return take_over
 
 
-def _ledger(given: Surroundings, keys: Keys) -> MoveLog:
+def _move_log(given: Surroundings, keys: Keys) -> MoveLog:
     return MoveLog(
         given.etcd,
         keys,
@@ -300,7 +300,7 @@ def _ledger(given: Surroundings, keys: Keys) -> MoveLog:
 
 
 def _local_shards(
-    given: Surroundings, key_space: KeySpace, deaths: CrashHistory, ledger: MoveLog
+    given: Surroundings, key_space: KeySpace, deaths: CrashHistory, move_log: MoveLog
 ) -> LocalShards:
     environment = ShardEnvironment(
         application=given.application,
@@ -313,7 +313,7 @@ def _local_shards(
         deaths=deaths,
         rollbacks=RollbackRecords(given.etcd, AuxiliaryKeys(given.config.root)),
         state_directory=given.state_directory,
-        ledger=ledger,
+        move_log=move_log,
         config=given.config.shards,
     )
     return LocalShards(
@@ -360,7 +360,7 @@ def _load_reporter(
 
 def _register_services(given: Surroundings, parts: MemberParts) -> None:
     config = given.config
-    api = ShardApi(parts.resolver, parts.membership, ledger=parts.ledger, auth=_auth(config))
+    api = ShardApi(parts.resolver, parts.membership, move_log=parts.move_log, auth=_auth(config))
     add_ShardServicer_to_server(api, given.server)
     allocation_api = AllocationApi(
         parts.session.allocation,

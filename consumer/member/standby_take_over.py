@@ -100,7 +100,7 @@ class StandbyTakeOver:
         membership: LocalMember,
         proof: BrokerProof,
         *,
-        ledger: MoveLog,
+        move_log: MoveLog,
         clock: Clock,
         registry: CollectorRegistry,
     ) -> None:
@@ -109,7 +109,7 @@ class StandbyTakeOver:
         Args:
             membership: Of this process, with the key space that shows what primaries say.
             proof: That brokers answer it.
-            ledger: Where it is noted.
+            move_log: Where it is noted.
             clock: Paces.
             registry: Of Prometheus metrics.
         """
@@ -118,7 +118,7 @@ class StandbyTakeOver:
         self._key_space = membership.key_space
         self._member_id = membership.member_id
         self._proof = proof
-        self._ledger = ledger
+        self._move_log = move_log
         self._clock = clock
         self._pace: TakeOverPace[ItemId] = TakeOverPace()
         self._unavailable: dict[ItemId, MemberId] = {}
@@ -220,7 +220,9 @@ class StandbyTakeOver:
             ),
             subject=item.item_id,
         )
-        noted = self._ledger.note((checkpoint,), reasons={item.item_id: UNAVAILABLE}, cause=Cause())
+        noted = self._move_log.note(
+            (checkpoint,), reasons={item.item_id: UNAVAILABLE}, cause=Cause()
+        )
         operations = checkpoint.operations if noted is None else (*checkpoint.operations, noted)
         try:
             result = await self._etcd.txn(checkpoint.compares, operations)

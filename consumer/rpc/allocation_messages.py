@@ -265,14 +265,14 @@ def _milliseconds(since: Timestamp) -> int:
 class MoveListing:
     """The listing of moves from the move log in etcd; any member can serve it."""
 
-    def __init__(self, ledger: MoveLog, key_space: KeySpace) -> None:
+    def __init__(self, move_log: MoveLog, key_space: KeySpace) -> None:
         """Create a listing.
 
         Args:
-            ledger: The log of moves.
+            move_log: The log of moves.
             key_space: Holds the specs by which a caller's view is restricted.
         """
-        self._ledger = ledger
+        self._move_log = move_log
         self._key_space = key_space
 
     async def page(self, request: ListMovesRequest, claims: Claims) -> ListMovesResponse:
@@ -286,11 +286,11 @@ class MoveListing:
             raise BoundExceededError(
                 f"page_size: expected at most {PAGE_ENTRIES_MAX}, got {request.page_size}"
             )
-        if request.page_token and not self._ledger.is_key(request.page_token):
+        if request.page_token and not self._move_log.is_key(request.page_token):
             raise ValidationError("page_token", "expected the next_page_token of an answer before")
         size = request.page_size or PAGE_ENTRIES
         since = _milliseconds(request.since) if request.HasField("since") else 0
-        entries = await self._ledger.entries(after=request.page_token, since_milliseconds=since)
+        entries = await self._move_log.entries(after=request.page_token, since_milliseconds=since)
         page = entries[:size]
         moves = [
             move

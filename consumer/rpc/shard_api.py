@@ -93,7 +93,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         resolver: ShardResolver,
         membership: LocalMember,
         *,
-        ledger: MoveLog,
+        move_log: MoveLog,
         auth: ClientAuth,
     ) -> None:
         """Create the service.
@@ -101,7 +101,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         Args:
             resolver: Finds and lends out shards.
             membership: Of this process; Apply and Unassign write to its etcd, and GetHints reads there.
-            ledger: Log of moves, which records each Unassign.
+            move_log: Log of moves, which records each Unassign.
             auth: Signs the one hop of a proxied Stat.
         """
         self._resolver = resolver
@@ -109,7 +109,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._key_space = membership.key_space
         self._etcd = membership.etcd
         self._keys = membership.key_space.keys
-        self._ledger = ledger
+        self._move_log = move_log
         self._auth = auth
 
     async def Stat(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802 - gRPC's name
@@ -199,7 +199,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             self._etcd,
             (checkpoint,),
             note=partial(
-                self._ledger.note,
+                self._move_log.note,
                 reasons={checkpoint.subject: UNASSIGNED},
                 cause=Cause(actor=actor),
             ),

@@ -128,7 +128,7 @@ class ShardEnvironment:
     rollbacks: RollbackRecords
     state_directory: Path
     """Of this process: where shards with a recovery log keep their files. What is below may be lost at any time."""
-    ledger: MoveLog | None = None
+    move_log: MoveLog | None = None
     """Where it is noted that a shard gives its assignment up; nowhere, without one."""
     config: ShardConfig = field(default_factory=ShardConfig)
     new_random: Callable[[], Random] = Random

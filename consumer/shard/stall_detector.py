@@ -125,10 +125,10 @@ class StallWatch:
         gift = TxnCheckpoint(
             (Compare.create_revision(kv.key, kv.create_revision),), (Delete(kv.key),)
         )
-        ledger = self._environment.ledger
+        move_log = self._environment.move_log
         noted = (
-            ledger.note((gift,), reasons={gift.subject: STALLED}, cause=Cause())
-            if ledger is not None
+            move_log.note((gift,), reasons={gift.subject: STALLED}, cause=Cause())
+            if move_log is not None
             else None
         )
         operations = gift.operations if noted is None else (*gift.operations, noted)

@@ -42,7 +42,7 @@ async def test_primary_that_names_no_journal_harms_no_standby(
     take_over = StandbyTakeOver(
         LocalMember(SELF, host.key_space, host.etcd),
         BrokerProof(journals, is_calm=is_calm, reads_journals=True),
-        ledger=MoveLog(
+        move_log=MoveLog(
             host.etcd, keys, member_id=SELF, policy=MoveLogPolicy(), clock=SystemClock()
         ),
         clock=SystemClock(),

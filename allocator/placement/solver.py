@@ -23,8 +23,8 @@ class FlowSolver:
 
 
 def import_solver() -> None:
-    """Import the libraries that the first solve needs; not on the event loop.
+    """Import the libraries that the first solve needs, which takes about 0.1 s; call it off the event loop.
 
-    Members that may lead call it early, because a leader that takes over from a dead one has no time for imports.
+    Members call it before they join, because a leader that takes over from a dead one has no time for imports.
     """
     import broadsheet.allocator.placement.flow  # noqa: F401

@@ -65,8 +65,6 @@ log = structlog.get_logger()
 
 DRAIN_LOOK_SECONDS = 0.2
 """Pause between two looks at a drain's bounds; its success is noticed at once."""
-SOLVER_IMPORT_SECONDS = 3.0
-"""Delay after joining, because work that waits for a new member comes first."""
 
 
 class Service:
@@ -184,6 +182,9 @@ class Service:
             await self._live(parts, server)
 
     async def _live(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+        # Before the member joins, because from then on it may lead or take over a shard at any time. The import holds
+        # the interpreter's lock for 0.1 s, in a thread too, and a take-over would last that much longer.
+        await asyncio.to_thread(import_solver)
         if not await self._started(parts):
             return
         try:
@@ -192,7 +193,6 @@ class Service:
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
                 group.start_soon(parts.load_reporter.run(), name="report load")
-                group.start_soon(self._import_solver_later(), name="import solver")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
                 if parts.broker_watch is not None:
@@ -231,11 +231,6 @@ class Service:
             await asyncio.wait((starting, leaving), return_when=asyncio.FIRST_COMPLETED)
             group.stop()
         return not starting.cancelled()
-
-    async def _import_solver_later(self) -> None:
-        """Import the solver once the member has joined, because one that becomes leader has no time for it then."""
-        await asyncio.sleep(SOLVER_IMPORT_SECONDS)
-        await asyncio.to_thread(import_solver)
 
     async def _leave_when_asked(self, parts: MemberParts) -> None:
         """Drain; end the session if that takes too long. A drained session ends by itself."""

@@ -175,12 +175,12 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Hand primaries over when one member has so many more than another; 0: never.",
 )
 @_option(
-    "--ledger-entries",
+    "--move-log-entries",
     default=_MOVE_LOG.entries_max,
     help="Transactions that the move log keeps; 0: none.",
 )
 @_option(
-    "--ledger-days",
+    "--move-log-days",
     default=_MOVE_LOG.age_seconds_max / _DAY_SECONDS,
     help="How long it keeps them.",
 )
@@ -301,8 +301,8 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
             drain_patience_seconds=options["drain_patience"],
         ),
         move_log=MoveLogPolicy(
-            entries_max=options["ledger_entries"],
-            age_seconds_max=options["ledger_days"] * _DAY_SECONDS,
+            entries_max=options["move_log_entries"],
+            age_seconds_max=options["move_log_days"] * _DAY_SECONDS,
         ),
     )
 

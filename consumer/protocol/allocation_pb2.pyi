@@ -626,7 +626,7 @@ Global___ListMovesRequest: _TypeAlias = ListMovesRequest  # noqa: Y015
 
 @_typing.final
 class ListMovesResponse(_message.Message):
-    """ListMovesResponse is a page of the ledger."""
+    """ListMovesResponse is a page of the move log."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

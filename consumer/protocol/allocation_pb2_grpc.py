@@ -93,7 +93,7 @@ class AllocationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListMoves(self, request, context):
-        """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes.
+        """ListMoves tells what was done to replicas, oldest first, as far back as the move log goes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,7 @@ class AllocationServiceStub:
     Explain: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ExplainRequest, _allocation_pb2.ExplainResponse]
     """Explain tells why a shard is where it is, and what keeps it from where it should be."""
     ListMoves: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ListMovesRequest, _allocation_pb2.ListMovesResponse]
-    """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
+    """ListMoves tells what was done to replicas, oldest first, as far back as the move log goes."""
     ListMembers: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ListMembersRequest, _allocation_pb2.ListMembersResponse]
     """ListMembers tells which members there are, what each holds, and whether it gets anything new."""
     CordonMembers: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.CordonMembersRequest, _allocation_pb2.CordonMembersResponse]
@@ -61,7 +61,7 @@ class AllocationServiceAsyncStub(AllocationServiceStub):
     Explain: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ExplainRequest, _allocation_pb2.ExplainResponse]  # type: ignore[assignment]
     """Explain tells why a shard is where it is, and what keeps it from where it should be."""
     ListMoves: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ListMovesRequest, _allocation_pb2.ListMovesResponse]  # type: ignore[assignment]
-    """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
+    """ListMoves tells what was done to replicas, oldest first, as far back as the move log goes."""
     ListMembers: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ListMembersRequest, _allocation_pb2.ListMembersResponse]  # type: ignore[assignment]
     """ListMembers tells which members there are, what each holds, and whether it gets anything new."""
     CordonMembers: _aio.UnaryUnaryMultiCallable[_allocation_pb2.CordonMembersRequest, _allocation_pb2.CordonMembersResponse]  # type: ignore[assignment]
@@ -100,7 +100,7 @@ class AllocationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _allocation_pb2.ListMovesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_allocation_pb2.ListMovesResponse, _abc.Awaitable[_allocation_pb2.ListMovesResponse]]:
-        """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
+        """ListMoves tells what was done to replicas, oldest first, as far back as the move log goes."""
 
     @_abc_1.abstractmethod
     def ListMembers(

@@ -146,7 +146,7 @@ def test_shard_state_narrow_schema_and_mistakes(spark: SparkSession, tables: Tab
         _state(spark, tables, table="count")
 
 
-def _ledger(spark: SparkSession, tables: TableCluster, **options: str) -> DataFrame:
+def _move_log(spark: SparkSession, tables: TableCluster, **options: str) -> DataFrame:
     reader = spark.read.format("shard_moves").option("address", tables.addresses[0])
     return reader.options(**options).load()
 
@@ -156,7 +156,7 @@ def test_shard_moves_has_every_assignment_and_an_operators_restart(
 ) -> None:
     """What the leader did by itself and what somebody asked for, in columns that SQL can count."""
     rows = (
-        _ledger(spark, tables)
+        _move_log(spark, tables)
         .where("move = 'assign'")
         .orderBy("shard_id", "time", "slot")
         .collect()
@@ -171,7 +171,7 @@ def test_shard_moves_has_every_assignment_and_an_operators_restart(
 
     tables.client.unassign([tables.shard_id("b")])
     tables.wait_until_standing("b")
-    removed = _ledger(spark, tables, shard=tables.shard_id("b")).where("move = 'remove'")
+    removed = _move_log(spark, tables, shard=tables.shard_id("b")).where("move = 'remove'")
     (row,) = removed.select("reason", "actor", "slot").collect()
     assert (row.reason, row.slot) == ("unassigned", 0)
     assert "@" in row.actor

@@ -87,13 +87,13 @@ def test_serve_option_sets_its_limit(name: str, monkeypatch: pytest.MonkeyPatch)
     assert _config().shards == wanted
 
 
-def test_serve_ledger_options_bound_the_move_log() -> None:
+def test_serve_options_bound_the_move_log() -> None:
     """A count and days; by default what the policy says, and never less than nothing."""
     assert _config().allocation.move_log == MoveLogPolicy()
-    bounded = _config("--ledger-entries", "10", "--ledger-days", "0.5").allocation.move_log
+    bounded = _config("--move-log-entries", "10", "--move-log-days", "0.5").allocation.move_log
     assert bounded == MoveLogPolicy(entries_max=10, age_seconds_max=43_200.0)
     with pytest.raises(ValidationError, match=r"allocation\.move_log\.entries_max: expected"):
-        _config("--ledger-entries", "-1")
+        _config("--move-log-entries", "-1")
 
 
 def test_serve_switches_and_members_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def failure_kind(error: BaseException) -> FailureKind:
     An error of unknown kind was raised by the application, its store, or the framework. It counts as the
     application's, because that kind is retried a bounded number of times.
     """
-    for each in _causes(error):
+    for each in causes_of(error):
         for kind, types in _KINDS:
             if isinstance(each, types):
                 return kind
@@ -115,7 +115,13 @@ def failure_kind(error: BaseException) -> FailureKind:
     return FailureKind.APPLICATION
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+# Beginnings of texts in a FAILED status, by which tools recognise them.
+RAISED_AT = "raised at "
+"""Before `FILE:LINE in FUNCTION`, the place in the application's code."""
+STALLED_STATUS = "STALLED: "
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, groups in order, each once."""
     pending, seen = [error], set[int]()
     while pending:

@@ -40,6 +40,7 @@ def main() -> None:
         "apply": LazyCommand(
             "shards:apply_shards", "Create, update and delete shards as a YAML file says."
         ),
+        "describe": LazyCommand("describe:describe_shard", "Show all that is known of a shard."),
         "hints": LazyCommand("shards:shard_hints", "Print a shard's recovery hints."),
         "list": LazyCommand("shards:list_shards", "List shards with their state."),
         "moves": LazyCommand(
@@ -74,6 +75,9 @@ def shards() -> None:
         "append": LazyCommand("journals:append_journal", "Append bytes to a journal."),
         "apply": LazyCommand(
             "journals:apply_journals", "Create, update and delete journals as a YAML file says."
+        ),
+        "describe": LazyCommand(
+            "describe:describe_journal", "Show all that is known of a journal."
         ),
         "list": LazyCommand("journals:list_journals", "List journals."),
         "quarantined": LazyCommand(

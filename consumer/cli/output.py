@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -56,27 +57,66 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their columns; every row has shape (len(columns),).
 
     A cell is never wrapped or truncated, whatever the terminal's width, because names are copied, and read by tools.
-
-    A cell is never folded or cut, whatever the terminal's width: names are there to be copied, and read by tools.
+    States are coloured on a terminal: click drops the styles elsewhere.
     """
     widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
-    for number, row in enumerate([columns, *rows]):
-        cells = [set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)]
-        # Bold only on a terminal: click drops the styles elsewhere.
-        click.secho("  ".join(cells).rstrip(), bold=number == 0)
+    _echo("  ".join(_padded(columns, widths)).rstrip(), bold=True)
+    coloured = [column in _STATE_COLUMNS for column in columns]
+    for row in rows:
+        texts = _padded(row, widths)
+        texts[-1] = texts[-1].rstrip()
+        cells = [
+            styled_state(text) if state else text
+            for text, state in zip(texts, coloured, strict=True)
+        ]
+        _echo("  ".join(cells).rstrip())
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [set_cell_size(cell, width) for cell, width in zip(cells, widths, strict=True)]
+
+
+_STATE_COLUMNS = frozenset({"STATUS", "STATE"})
+_COLOURS = {
+    "PRIMARY": "green",
+    "ready": "green",
+    "STANDBY": "cyan",
+    "BACKFILL": "yellow",
+    "IDLE": "yellow",
+    "UNASSIGNED": "yellow",
+    "cordoned": "yellow",
+    "leaving": "yellow",
+    "DISABLED": "bright_black",
+    "FAILED": "red",
+    "QUARANTINED": "red",
+    "HELD BACK": "red",
+    "STALLED": "red",
+    "UNAVAILABLE": "red",
+}
+
+
+def styled_state(text: str) -> str:
+    """Return a state in its colour; any other text as it is. Padding is allowed. `NO_COLOR` turns colours off."""
+    colour = _COLOURS.get(text.strip())
+    return text if colour is None or os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+
+
+def _echo(text: str, *, bold: bool = False) -> None:
+    click.secho(text, bold=(bold and not os.environ.get("NO_COLOR")) or None)
 
 
 def print_message(message: Message, output_format: OutputFormat = OutputFormat.JSON) -> None:
     """Print a protobuf message as JSON or YAML: field names as in the .proto, zero values included."""
-    print_fields(_fields_of(message), output_format)
+    print_fields(fields_of(message), output_format)
 
 
 def print_messages(name: str, messages: Sequence[Message], output_format: OutputFormat) -> None:
     """Print protobuf messages as one JSON or YAML document, in a list called `name`."""
-    print_fields({name: [_fields_of(message) for message in messages]}, output_format)
+    print_fields({name: [fields_of(message) for message in messages]}, output_format)
 
 
-def _fields_of(message: Message) -> dict[str, Any]:
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return a protobuf message as JSON has it: field names as in the .proto, zero values included."""
     return MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.describe import print_troubles, shard_of, troubles_of
 from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
+    fields_of,
     format_option,
+    print_fields,
     print_message,
     print_table,
     say,
@@ -100,6 +105,9 @@ def plan(
 def explain(connection: Connection, shard: str, output: str) -> None:
     """Explain a shard's placement, and what it waits for.
 
+    A shard that failed, is stalled, held back or cut off from its broker: that comes first, with the cause, the line
+    of the application's code, and what will happen next.
+
     \b
     Examples:
       shardctl explain flights-000
@@ -107,12 +115,18 @@ def explain(connection: Connection, shard: str, output: str) -> None:
     """
 
     async def work() -> None:
+        async with connection.shards() as client:
+            troubles = troubles_of(await shard_of(client, shard), datetime.now(UTC))
+        if output == OutputFormat.TABLE.value:
+            # Before the leader is asked, which may be what is not there.
+            print_troubles(shard, troubles)
         async with connection.allocation() as client:
             explained = await client.explain(shard)
-            if output != OutputFormat.TABLE.value:
-                print_message(explained, OutputFormat(output))
-            else:
-                _print_explanation(shard, explained)
+        if output != OutputFormat.TABLE.value:
+            fields = {"troubles": [asdict(each) for each in troubles], **fields_of(explained)}
+            print_fields(fields, OutputFormat(output))
+        else:
+            _print_explanation(shard, explained)
 
     run_command(work())
 

@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.describe import progress_of, replica_state, status_of
 from broadsheet.consumer.cli.output import (
     OutputFormat,
     counted,
@@ -35,16 +36,10 @@ from broadsheet.consumer.cli.specs_file import (
     specs_option,
 )
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import ApplyConflictError, JournalNotFoundError
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.consumer.protocol import shard_pb2
 from broadsheet.consumer.protocol.labels import parse_selector, values_of
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
-
-UNAVAILABLE = "UNAVAILABLE"
-"""Shown in place of the code of a primary that is cut off from its brokers."""
-UNKNOWN_LAG = "UNKNOWN"
-"""Shown for the lag behind a journal whose write head is below what was read: it is not the one that was read."""
 
 
 @click.command("list")
@@ -322,22 +317,9 @@ async def _lags(
             if not any(status.code == shard_pb2.ReplicaStatus.PRIMARY for status in shard.status):
                 lags[shard.spec.id] = "<no primary>"
                 continue
-            progress = (await client.stat(shard.spec.id)).read_through
-            lags[shard.spec.id] = await _lag_of(journals, dict(progress))
+            found = await progress_of(client, journals, shard.spec.id)
+            lags[shard.spec.id] = " ".join(f"{each.journal}:{each.lag_text}" for each in found)
     return lags
-
-
-async def _lag_of(journals: JournalClient, read_through: dict[str, int]) -> str:
-    parts = []
-    for journal, offset in sorted(read_through.items()):
-        try:
-            head = await journals.write_head(journal.partition(";")[0])
-        except JournalNotFoundError:
-            head = 0
-        # A head below the offset that was read belongs to another journal: the difference is not a
-        # lag.
-        parts.append(f"{journal}:{head - offset if head >= offset else UNKNOWN_LAG}")
-    return " ".join(parts)
 
 
 def _print_shards(
@@ -352,7 +334,7 @@ def _print_shards(
     columns += ["LAG"] if lags is not None else []
     rows = []
     for shard in listed:
-        row = [shard.spec.id, _status_of(shard), _replication_of(shard.spec), _primary_of(shard)]
+        row = [shard.spec.id, status_of(shard), _replication_of(shard.spec), _primary_of(shard)]
         if replicas:
             row.append(" ".join(_replica_texts(shard)))
         row += [",".join(values_of(shard.spec.labels, label)) for label in label_columns]
@@ -370,30 +352,13 @@ def _print_shards(
                 say(f"{shard.spec.id}: UNAVAILABLE: {status.unavailable}")
 
 
-def _status_of(shard: shard_pb2.ListResponse.Shard) -> str:
-    if shard.spec.disable:
-        return "DISABLED"
-    code = max((status.code for status in shard.status), default=None)
-    if code is None:
-        return "UNASSIGNED"
-    if code != shard_pb2.ReplicaStatus.FAILED and any(each.unavailable for each in shard.status):
-        return UNAVAILABLE
-    return shard_pb2.ReplicaStatus.Code.Name(code)
-
-
-def _name_of(status: shard_pb2.ReplicaStatus) -> str:
-    if status.unavailable and status.code != shard_pb2.ReplicaStatus.FAILED:
-        return UNAVAILABLE
-    return shard_pb2.ReplicaStatus.Code.Name(status.code)
-
-
 def _replication_of(spec: shard_pb2.ShardSpec) -> str:
     return "0" if spec.disable else str(1 + spec.hot_standbys)
 
 
 def _replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
     return [
-        f"{member.suffix}:{_name_of(status)}"
+        f"{member.suffix}:{replica_state(status)}"
         for member, status in zip(shard.route.members, shard.status, strict=True)
     ]
 

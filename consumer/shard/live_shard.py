@@ -51,6 +51,7 @@ from broadsheet.consumer.shard.supervision import (
     AttemptFailure,
     RestartDecision,
     Supervision,
+    place_in_code,
     text_of,
     trace_of,
     way_past,
@@ -423,7 +424,9 @@ class LiveShard:
         _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook, **trace)
         async with TaskGroup() as group:
             if not isinstance(cause, AssignmentLostError):
-                status = failed_status((text_of(cause), outlook))
+                is_ours = verdict.kind is not FailureKind.APPLICATION
+                place = "" if is_ours else place_in_code(cause)
+                status = failed_status(filter(None, (text_of(cause), place, outlook)))
                 group.start_soon(self._status.replace(status), name=f"failed {self.id}")
             with suppress(TimeoutError):
                 async with asyncio.timeout(verdict.delay_seconds):

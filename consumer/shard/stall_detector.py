@@ -18,6 +18,7 @@ from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.ops import Compare, Delete, TxnCheckpoint
 from broadsheet.consumer.application import MessageProducer
 from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.failure_kind import STALLED_STATUS
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.move_messages import STALLED
 from broadsheet.consumer.shard.environment import ShardEnvironment
@@ -149,7 +150,7 @@ def description(stall: Stall, stack: str, *, silent: Sequence[str] = ()) -> str:
     where = "in a transaction" if stall.in_transaction else "reading"
     lines = "\n".join(stack.rstrip().splitlines()[-STACK_LINES_IN_STATUS:])
     return (
-        f"STALLED: no progress for {stall.seconds:.0f} s {where}, {stall.bytes_behind} bytes behind; "
+        f"{STALLED_STATUS}no progress for {stall.seconds:.0f} s {where}, {stall.bytes_behind} bytes behind; "
         f"{_no_broker(silent) + '; ' if silent else ''}its thread is at:\n{lines}"
     )
 

@@ -14,12 +14,14 @@ Pure: times and chance come in as values.
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass
+from types import CodeType, FrameType
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.failure_kind import FailureKind
+from broadsheet.consumer.errors import ApplicationError, FramingError
+from broadsheet.consumer.failure_kind import RAISED_AT, FailureKind, causes_of
 from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL
 
 _EXPONENT_MAX = 32
@@ -211,6 +213,41 @@ def text_of(cause: BaseException) -> str:
     """Return the message of a failure and its notes."""
     notes = "".join(f"; {note}" for note in getattr(cause, "__notes__", ()))
     return f"{str(cause) or type(cause).__name__}{notes}"
+
+
+_OUR_PACKAGES = ("broadsheet.allocator.", "broadsheet.consumer.", "broadsheet.spark_bridge.")
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def place_in_code(error: BaseException) -> str:
+    """Return the file and line of the user's code that raised, or that called what did; empty if there is none.
+
+    Frames of this framework, of the standard library and of other packages are passed over, because the user changes
+    none of them. An application that is installed as a package is found as the callback that the framework called.
+    """
+    for each in causes_of(error):
+        frames = [
+            (frame.f_code, line)
+            for frame, line in traceback.walk_tb(each.__traceback__)
+            if not _is_framework(frame)
+        ]
+        own = [frame for frame in frames if not _is_installed(frame[0])]
+        called = frames[:1] if isinstance(error, ApplicationError) else []
+        if chosen := own[-1:] or called:
+            code, line = chosen[0]
+            return f"{RAISED_AT}{code.co_filename}:{line} in {code.co_name}"
+    return ""
+
+
+def _is_framework(frame: FrameType) -> bool:
+    code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+    in_library = code.co_filename.startswith(_STANDARD_LIBRARY) and not _is_installed(code)
+    return module.startswith(_OUR_PACKAGES) or code.co_filename.startswith("<") or in_library
+
+
+def _is_installed(code: CodeType) -> bool:
+    return any(folder in code.co_filename for folder in _INSTALLED)
 
 
 def way_past(cause: BaseException, *, sources: Collection[str], can_skip: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -83,6 +84,13 @@ class Terminal:
         await eventually(all_there, interval_seconds=0.1)
         return shown
 
+    async def explains(self, address: str) -> str:
+        """Return what `shardctl explain` prints of the shard."""
+        arguments = ["explain", SHARD, "--address", address]
+        explained = await asyncio.to_thread(lambda: CliRunner().invoke(main, arguments))
+        assert explained.exit_code == 0, explained.output
+        return explained.stdout
+
 
 @pytest.fixture
 async def terminal(
@@ -127,6 +135,9 @@ async def test_stall_seconds_shows_a_hanging_shard_and_its_line_of_code(
             end = await Producer(journals).publish(SOURCE, ["a", "hang"])
 
             await terminal.shows(address, "FAILED", "STALLED", "in a transaction", "unruly.py")
+            explained = await terminal.explains(address)
+            assert explained.startswith(f"STALLED: {SHARD} on local#member-stalls, its primary\n")
+            assert re.search(r"in your code +\S+unruly\.py:\d+ in consume_message\n", explained)
             (terminal.directory / PROCEED).touch()
 
             await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=20)
@@ -152,6 +163,14 @@ async def test_attempts_quarantine_and_poison_follow_the_options(
                 f"of {SOURCE}; QUARANTINED; not retried before the spec changes",
                 "attempt 2 failed (application) at offset ",
             )
+            explained = await terminal.explains(address)
+            assert explained.startswith(
+                f"QUARANTINED: {SHARD} on local#member-fails, its primary\n"
+            )
+            assert re.search(r"cause +.*ValueError: cannot digest this\n", explained)
+            assert re.search(r"in your code +\S+unruly\.py:\d+ in consume_message\n", explained)
+            assert re.search(r"next +it is not tried again before its spec changes", explained)
+            assert "slot" in explained.lower().partition("\n\n")[2], "the placement follows"
 
             await client.apply(upserts(_spec(dead_letters=True), expect=-1))
 
@@ -176,6 +195,7 @@ async def test_shard_is_held_back_after_as_many_deaths_as_allowed(terminal: Term
 
         async with client_of(members[survivor]) as (_, address):
             await terminal.shows(address, "FAILED", "is held back", victim)
+            assert (await terminal.explains(address)).startswith(f"HELD BACK: {SHARD} on ")
 
 
 async def test_peers_are_watched_unless_told_otherwise(terminal: Terminal) -> None:

@@ -75,3 +75,49 @@ def test_explanation_tells_where_a_shard_is_and_why(cluster: CounterCluster) -> 
     assert as_json["replicas"][0]["member"] in table.output
     assert unknown.exit_code == 1
     assert "no-such-shard does not exist" in unknown.output
+
+
+def test_description_of_a_shard_has_all_that_is_known(cluster: CounterCluster) -> None:
+    """One command in place of five, as a table and as JSON; a shard that is not there is an error."""
+    table = cluster.shardctl("shards", "describe", "counter/part-000")
+    as_json = json.loads(
+        cluster.shardctl("shards", "describe", "counter/part-000", "-o", "json").stdout
+    )
+    unknown = cluster.shardctl("shards", "describe", "no-such-shard")
+
+    assert table.exit_code == 0, table.output
+    for section in ("REPLICAS", "SOURCES", "MOVES"):
+        assert f"\n{section}\n" in table.stdout
+    assert as_json["state"] == as_json["replicas"][0]["state"] == "PRIMARY"
+    assert [source["journal"] for source in as_json["sources"]] == ["counter/events/part-000"]
+    assert as_json["sources"][0]["lag"] is not None
+    assert as_json["moves"][-1]["member"]
+    assert (as_json["troubles"], as_json["notes"]) == ([], [])
+    assert "no-such-shard does not exist" in unknown.stderr
+
+
+def test_description_tells_what_it_could_not_ask(cluster: CounterCluster) -> None:
+    """Without a broker there are no write heads; all else is shown, with the reason."""
+    told = cluster.shardctl(
+        "shards", "describe", "counter/part-000", "--broker", "http://127.0.0.1:1"
+    )
+
+    assert told.exit_code == 0, told.output
+    assert "note: sources cannot be shown: " in told.stdout
+    assert "\nREPLICAS\n" in told.stdout
+
+
+def test_description_of_a_journal_names_the_shards_that_use_it(cluster: CounterCluster) -> None:
+    """Before a journal is deleted, one asks who reads it, and how much it holds."""
+    table = cluster.shardctl("journals", "describe", "counter/events/part-000")
+    described = cluster.shardctl("journals", "describe", "counter/events/part-000", "-o", "json")
+    unknown = cluster.shardctl("journals", "describe", "no/such/journal")
+
+    document = json.loads(described.stdout)
+    assert table.exit_code == 0, table.output
+    assert "counter/part-000" in table.stdout
+    assert [(user["shard"], user["use"]) for user in document["shards"]] == [
+        ("counter/part-000", "reads it")
+    ]
+    assert document["content"]["write_head"] >= document["content"]["begin"]
+    assert "journal no/such/journal does not exist" in unknown.stderr

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
 import pytest
 
 from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
@@ -27,6 +31,7 @@ from broadsheet.consumer.shard.supervision import (
     MessagePosition,
     RestartPolicy,
     Supervision,
+    place_in_code,
     trace_of,
 )
 
@@ -318,3 +323,41 @@ def test_outage_in_between_does_not_count_against_a_message() -> None:
         AttemptFailure(FailureKind.APPLICATION, place=ONE), can_skip=True
     )
     assert verdict.poison is None
+
+
+def _raise_from_the_library() -> None:
+    json.loads("{")
+
+
+def test_place_is_the_last_line_of_the_users_own_code() -> None:
+    """Frames of the framework and of the standard library tell nothing to somebody whose code called them wrongly."""
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        _raise_from_the_library()
+    failure = _caused(ApplicationError("s", "consume_message", raised.value), raised.value)
+
+    line = _raise_from_the_library.__code__.co_firstlineno + 1
+    assert place_in_code(failure) == f"raised at {__file__}:{line} in _raise_from_the_library"
+
+
+def test_application_installed_as_a_package_is_found_by_its_callback(tmp_path: Path) -> None:
+    """A wheel's code is beside that of other packages: the first frame of the callback is the user's all the same."""
+    file = tmp_path / "site-packages" / "wheel_app.py"
+    file.parent.mkdir()
+    file.write_text("def consume():\n    helper()\n\ndef helper():\n    raise KeyError('k')\n")
+    spec = spec_from_file_location("wheel_app", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(KeyError) as raised:
+        module.consume()
+    raised.value.__traceback__ = raised.tb.tb_next  # without this test's own frame
+    failure = _caused(ApplicationError("s", "consume_message", raised.value), raised.value)
+
+    assert place_in_code(failure) == f"raised at {file}:2 in consume"
+    assert not place_in_code(_caused(ConsumerError("of ours"), raised.value))
+
+
+def test_error_without_a_frame_of_the_user_has_no_place() -> None:
+    """An error that was never raised, or only in the framework, must not name somebody's file."""
+    assert not place_in_code(ConsumerError("never raised"))

@@ -8,17 +8,17 @@ failed, and cannot mix unix sockets with TCP.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import grpc
 import grpc.aio
 
-from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
 from broadsheet.allocator.etcd.config import Endpoint, EtcdConfig, parse_endpoint
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.runtime.tls import secure_channel, tls_files
 
 RECEIVE_BYTES_MAX = 512 * 1024 * 1024
 """Bound of one answer. A page of 1,000 keys is far below it unless their values are near etcd's limit of 1.5 MiB."""
@@ -66,12 +66,15 @@ class ChannelPool:
             parse_endpoint(text, tls_by_default=self._config.tls_by_default)
             for text in self._config.endpoints
         ]
-        credentials = await asyncio.to_thread(_credentials, self._config)
-        options = _options(self._config)
+        tls, options = self._config.tls, _options(self._config)
+        try:
+            await asyncio.to_thread(tls_files, tls)  # Later looks are short; the first one reads.
+        except ValidationError as error:
+            raise error.under("etcd") from None
         self._channels = tuple(
             EndpointChannel(
                 endpoint,
-                grpc.aio.secure_channel(endpoint.target, credentials, options=options)
+                secure_channel(endpoint.target, tls, options)
                 if endpoint.tls
                 else grpc.aio.insecure_channel(endpoint.target, options=options),
             )
@@ -155,15 +158,6 @@ class ChannelPool:
 
             for each in self._channels:
                 group.start_soon(wait(each), name=f"connect {each.endpoint.name}")
-
-
-def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
-    def read(path: Path | None) -> bytes | None:
-        return None if path is None else path.read_bytes()
-
-    return grpc.ssl_channel_credentials(
-        read(config.ca_file), read(config.key_file), read(config.cert_file)
-    )
 
 
 def _options(config: EtcdConfig) -> list[tuple[str, int | str]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import TlsConfig
 
 ENDPOINTS_MAX = 32
 
@@ -48,6 +49,11 @@ class EtcdConfig:
                 parse_endpoint(endpoint, tls_by_default=False)
             except ValidationError as error:
                 raise error.under(f"etcd.endpoints[{position}]") from None
+
+    @property
+    def tls(self) -> TlsConfig:
+        """The files of connections with TLS."""
+        return TlsConfig(ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file)
 
     @property
     def tls_by_default(self) -> bool:

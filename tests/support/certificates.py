@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from broadsheet.allocator.runtime.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +32,57 @@ class CertificateAuthority:
         self.ca_file = directory / f"{name}.pem"
         self._authority.cert_pem.write_to_path(self.ca_file)
 
-    def certificate(self, name: str, *identities: str) -> Certificate:
-        """Return a certificate signed by this authority for host names or addresses."""
+    def certificate(
+        self, name: str, *identities: str, expired: bool = False, uris: tuple[str, ...] = ()
+    ) -> Certificate:
+        """Return a certificate signed by this authority for host names or addresses.
+
+        One of the same name replaces the files of the former, as a renewal does.
+        """
         made = Certificate(
             cert_file=self._directory / f"{name}.pem", key_file=self._directory / f"{name}.key"
         )
-        issued = self._authority.issue_cert(*identities, common_name=name)
+        now = datetime.now(UTC)
+        issued = self._authority.issue_cert(
+            *(identities or ("nobody.test",)),
+            common_name=name,
+            not_before=now - timedelta(days=2),
+            not_after=now - timedelta(days=1) if expired else now + timedelta(days=1),
+        )
         issued.private_key_pem.write_to_path(made.key_file)
-        made.cert_file.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+        made.cert_file.write_bytes(self._with_uris(chain, identities, uris) if uris else chain)
         return made
+
+    def tls(self, name: str, *identities: str, mutual: bool = False) -> TlsConfig:
+        """Return the files of a process that trusts this authority, with a certificate for its names or addresses."""
+        made = self.certificate(name, *identities)
+        return TlsConfig(
+            ca_file=self.ca_file,
+            cert_file=made.cert_file,
+            key_file=made.key_file,
+            client_ca_file=self.ca_file if mutual else None,
+        )
+
+    def _with_uris(self, chain: bytes, names: tuple[str, ...], uris: tuple[str, ...]) -> bytes:
+        """Return a certificate like another, for other names; `trustme` makes none for URIs."""
+        made = x509.load_pem_x509_certificate(chain)
+        own = x509.load_pem_x509_certificate(self._authority.cert_pem.bytes())
+        key = load_pem_private_key(self._authority.private_key_pem.bytes(), password=None)
+        subject: list[x509.GeneralName] = [
+            *map(x509.UniformResourceIdentifier, uris),
+            *map(x509.DNSName, names),
+        ]
+        signed = (
+            x509.CertificateBuilder(
+                issuer_name=own.subject,
+                subject_name=made.subject,
+                public_key=made.public_key(),
+                serial_number=made.serial_number,
+                not_valid_before=made.not_valid_before_utc,
+                not_valid_after=made.not_valid_after_utc,
+            )
+            .add_extension(x509.SubjectAlternativeName(subject), critical=False)
+            .sign(key, hashes.SHA256())  # type: ignore[arg-type]  # trustme's keys can sign.
+        )
+        return signed.public_bytes(Encoding.PEM)

@@ -15,6 +15,7 @@ from broadsheet.allocator.errors import EtcdAuthenticationError, EtcdUnavailable
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
 from tests.support.certificates import CertificateAuthority
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.etcd
 
@@ -71,6 +72,33 @@ async def test_tls_without_a_client_certificate_fails_and_names_the_endpoint(
     async with EtcdClient(config) as client:
         with pytest.raises(EtcdUnavailableError, match=r"https://127\.0\.0\.1"):
             await client.put(b"/k", b"v")
+
+
+async def test_tls_with_a_renewed_certificate_needs_no_other_client(
+    authority: CertificateAuthority, tls_server: EmbeddedEtcd
+) -> None:
+    """A client outlives its certificate: once the files hold another, its next connection uses that."""
+    own = authority.certificate("client", "client.test", expired=True)
+    config = EtcdConfig(
+        endpoints=(tls_server.endpoint,),
+        ca_file=authority.ca_file,
+        cert_file=own.cert_file,
+        key_file=own.key_file,
+        request_timeout_seconds=1,
+    )
+
+    async with EtcdClient(config) as client:
+        with pytest.raises(EtcdUnavailableError):
+            await client.put(b"/k", b"v")
+        authority.certificate("client", "client.test")
+
+        async def written() -> bool:
+            try:
+                return await client.put(b"/k", b"v") > 0
+            except EtcdUnavailableError:
+                return False
+
+        await eventually(written, timeout_seconds=300)
 
 
 @pytest.mark.parametrize("seconds", [3.0, 4.8])

@@ -1,0 +1,186 @@
+"""TLS from files: what they must be, when they are read again, and whom a certificate names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import (
+    LOOK_SECONDS,
+    TlsConfig,
+    TlsFiles,
+    handshake_advice,
+    peer_identity,
+)
+from tests.support.certificates import CertificateAuthority
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> CertificateAuthority:
+    """An authority for one test."""
+    return CertificateAuthority(tmp_path)
+
+
+class _Seconds:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("named", "identity"),
+    [
+        ({}, None),
+        ({"x509_common_name": [b"billing"]}, "billing"),
+        ({"peer_dns": [b"Billing.Test"], "x509_common_name": [b"x"]}, "billing.test"),
+        ({"peer_dns": [b"*.test", b"a.test"]}, "a.test"),
+        ({"peer_dns": [b"*.test"], "x509_common_name": [b"x"]}, "x"),
+        ({"peer_uri": [b"spiffe://td/ns/a"], "peer_dns": [b"a.test"]}, "spiffe://td/ns/a"),
+        ({"peer_uri": [b"https://a.test/"], "peer_dns": [b"b.test"]}, "b.test"),
+        # Two SPIFFE ids, or one that is malformed: another name of the certificate must not be taken instead.
+        ({"peer_uri": [b"spiffe://td/a", b"spiffe://td/b"], "peer_dns": [b"a.test"]}, None),
+        ({"peer_uri": [b"spiffe://td/a", b"https://b.test/"]}, None),
+        ({"peer_uri": [b"SPIFFE://td/a"], "peer_dns": [b"a.test"]}, None),
+        ({"peer_uri": [b"spiffe://td/a/../admin"]}, None),
+        ({"peer_uri": [b"spiffe://td/a?b"]}, None),
+        ({"peer_uri": [b"spiffe://td/" + b"a" * 3000]}, None),
+        # A common name is free text: it must not pass for an identity of another kind.
+        ({"x509_common_name": [b"spiffe://td/admin"]}, None),
+        ({"x509_common_name": [b"admin\x00.test"]}, None),
+        ({"x509_common_name": [b" admin"]}, None),
+        ({"x509_common_name": [b"adm\xffin"]}, None),
+        ({"peer_dns": [b"a\x00.test", b"a b"], "x509_common_name": [b""]}, None),
+    ],
+)
+def test_a_certificate_names_one_identity_or_none(
+    named: dict[str, list[bytes]], identity: str | None
+) -> None:
+    """Claims are granted by this name, so that a certificate must not be read as somebody else's."""
+    assert peer_identity({"transport_security_type": [b"ssl"], **named}) == identity
+
+
+def test_a_connection_without_tls_has_no_identity() -> None:
+    """Names count only where TLS verified them."""
+    for kind in ([b"insecure"], [], [b"ssl", b"local"]):
+        context = {"transport_security_type": kind, "x509_common_name": [b"admin"]}
+        assert peer_identity(context) is None
+
+
+def test_files_that_need_another_are_refused_without_it() -> None:
+    """A forgotten key would otherwise mean clear text, and a forgotten certificate clients that are not checked."""
+    file = Path("/nowhere")
+    with pytest.raises(ValidationError, match="key_file: expected a file"):
+        TlsConfig(cert_file=file)
+    with pytest.raises(ValidationError, match="cert_file: expected a file"):
+        TlsConfig(key_file=file)
+    with pytest.raises(ValidationError, match="cert_file: expected a file"):
+        TlsConfig(client_ca_file=file)
+
+
+def test_files_that_cannot_be_used_are_refused_by_name(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    """To gRPC nearly anything is fine until a handshake fails; the operator must learn of it at the start."""
+    one, other = authority.certificate("one"), authority.certificate("other")
+    text = tmp_path / "text"
+    text.write_text("no certificate")
+    locked = tmp_path / "locked"
+    key = load_pem_private_key(one.key_file.read_bytes(), password=None)
+    locked.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    )
+
+    with pytest.raises(ValidationError, match=r"ca_file: cannot read .*: No such file"):
+        TlsFiles(TlsConfig(ca_file=tmp_path / "missing"))
+    with pytest.raises(ValidationError, match="ca_file: expected certificates in PEM"):
+        TlsFiles(TlsConfig(ca_file=text))
+    for key_file in (other.key_file, locked, text):
+        with pytest.raises(ValidationError, match="and its key, not encrypted"):
+            TlsFiles(TlsConfig(cert_file=one.cert_file, key_file=key_file))
+
+
+def test_a_renewed_certificate_is_used_once_both_of_its_files_are_there(
+    authority: CertificateAuthority,
+) -> None:
+    """A renewal writes two files, one after the other; in between, the former certificate must serve on."""
+    tls, now = authority.tls("server", "a.test"), _Seconds()
+    assert tls.cert_file is not None
+    assert tls.key_file is not None
+    files = TlsFiles(tls, monotonic_seconds=now)
+    former = files.present()
+    before = tls.cert_file.read_bytes(), tls.key_file.read_bytes()
+
+    authority.certificate("server", "a.test")
+    renewed = tls.cert_file.read_bytes()
+    tls.cert_file.write_bytes(before[0])
+    now.now += LOOK_SECONDS
+    assert files.present() is former, "the key does not fit"
+    tls.cert_file.write_bytes(renewed)
+    assert files.present() is former, "it is too early for another look"
+    now.now += LOOK_SECONDS
+    assert files.present().cert == renewed
+    assert files.present() is files.present()
+
+
+def test_files_that_vanish_leave_the_former_in_use(authority: CertificateAuthority) -> None:
+    """A volume that is remounted must not end the service of those who have their certificates in memory."""
+    tls, now = authority.tls("server", "a.test"), _Seconds()
+    assert tls.cert_file is not None
+    files = TlsFiles(tls, monotonic_seconds=now)
+    former = files.present()
+    tls.cert_file.unlink()
+    now.now += LOOK_SECONDS
+    assert files.present() is former
+
+
+def test_a_renewal_by_a_link_is_noticed(authority: CertificateAuthority, tmp_path: Path) -> None:
+    """Kubernetes renews a secret by moving one link to another folder; the files' names stay."""
+    now = _Seconds()
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        made = authority.certificate(folder.name)
+        made.cert_file.rename(folder / "tls.crt")
+        made.key_file.rename(folder / "tls.key")
+    link = tmp_path / "data"
+    link.symlink_to(folders[0])
+    files = TlsFiles(
+        TlsConfig(cert_file=link / "tls.crt", key_file=link / "tls.key"), monotonic_seconds=now
+    )
+    files.present()
+    fresh = tmp_path / "fresh"
+    fresh.symlink_to(folders[1])
+    fresh.rename(link)
+    now.now += LOOK_SECONDS
+    assert files.present().cert == (folders[1] / "tls.crt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("address", "detail", "advice"),
+    [
+        ("https://a:1", "CERTIFICATE_VERIFY_FAILED: unable to get local issuer", "--tls-ca"),
+        ("https://a:1", "CERTIFICATE_VERIFY_FAILED: certificate has expired", "renew it"),
+        ("https://a:1", "Hostname Verification Check failed.", "for another name"),
+        ("https://a:1", "OPENSSL_internal:WRONG_VERSION_NUMBER", "use http://"),
+        ("https://a:1", "failed to connect to all addresses; Socket closed", "--tls-cert"),
+        ("http://a:1", "failed to connect to all addresses; Socket closed", "use https://"),
+        ("https://a:1", "Socket closed", ""),
+        ("https://a:1", "failed to connect to all addresses; Connection refused", ""),
+    ],
+)
+def test_a_failed_handshake_says_what_is_missing(address: str, detail: str, advice: str) -> None:
+    """OpenSSL's words help nobody to find the option that is wrong."""
+    assert advice in handshake_advice(address, detail)
+    assert bool(advice) == bool(handshake_advice(address, detail))

@@ -58,8 +58,11 @@ def fault_of(error: Exception) -> RpcFault | None:
             return RpcFault(grpc.StatusCode.UNKNOWN, str(error))
         case BoundExceededError():
             return RpcFault(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        case NotAuthorizedError() | UnauthenticatedError():
+        case UnauthenticatedError():
             return RpcFault(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        # Gazette's brokers say UNAUTHENTICATED for this too; apart, the caller can tell what to fix.
+        case NotAuthorizedError():
+            return RpcFault(grpc.StatusCode.PERMISSION_DENIED, str(error))
         case OSError() if is_out_of_space(error):
             return RpcFault(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

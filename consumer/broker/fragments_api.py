@@ -27,7 +27,7 @@ from broadsheet.consumer.broker.quarantine import JournalQuarantine, Quarantined
 from broadsheet.consumer.broker.read import fragment_message
 from broadsheet.consumer.broker.resolution import JournalResolver, may_see
 from broadsheet.consumer.broker.store import JournalStoreError
-from broadsheet.consumer.errors import UnauthenticatedError
+from broadsheet.consumer.errors import NotAuthorizedError
 from broadsheet.consumer.protocol.alphabet import validate_journal
 from broadsheet.consumer.protocol.auth import Capability, Claims
 from broadsheet.consumer.protocol.fragments_pb2 import (
@@ -358,7 +358,7 @@ class QuarantineHandler:
         del context
         for entry in await self._disk.run(self._quarantine.entries):
             if entry.id == request.id and not _covers(claims, entry):
-                raise UnauthenticatedError(f"the token does not cover {entry.id}")
+                raise NotAuthorizedError(f"the token does not cover {entry.id}")
         await self._disk.run(self._quarantine.purge, request.id)
         return PurgeQuarantineResponse(header=self._resolver.header())
 

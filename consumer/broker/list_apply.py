@@ -10,18 +10,23 @@ from collections.abc import Sequence
 
 import grpc
 
-from broadsheet.consumer.broker.catalogue import Catalogue, CatalogueEntry
+from broadsheet.consumer.broker.catalogue import ANY_REVISION, Catalogue, CatalogueEntry
 from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.journals import Journals
 from broadsheet.consumer.broker.read import seconds_left
-from broadsheet.consumer.broker.resolution import Identity, JournalResolver, may_see
-from broadsheet.consumer.errors import UnauthenticatedError
+from broadsheet.consumer.broker.resolution import (
+    Identity,
+    JournalResolver,
+    is_restricted,
+    may_see,
+)
+from broadsheet.consumer.errors import NotAuthorizedError
 from broadsheet.consumer.protocol.auth import Claims
 from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyRequest,
     ApplyResponse,
+    JournalSpec,
     LabelSelector,
-    LabelSet,
     ListRequest,
     ListResponse,
     Status,
@@ -132,9 +137,25 @@ class ApplyHandler:
         _check_number(request)
         validate_apply_request(request)
         self._check(request, claims)
-        held = await self._catalogue.apply(request.changes)
+        held = await self._catalogue.apply(self._pinned(request.changes, claims))
         status = Status.OK if held else Status.ETCD_TRANSACTION_FAILED
         return ApplyResponse(status=status, header=self._resolver.header())
+
+    def _pinned(
+        self, changes: Sequence[ApplyRequest.Change], claims: Claims
+    ) -> Sequence[ApplyRequest.Change]:
+        """Return the changes, bound to the specs by which a restricted caller was judged."""
+        if not is_restricted(claims.selector):
+            return changes
+        pinned: list[ApplyRequest.Change] = []
+        for change in changes:
+            bound = ApplyRequest.Change()
+            bound.CopyFrom(change)
+            if bound.expect_mod_revision == ANY_REVISION:
+                stored = self._catalogue.entries.get(change.upsert.name or change.delete)
+                bound.expect_mod_revision = 0 if stored is None else stored.mod_revision
+            pinned.append(bound)
+        return pinned
 
     def _check(self, request: ApplyRequest, claims: Claims) -> None:
         names = [
@@ -147,7 +168,7 @@ class ApplyHandler:
                 grpc.StatusCode.UNKNOWN, f"changes: journal {twice} appears in two of them"
             )
         for change, name in zip(request.changes, names, strict=True):
-            _check_allowed(claims.selector, change, name)
+            _check_allowed(claims.selector, change, self._catalogue.entries.get(name))
         new = sum(
             change.HasField("upsert") and change.upsert.name not in self._catalogue.entries
             for change in request.changes
@@ -167,8 +188,17 @@ def _check_number(request: ApplyRequest) -> None:
         )
 
 
-def _check_allowed(selector: LabelSelector, change: ApplyRequest.Change, name: str) -> None:
-    """Refuse a change that the claims do not cover; a deletion is judged by the name alone."""
-    labels = change.upsert.labels if change.HasField("upsert") else LabelSet()
-    if not matches(selector, labels, meta={"name": name}):
-        raise UnauthenticatedError(f"the token does not cover journal {name}")
+def _check_allowed(
+    selector: LabelSelector, change: ApplyRequest.Change, stored: CatalogueEntry | None
+) -> None:
+    """Refuse a change that the claims do not cover: the journal as it is, and as it would be."""
+    # The present labels count too: otherwise a caller could take over a journal of others by giving it labels that
+    # its own token covers, or delete one that its token excludes.
+    specs = [] if stored is None else [stored.spec]
+    if change.HasField("upsert"):
+        specs.append(change.upsert)
+    elif stored is None:
+        specs.append(JournalSpec(name=change.delete))
+    for spec in specs:
+        if not may_see(selector, spec.labels, spec.name):
+            raise NotAuthorizedError(f"the token does not cover journal {spec.name}")

@@ -178,6 +178,11 @@ class JournalResolver:
 
 def may_see(selector: LabelSelector, labels: LabelSet, name: str) -> bool:
     """Tell whether claims cover a journal."""
-    if not selector.include.labels and not selector.exclude.labels:
+    if not is_restricted(selector):
         return True
     return matches(expand_prefix(selector), labels, meta={"name": name})
+
+
+def is_restricted(selector: LabelSelector) -> bool:
+    """Tell whether claims cover only some journals."""
+    return bool(selector.include.labels or selector.exclude.labels)

@@ -297,4 +297,6 @@ def _selector_from_json(selector: dict[str, Any]) -> LabelSelector:
 def _names(capability: Capability) -> str:
     if capability == Capability.ALL:
         return "ALL"
-    return "+".join(bit.name or hex(bit) for bit in capability) or "none"
+    # Bit by bit, because the enumeration of a flag has no members for the bits of applications.
+    bits = (1 << place for place in range(capability.bit_length()) if capability >> place & 1)
+    return "+".join(Capability(bit).name or hex(bit) for bit in bits) or "none"

@@ -259,10 +259,50 @@ async def test_authorization_guards_every_method(tmp_path: Path) -> None:
         append_hidden = await call
 
     assert no_token.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    assert not_covered.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert not_covered.value.code() == grpc.StatusCode.PERMISSION_DENIED
     assert listed == ["mine/a"]
     assert (hidden.status, len(hidden.header.route.members)) == (Status.JOURNAL_NOT_FOUND, 0)
     assert append_hidden.status == Status.JOURNAL_NOT_FOUND
+
+
+async def test_change_is_judged_by_the_labels_that_a_journal_has(tmp_path: Path) -> None:
+    """A selector would protect nothing if its bearer could give a journal of others the labels that it covers, or
+    delete one that it excludes: no label is in a deletion. What the token does cover may be deleted, though.
+    """
+    keys = b64encode(b"a secret of the test").decode()
+    auth = KeyedAuth(keys)
+    config = BrokerConfig(data_dir=tmp_path / "b", auth_keys=keys)
+    theirs, mine = label_set({"team": "theirs"}), label_set({"team": "mine"})
+
+    def token(selector: str) -> tuple[tuple[str, str], ...]:
+        claims = Claims(capability=Capability.ALL, selector=parse_selector(selector))
+        return auth.metadata(claims)
+
+    async with (
+        EmbeddedBroker(tmp_path, config=config) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        specs = [journal_spec("a/theirs", labels=theirs), journal_spec("a/mine", labels=mine)]
+        await stub.Apply(
+            ApplyRequest(changes=[Change(upsert=spec) for spec in specs]), metadata=token("")
+        )
+        taken = Change(upsert=journal_spec("a/theirs", labels=mine), expect_mod_revision=-1)
+        deleted = Change(delete="a/theirs", expect_mod_revision=-1)
+        tries = ((taken, "team=mine"), (deleted, "team=mine"), (deleted, "team!=theirs"))
+        for change, scope in tries:
+            with pytest.raises(grpc.aio.AioRpcError, match="does not cover") as refused:
+                await stub.Apply(ApplyRequest(changes=[change]), metadata=token(scope))
+            assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
+        own = ApplyRequest(changes=[Change(delete="a/mine", expect_mod_revision=-1)])
+        answer = await stub.Apply(own, metadata=token("team=mine"))
+        left = [
+            (journal.spec.name, list(journal.spec.labels.labels) == list(theirs.labels))
+            async for page in stub.List(ListRequest(), metadata=token(""))
+            for journal in page.journals
+        ]
+
+    assert answer.status == Status.OK
+    assert left == [("a/theirs", True)]
 
 
 async def test_taken_port_is_named(tmp_path: Path) -> None:

@@ -120,6 +120,16 @@ def test_sound_token_without_the_capability_is_not_authorized() -> None:
         _verify(token, Capability.READ | Capability.APPEND)
 
 
+def test_bits_of_applications_are_named_by_their_numbers() -> None:
+    """They have no names here; a refusal that cannot say what the token has would be an internal error."""
+    token = KeyedAuth(OLD).sign(Claims(capability=Capability.LIST | Capability(1 << 16)))
+
+    with pytest.raises(
+        NotAuthorizedError, match=r"lacks the capability READ; it has LIST\+0x10000"
+    ):
+        _verify(token)
+
+
 @pytest.mark.parametrize(
     ("token", "told"),
     [

@@ -1,0 +1,24 @@
+"""docs/security.md names every method, and what its guard asks for."""
+
+from __future__ import annotations
+
+from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES
+from tests.support.rpc_table import methods, rows, rpc_table
+
+
+def test_every_method_has_a_row() -> None:
+    """A method that is added to a service must be added to the table, and a row whose method is gone must go."""
+    assert sorted(rows()) == sorted(methods())
+
+
+def test_rows_of_members_are_what_the_guard_asks_for() -> None:
+    """The guard would ask READ for a method that it does not know: none of ours may be left to that."""
+    by_guard = {method.removeprefix("/"): needs for method, needs in SHARD_CAPABILITIES.items()}
+    services = {method.partition("/")[0] for method in by_guard}
+    documented = {
+        method: needs.capability
+        for method, needs in rpc_table().items()
+        if needs.service in services
+    }
+
+    assert documented == by_guard

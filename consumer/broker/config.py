@@ -37,6 +37,10 @@ class BrokerBounds:
     )
     calls_max: int = _bound(16_384, "Calls in progress.")
     calls_per_connection_max: int = _bound(4_096, "Calls in progress on one connection.")
+    public_calls_max: int = _bound(
+        1_024, "Calls in progress of services that need no token: health and reflection."
+    )
+    public_calls_per_connection_max: int = _bound(64, "The same on one connection.")
     append_streams_max: int = _bound(1_024, "Open append streams.")
     append_streams_per_connection_max: int = _bound(16, "The same on one connection.")
     append_streams_bytes_max: int = _bound(

@@ -206,6 +206,7 @@ class BrokerLimits:
 
     bounds: BrokerBounds
     calls: Places
+    public_calls: Places
     append_streams: Places
     readers: Places
     append_bytes: Level
@@ -218,6 +219,9 @@ class BrokerLimits:
         return BrokerLimits(
             bounds,
             Places(bounds, "calls_max", "calls_per_connection_max", server="the broker"),
+            Places(
+                bounds, "public_calls_max", "public_calls_per_connection_max", server="the broker"
+            ),
             Places(
                 bounds,
                 "append_streams_max",
@@ -233,7 +237,7 @@ class BrokerLimits:
     def refused(self) -> Counter[str]:
         """Return the number refused or cut off since the start, for every bound."""
         counts: Counter[str] = Counter({each.name: 0 for each in fields(self.bounds)})
-        for places in (self.calls, self.append_streams, self.readers):
+        for places in (self.calls, self.public_calls, self.append_streams, self.readers):
             counts.update(places.refused)
         for level in (self.append_bytes, self.reader_bytes.level):
             counts[level.name] += level.refused
@@ -258,7 +262,7 @@ class BoundMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the present values."""
         limits = self._limits
-        places = limits.calls, limits.append_streams, limits.readers
+        places = limits.calls, limits.public_calls, limits.append_streams, limits.readers
         levels = limits.append_bytes, limits.reader_bytes.level
         bounds = GaugeMetricFamily(
             "broadsheet_broker_bound", "Bounds that the broker was started with.", labels=["bound"]

@@ -42,11 +42,13 @@ from broadsheet.consumer.broker.service import (
     append_stream_handler,
     fragment_handler,
     generic_handler,
+    standard_services,
 )
 from broadsheet.consumer.broker.staging import StagingArea
 from broadsheet.consumer.broker.strangers import settle_root
 from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
+from broadsheet.consumer.standard_services import Health
 
 PING_INTERVAL_MIN_MS = 5_000
 """Shortest interval of pings; clients that ping more often are cut off. gRPC's own bound is five minutes."""
@@ -94,6 +96,8 @@ class Broker:
         self._logs = ExitStack()
         """Open resources other than journals; closed after a failed start, too."""
         self._stopped = False
+        self.health = Health()
+        """Shown by the health service."""
         self.address = ""
         """URL to connect to, once started."""
 
@@ -154,9 +158,15 @@ class Broker:
         self.address = f"http://{_bracketed(self._config.host)}:{port}"
         handlers = self._handlers(root, site)
         self._server.add_generic_rpc_handlers(
-            (generic_handler(handlers), fragment_handler(handlers), append_stream_handler(handlers))
+            (
+                generic_handler(handlers),
+                fragment_handler(handlers),
+                append_stream_handler(handlers),
+                *standard_services(handlers, self.health),
+            )
         )
         await self._server.start()
+        self.health.set_serving(True)
         maintenance = Maintenance(site, self._journals)
         self._ticks = [
             self._group.start_soon(maintenance.run(), name="broker.maintenance"),
@@ -239,6 +249,7 @@ class Broker:
         if self._stopped:
             return
         self._stopped = True
+        self.health.close()
         # Blocked calls end first, because the server waits for all calls.
         self._journals.stopping = True
         self._journals.wake_all()

@@ -42,6 +42,7 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ListRequest,
     ReadRequest,
 )
+from broadsheet.consumer.standard_services import Handler, Health, standard_handlers
 
 SERVICE = "protocol.Journal"
 FRAGMENT_SERVICE = "broadsheet.v1.FragmentService"
@@ -100,6 +101,29 @@ class Admission:
             async with answered(context):
                 with self._limits.calls.taken(context.peer()):
                     return await inner(requests, context)
+            raise AssertionError("an aborted call has ended")
+
+        return admitted
+
+    def public(self, inner: Handler) -> Handler:
+        """Return the handler of a method that anybody may call; it has bounds of its own."""
+
+        async def admitted(request: object, context: Context) -> object:
+            async with answered(context):
+                with self._limits.public_calls.taken(context.peer()):
+                    return await inner(request, context)
+            raise AssertionError("an aborted call has ended")
+
+        return admitted
+
+    def private(self, inner: Handler) -> Handler:
+        """Return the handler of a method that shows the broker's inside; it needs READ."""
+
+        async def admitted(request: object, context: Context) -> object:
+            async with answered(context):
+                with self._limits.calls.taken(context.peer()):
+                    self._resolver.authorize(context.invocation_metadata(), Capability.READ)
+                    return await inner(request, context)
             raise AssertionError("an aborted call has ended")
 
         return admitted
@@ -164,6 +188,16 @@ def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
         handlers.admission.stream(handlers.append_streams.serve), decode_appends, serialize
     )
     return grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendStream": stream})
+
+
+def standard_services(handlers: Handlers, health: Health) -> tuple[grpc.GenericRpcHandler, ...]:
+    """Return health, reflection and channelz for a server."""
+    return standard_handlers(
+        health,
+        (SERVICE, FRAGMENT_SERVICE, APPEND_SERVICE),
+        public=handlers.admission.public,
+        private=handlers.admission.private,
+    )
 
 
 def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:

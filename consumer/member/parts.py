@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.metrics import AllocatorMetrics
+from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
@@ -62,12 +64,32 @@ from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.standard_services import (
+    NOT_SERVING,
+    SERVING,
+    SHARD_PREFIX,
+    Handler,
+    Health,
+    NamedServices,
+    ServingStatus,
+    standard_handlers,
+)
 
 # The gauge of local shards and their statuses.
 #
 # Source: gazette/core consumer/resolver.go (Collect).
 
 NAME = "gazette_shard_up"
+_SERVICES = (
+    "consumer.Shard",
+    "broadsheet.v1.AllocationService",
+    "broadsheet.v1.PeerService",
+    "broadsheet.v1.RecoveryService",
+    "broadsheet.v1.StateService",
+)
+"""gRPC services of every member."""
+_READY_CODES = frozenset({ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY})
+"""Statuses of replicas that serve, or could at once."""
 
 
 class ShardUp(Collector):
@@ -103,6 +125,8 @@ class Surroundings:
     server: grpc.aio.Server
     clock: Clock
     registry: CollectorRegistry
+    health: Health
+    """Shown by the health service."""
     state_directory: Path
     """Exists, and is this process's own."""
     shard_tasks: TaskGroup
@@ -165,6 +189,9 @@ def compose(given: Surroundings) -> MemberParts:
     key_space.observe(resolver.reindex)
     key_space.observe(_death_watch(given, membership, deaths).look)
     key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
+    given.health.part_status = partial(_part_status, local_shards, key_space)
+    # After the local shards have been brought up to date.
+    key_space.observe(given.health.notify)
     given.registry.register(ShardUp(local_shards))
     session = _session(given, key_space)
     broker_watch = _broker_watch(given, local_shards)
@@ -395,8 +422,31 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         clock=given.clock,
     )
     add_PeerServiceServicer_to_server(peer_api, given.server)
+    # Noted, because reflection and health must know the application's services.
+    theirs = NamedServices(given.server)
     if isinstance(given.application, ServiceRegistrar):
-        given.application.register_services(given.server, parts.resolver)
+        given.application.register_services(theirs, parts.resolver)
+    given.server.add_generic_rpc_handlers(
+        # `RpcGuard` admits calls of every service.
+        standard_handlers(
+            given.health, (*_SERVICES, *theirs.names), public=_unchanged, private=_unchanged
+        )
+    )
+
+
+def _unchanged(handler: Handler) -> Handler:
+    return handler
+
+
+def _part_status(local_shards: LocalShards, key_space: KeySpace, name: str) -> ServingStatus | None:
+    """Return the health of `shard/ID`: whether this member's replica of a shard of the cluster is ready."""
+    shard_id = ItemId(name.removeprefix(SHARD_PREFIX))
+    if not name.startswith(SHARD_PREFIX) or shard_id not in key_space.items:
+        return None
+    shard = local_shards.shards.get(shard_id)
+    if shard is None or status_of(shard.assignment).code not in _READY_CODES:
+        return NOT_SERVING
+    return SERVING
 
 
 def _auth(config: MemberConfig) -> KeyedAuth | NoAuth:

@@ -60,6 +60,7 @@ from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
+from broadsheet.consumer.standard_services import Health
 
 log = structlog.get_logger()
 
@@ -92,6 +93,8 @@ class Service:
         self.registry = registry or CollectorRegistry()
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolves when the member is announced and serves; fails with what kept it from that."""
+        self.health = Health()
+        """Shown by the health service."""
         self._serving = False
         self._leaving = asyncio.Event()
         self._forced = asyncio.Event()
@@ -174,6 +177,7 @@ class Service:
                     server=server,
                     clock=self._clock,
                     registry=self.registry,
+                    health=self.health,
                     state_directory=state.path,
                     shard_tasks=await stack.enter_async_context(TaskGroup()),
                 )
@@ -204,6 +208,7 @@ class Service:
         finally:
             # After a graceful end all of this is done already, except the lease.
             self._serving = False
+            self.health.close()
             parts.resolver.stopping.set()
             parts.local_shards.stop(grace_seconds=0.0)
             await server.stop(None)
@@ -235,6 +240,8 @@ class Service:
     async def _leave_when_asked(self, parts: MemberParts) -> None:
         """Drain; end the session if that takes too long. A drained session ends by itself."""
         await self._leaving.wait()
+        # Still serving, but new clients should go elsewhere.
+        self.health.set_serving(False)
         config = self._config
         drain = Drain(
             DrainBounds(
@@ -277,6 +284,7 @@ class Service:
 
     async def _wind_down(self, parts: MemberParts, server: grpc.aio.Server) -> None:
         self._serving = False
+        self.health.close()
         # First, so that long streams can end by themselves; the server then stops at once.
         parts.resolver.stopping.set()
         parts.local_shards.stop(grace_seconds=0.0 if self._forced.is_set() else None)
@@ -300,6 +308,7 @@ class Service:
 
     def _mark_ready(self) -> None:
         self._serving = True
+        self.health.set_serving(True)
         log.info("member.ready", member=str(self.member_id), address=self._address)
         if not self.ready.done():
             self.ready.set_result(None)

@@ -33,6 +33,10 @@ class CallBounds:
     calls_per_connection_max: int = _bound(4_096, "Calls under way on one connection.")
     streams_max: int = _bound(4_096, "Calls under way whose requests or answers are streams.")
     streams_per_connection_max: int = _bound(1_024, "The same on one connection.")
+    public_calls_max: int = _bound(
+        1_024, "Calls under way of services that need no token: health and reflection."
+    )
+    public_calls_per_connection_max: int = _bound(64, "The same on one connection.")
 
 
 class CallLimits(Collector):
@@ -43,15 +47,27 @@ class CallLimits(Collector):
         server = "the member"
         self._calls = Places(bounds, "calls_max", "calls_per_connection_max", server=server)
         self._streams = Places(bounds, "streams_max", "streams_per_connection_max", server=server)
+        self._public = Places(
+            bounds, "public_calls_max", "public_calls_per_connection_max", server=server
+        )
 
     @contextmanager
-    def taken(self, connection: str, *, streams: bool) -> Iterator[None]:
+    def taken(self, connection: str, *, streams: bool, public: bool = False) -> Iterator[None]:
         """Hold a call's places during the block.
+
+        Args:
+            connection: Whose call it is.
+            streams: Whether its requests or answers are a stream.
+            public: Whether anybody may make it; such calls do not take the places of others.
 
         Raises:
             BoundExceededError: all places are taken.
         """
         with ExitStack() as stack:
+            if public:
+                stack.enter_context(self._public.taken(connection))
+                yield
+                return
             stack.enter_context(self._calls.taken(connection))
             if streams:
                 stack.enter_context(self._streams.taken(connection))
@@ -72,7 +88,7 @@ class CallLimits(Collector):
         )
         for each in fields(self._bounds):
             bounds.add_metric([each.name], getattr(self._bounds, each.name))
-        for places in (self._calls, self._streams):
+        for places in (self._calls, self._streams, self._public):
             in_use.add_metric([places.name], places.in_use)
             for name in (places.name, places.each):
                 refused.add_metric([name], places.refused[name])

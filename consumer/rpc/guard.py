@@ -27,6 +27,7 @@ from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
 from broadsheet.consumer.rpc.call_context import CallContext
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
+from broadsheet.consumer.standard_services import is_public
 
 log = structlog.get_logger()
 
@@ -59,7 +60,11 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.StateService/DescribeState": Capability.READ,
     "/broadsheet.v1.StateService/ScanState": Capability.READ,
 }
-"""The capability that each method requires. Methods of the application's services require READ."""
+"""The capability that each method requires. Health and reflection require none; methods of the application's services
+and of channelz require READ.
+"""
+_NO_CLAIMS = Claims(capability=Capability(0))
+"""Claims of a caller that was not asked for any."""
 
 
 class RpcGuard(grpc.aio.ServerInterceptor):
@@ -79,7 +84,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         if found is None:
             return None
         method = str(handler_call_details.method)
-        require = SHARD_CAPABILITIES.get(method, Capability.READ)
+        require = None if is_public(method) else SHARD_CAPABILITIES.get(method, Capability.READ)
         kind, inner, streams = _shape(found)
         guarding = partial(
             self._guarded,
@@ -103,12 +108,17 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _guarded(
-        self, context: Any, *, method: str, require: Capability, streams: bool
+        self, context: Any, *, method: str, require: Capability | None, streams: bool
     ) -> AsyncIterator[CallContext]:
+        public = require is None
         try:
             # Checked before anything expensive, so that refusing a client at its bounds costs only microseconds.
-            with self._limits.taken(context.peer(), streams=streams):
-                claims = self._verifier.verify(context.invocation_metadata(), require)
+            with self._limits.taken(context.peer(), streams=streams, public=public):
+                claims = (
+                    _NO_CLAIMS
+                    if require is None
+                    else self._verifier.verify(context.invocation_metadata(), require)
+                )
                 async with asyncio.timeout(_seconds_left(claims)):
                     yield CallContext(context, claims)
         except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):

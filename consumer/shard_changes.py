@@ -30,14 +30,11 @@ from broadsheet.consumer.key_space import (
     is_failed,
     is_visible,
     spec_of,
-    standbys_refused_of,
-    status_of,
 )
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from broadsheet.consumer.recoverylog.hints import primary_hints_key
-from broadsheet.consumer.resolver.decision import build_route, replicas_of
 
 UNCONDITIONAL = -1
 """`expect_mod_revision` of a change that overwrites whatever is there."""
@@ -224,36 +221,3 @@ def _require_bound(checkpoint: TxnCheckpoint, *, what: str, field_name: str) -> 
             f"{TXN_OPERATIONS_MAX}; send batches of at most {TXN_OPERATIONS_MAX} "
             "(fewer with hints; shardctl's --max-txn-size does it)"
         )
-
-
-# List: the shards that a caller may see, with their statuses, from the key space. Source: gazette/core
-# consumer/shard_api.go (List).
-
-
-def list_shards(
-    key_space: ShardKeySpace, *, wanted: LabelSelector, allowed: LabelSelector
-) -> list[ListResponse.Shard]:
-    """Return the shards that both selectors match, by id, with routes and statuses.
-
-    Args:
-        key_space: The mirror.
-        wanted: The request's selector.
-        allowed: The caller's claims.
-    """
-    shards: list[ListResponse.Shard] = []
-    for item_id, item in key_space.items.items():
-        spec = spec_of(item)
-        if not (is_visible(spec, wanted) and is_visible(spec, allowed)):
-            continue
-        replicas = replicas_of(key_space.assignments_of(item_id))
-        shards.append(
-            ListResponse.Shard(
-                spec=spec,
-                mod_revision=item.kv.mod_revision,
-                create_revision=item.kv.create_revision,
-                route=build_route(replicas, key_space.members),
-                status=[status_of(replica) for replica in replicas],
-                standbys_refused=standbys_refused_of(item),
-            )
-        )
-    return shards

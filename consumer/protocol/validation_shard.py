@@ -11,6 +11,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.protocol.alphabet import (
     below,
     require,
@@ -74,18 +75,17 @@ def validate_shard_spec(spec: ShardSpec) -> None:
     Raises:
         ValidationError: the first rule broken, with the path of its field.
     """
+    # Here and below a message is made only where a rule is broken, because a listing checks thousands of specs.
     validate_shard_id(spec.id)
     _validate_recovery(spec)
-    require(
-        spec.min_txn_duration.ToNanoseconds() >= 0,
-        "min_txn_duration",
-        f"expected 0 s or more, got {spec.min_txn_duration.ToNanoseconds() / 1e9:g} s",
-    )
-    require(
-        spec.max_txn_duration.ToNanoseconds() > 0,
-        "max_txn_duration",
-        f"expected more than 0 s, got {spec.max_txn_duration.ToNanoseconds() / 1e9:g} s",
-    )
+    shortest = spec.min_txn_duration.ToNanoseconds()
+    if shortest < 0:
+        raise ValidationError("min_txn_duration", f"expected 0 s or more, got {shortest / 1e9:g} s")
+    longest = spec.max_txn_duration.ToNanoseconds()
+    if longest <= 0:
+        raise ValidationError(
+            "max_txn_duration", f"expected more than 0 s, got {longest / 1e9:g} s"
+        )
     validate_label_set(spec.labels, "labels")
     validate_single_valued(spec.labels, SINGLE_VALUED, "labels")
     require(
@@ -113,18 +113,18 @@ def _validate_recovery(spec: ShardSpec) -> None:
         validate_journal_name(f"{spec.recovery_log_prefix}/{spec.id}", "recovery_log_prefix")
         prefix = spec.hint_prefix
         # "/" alone is refused too, because an etcd key that starts with "//" is always a mistake.
-        require(
-            len(prefix) > 1 and prefix.startswith("/") and posixpath.normpath(prefix) == prefix,
-            "hint_prefix",
-            f"expected an absolute clean path such as /hints, got {shown(prefix)}",
-        )
-    else:
-        require(
-            not spec.hint_prefix,
+        if len(prefix) < 2 or not prefix.startswith("/") or posixpath.normpath(prefix) != prefix:
+            raise ValidationError(
+                "hint_prefix",
+                f"expected an absolute clean path such as /hints, got {shown(prefix)}",
+            )
+    elif spec.hint_prefix:
+        raise ValidationError(
             "hint_prefix",
             f"expected none without a recovery_log_prefix, got {shown(spec.hint_prefix)}",
         )
-    require(spec.hint_backups >= 0, "hint_backups", f"expected 0 or more, got {spec.hint_backups}")
+    if spec.hint_backups < 0:
+        raise ValidationError("hint_backups", f"expected 0 or more, got {spec.hint_backups}")
 
 
 def _validate_sources(spec: ShardSpec) -> None:
@@ -132,15 +132,14 @@ def _validate_sources(spec: ShardSpec) -> None:
     for index, source in enumerate(spec.sources):
         with within(f"sources[{index}]"):
             validate_journal(source.journal)
-            require(
-                source.min_offset >= 0, "min_offset", f"expected 0 or more, got {source.min_offset}"
-            )
-            require(
-                previous < source.journal,
-                "journal",
-                f"expected sources strictly ascending by journal, got {shown(source.journal)} "
-                f"after {shown(previous)}",
-            )
+            if source.min_offset < 0:
+                raise ValidationError("min_offset", f"expected 0 or more, got {source.min_offset}")
+            if source.journal <= previous:
+                raise ValidationError(
+                    "journal",
+                    f"expected sources strictly ascending by journal, got {shown(source.journal)} "
+                    f"after {shown(previous)}",
+                )
         previous = source.journal
 
 
@@ -334,17 +333,16 @@ def validate_shard_list_response(response: ListResponse) -> None:
 def _validate_listed(shard: ListResponse.Shard) -> None:
     with within("spec"):
         validate_shard_spec(shard.spec)
-    require(
-        shard.mod_revision > 0,
-        "mod_revision",
-        f"expected a revision above 0, got {shard.mod_revision}",
-    )
+    if shard.mod_revision <= 0:
+        raise ValidationError(
+            "mod_revision", f"expected a revision above 0, got {shard.mod_revision}"
+        )
     validate_route(shard.route, "route")
-    require(
-        len(shard.status) == len(shard.route.members),
-        "status",
-        f"expected one for each of {len(shard.route.members)} members, got {len(shard.status)}",
-    )
+    members = len(shard.route.members)
+    if len(shard.status) != members:
+        raise ValidationError(
+            "status", f"expected one for each of {members} members, got {len(shard.status)}"
+        )
     for index, status in enumerate(shard.status):
         with within(f"status[{index}]"):
             validate_replica_status(status)

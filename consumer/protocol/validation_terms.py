@@ -44,8 +44,8 @@ SUFFIX_BYTES = (4, 128)
 """Shortest and longest suffix of a process, bytes."""
 PATH_POSTFIX_BYTES_MAX = 512
 """Longest path postfix of a fragment, bytes."""
-_HEADER_BYTES_KEPT_MAX = 4 << 10
-"""Longest encoded header that is remembered as valid, bytes."""
+_ENCODED_BYTES_KEPT_MAX = 4 << 10
+"""Longest encoded header or route that is remembered as valid, bytes."""
 _CODECS = frozenset(CompressionCodec.values()) - {CompressionCodec.INVALID}
 
 
@@ -78,16 +78,16 @@ def validate_label_set(labels: LabelSet, parent: str = "", *, prefix_allowed: bo
         validate_label(label, path, prefix_allowed=prefix_allowed)
         if previous is not None:
             before, now = (previous.name, previous.value), (label.name, label.value)
-            require(
-                before < now,
-                path,
-                f"expected labels sorted by name and value, each once, got {now} after {before}",
-            )
-            require(
-                previous.name != label.name or previous.value != "",
-                path,
-                f"expected no empty value beside other values of {label.name!r}, got {label.value!r}",
-            )
+            if before >= now:
+                raise ValidationError(
+                    path,
+                    f"expected labels sorted by name and value, each once, got {now} after {before}",
+                )
+            if previous.name == label.name and previous.value == "":
+                raise ValidationError(
+                    path,
+                    f"expected no empty value beside other values of {label.name!r}, got {label.value!r}",
+                )
         previous = label
 
 
@@ -97,6 +97,10 @@ def validate_single_valued(labels: LabelSet, names: Iterable[str], parent: str =
     Raises:
         ValidationError: one has more.
     """
+    present = [label.name for label in labels.labels]
+    # Most sets have no name twice, and a listing checks thousands.
+    if len(set(present)) == len(present):
+        return
     for name in names:
         values = [label.value for label in labels.labels if label.name == name]
         require(
@@ -160,6 +164,20 @@ def validate_route(route: Route, parent: str = "") -> None:
     Raises:
         ValidationError: members are out of order, the primary is out of range, or endpoints do not fit.
     """
+    encoded = route.SerializeToString()
+    # The shards of a listing have few different routes.
+    if len(encoded) <= _ENCODED_BYTES_KEPT_MAX:
+        _validate_encoded_route(encoded, parent)
+    else:
+        _validate_route(route, parent)
+
+
+@lru_cache(maxsize=4_096)
+def _validate_encoded_route(encoded: bytes, parent: str) -> None:
+    _validate_route(Route.FromString(encoded), parent)
+
+
+def _validate_route(route: Route, parent: str) -> None:
     members = route.members
     for index, member in enumerate(members):
         validate_process_id(member, below(parent, f"members[{index}]"))
@@ -189,7 +207,7 @@ def validate_header(header: Header, parent: str = "") -> None:
     """
     encoded = header.SerializeToString(deterministic=True)
     # A broker's answers repeat the same header. A long one is unusual, and is not cached.
-    if len(encoded) <= _HEADER_BYTES_KEPT_MAX:
+    if len(encoded) <= _ENCODED_BYTES_KEPT_MAX:
         _validate_encoded_header(encoded, parent)
     else:
         _validate_header(header, parent)

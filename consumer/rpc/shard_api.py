@@ -69,10 +69,10 @@ from broadsheet.consumer.shard_changes import (
     StoredSpec,
     certainly_writes,
     is_scoped,
-    list_shards,
     plan_apply,
     plan_unassign,
 )
+from broadsheet.consumer.shard_listing import list_shards
 
 log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put
-from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import ShardStoppedError
@@ -116,6 +116,8 @@ class ShardHost:
         state_directory: Path,
     ) -> None:
         self.etcd = etcd
+        self.clock: Clock = SystemClock()
+        """Of the shards started from now on."""
         self.key_space = key_space
         self.registry = CollectorRegistry()
         self._journals = journals
@@ -170,7 +172,7 @@ class ShardHost:
             etcd=self.etcd,
             keys=self.key_space.keys,
             key_space=self.key_space,
-            clock=SystemClock(),
+            clock=self.clock,
             metrics=ShardMetrics(self.registry if not self._shards else CollectorRegistry()),
             deaths=self.death_records(config),
             rollbacks=RollbackRecords(self.etcd, AuxiliaryKeys(self.key_space.keys.root)),

@@ -15,6 +15,7 @@ from broadsheet.allocator.etcd.api import TxnResult
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.ops import Compare, Delete, Operation
+from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.journal.client import JournalClient
@@ -260,6 +261,21 @@ async def test_heads_of_an_unreachable_broker_are_unknown() -> None:
         assert await write_heads(unreachable, [SOURCE], timeout_seconds=10.0) == {}
 
 
+class _HeldClock(SystemClock):
+    """Stands still until it is released."""
+
+    def __init__(self) -> None:
+        self._held: float | None = super().monotonic_seconds()
+
+    def release(self) -> None:
+        """Let it run, from the present time."""
+        self._held = None
+
+    def monotonic_seconds(self) -> float:
+        """Return the time at which it stands, or the machine's."""
+        return super().monotonic_seconds() if self._held is None else self._held
+
+
 async def test_stall_for_lack_of_a_broker_is_told_but_not_handed_over(
     host: ShardHost, broker: EmbeddedBroker, journals: JournalClient, tmp_path: Path
 ) -> None:
@@ -277,6 +293,8 @@ async def test_stall_for_lack_of_a_broker_is_told_but_not_handed_over(
 
     config = replace(QUICK_STALL, stall_hand_over=True)
     application = Counting(tmp_path, output=OUTPUT, fail=hold)
+    # While the broker lives, no time passes: the shard would be handed over if stopping the broker took long.
+    host.clock = clock = _HeldClock()
     shard = host.start(spec, application, config=config)
     await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
     await Producer(journals).publish(SOURCE, ["a"])
@@ -284,6 +302,7 @@ async def test_stall_for_lack_of_a_broker_is_told_but_not_handed_over(
     with structlog.testing.capture_logs() as logs:
         await broker.stop()
         proceed.set()
+        clock.release()
 
         await eventually(
             lambda: host.says(SHARD, ReplicaStatus.FAILED, "STALLED", f"no broker serves {SOURCE}")

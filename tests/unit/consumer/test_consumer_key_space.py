@@ -11,7 +11,7 @@ from broadsheet.consumer.key_space import ReplicaConsistency, ShardDecoder, Shar
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.labels import label_set, parse_selector, selector
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from broadsheet.consumer.shard_changes import list_shards
+from broadsheet.consumer.shard_listing import list_shards
 from tests.support.key_space_values import (
     assignment,
     item,

@@ -11,10 +11,18 @@ from typing import Any, TypeVar
 
 import click
 
-from broadsheet.allocator.errors import AllocatorError
+from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.consumer.cli.lazy_group import ExitStatus
 from broadsheet.consumer.cli.output import log_to_stderr, say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
-from broadsheet.consumer.errors import ConsumerError, EndpointError, RpcFailedError
+from broadsheet.consumer.errors import (
+    ApplyConflictError,
+    ConsumerError,
+    EndpointError,
+    JournalNotFoundError,
+    RpcFailedError,
+    ShardNotFoundError,
+)
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.auth import ClientAuth, KeyedAuth
 
@@ -122,7 +130,42 @@ def errors_in_one_line() -> Iterator[None]:
     except (ConsumerError, AllocatorError, TimeoutError) as error:
         # Notes report what was done before the error: "the first 200 of 300 changes were applied".
         notes = getattr(error, "__notes__", [])
-        raise click.ClickException("; ".join([_line_of(error), *notes])) from error
+        raise CommandError("; ".join([_line_of(error), *notes]), exit_status_of(error)) from error
+
+
+class CommandError(click.ClickException):
+    """An error of ours as click shows it, with its own exit status."""
+
+    def __init__(self, message: str, status: ExitStatus) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click has an attribute of the class
+        """What the process ends with."""
+        return self.status.value
+
+
+class NothingSelectedError(ValidationError):
+    """Nothing of that name, or that matches the selector."""
+
+
+class StaleRevisionError(ValidationError):
+    """Somebody changed what a command, or its file, was about to change."""
+
+
+_STATUSES: tuple[tuple[ExitStatus, tuple[type[Exception], ...]], ...] = (
+    (ExitStatus.NOT_FOUND, (NothingSelectedError, ShardNotFoundError, JournalNotFoundError)),
+    (ExitStatus.TIMEOUT, (TimeoutError,)),
+    (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError)),
+)
+
+
+def exit_status_of(error: Exception) -> ExitStatus:
+    """Return the exit status of a command that ends with an error of ours."""
+    return next(
+        (status for status, kinds in _STATUSES if isinstance(error, kinds)), ExitStatus.FAILED
+    )
 
 
 def _line_of(error: Exception) -> str:

@@ -6,13 +6,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 from google.protobuf import text_format
+from rich.filesize import decimal
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.connection import (
+    Connection,
+    NothingSelectedError,
+    StaleRevisionError,
+    connection_options,
+    run_command,
+)
+from broadsheet.consumer.cli.durations import format_duration
 from broadsheet.consumer.cli.journal_space import (
     changes_of,
     format_journal_space,
@@ -20,13 +28,19 @@ from broadsheet.consumer.cli.journal_space import (
     tree_of_listing,
 )
 from broadsheet.consumer.cli.output import (
-    OutputFormat,
+    ListFormat,
+    Rows,
     counted,
-    format_option,
+    fields_of,
+    list_format_option,
     print_message,
+    print_path,
     print_table,
+    require_watchable,
     say,
     selector_option,
+    watch_options,
+    watch_rows,
 )
 from broadsheet.consumer.cli.specs_file import (
     describe_conflicts,
@@ -37,9 +51,17 @@ from broadsheet.consumer.cli.specs_file import (
 )
 from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.listing import ListResult
 from broadsheet.consumer.protocol import journal_pb2
 from broadsheet.consumer.protocol.fragments_pb2 import VerifyJournalResponse
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, parse_selector, values_of
+from broadsheet.consumer.protocol.labels import (
+    CONTENT_TYPE,
+    NAME,
+    label_set,
+    parse_selector,
+    values_of,
+)
+from broadsheet.consumer.protocol.labels import selector as selector_of
 from broadsheet.consumer.protocol.validation_journal import validate_apply_request
 
 APPEND_BYTES_MAX = 4 * 1024 * 1024
@@ -47,37 +69,81 @@ APPEND_BYTES_MAX = 4 * 1024 * 1024
 
 
 @click.command("list")
+@click.argument("journal", nargs=-1)
 @selector_option
-@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+@list_format_option
 @click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
+@watch_options
 @connection_options
 def list_journals(
-    connection: Connection, selector: str, output: str, label_columns: tuple[str, ...]
+    connection: Connection, journal: Sequence[str], selector: str, **options: Any
 ) -> None:
     """List journals.
+
+    All of them, each JOURNAL, or those that match.
 
     \b
     Examples:
       shardctl journals list
       shardctl journals list -l 'name:prefix=flights/' -L my-label
+      shardctl journals list -o wide
+      shardctl journals list -o jsonpath='{.journals[*].spec.name}'
       shardctl journals list -o yaml > journals.yaml
     """
+    output: ListFormat = options["output"]
+    require_watchable(output, watch=options["watch"])
 
     async def work() -> None:
         async with connection.journals() as client:
-            listing = await client.list(parse_selector(selector))
-            if output == OutputFormat.JSON.value:
-                print_message(
-                    journal_pb2.ListResponse(header=listing.header, journals=listing.journals)
+
+            async def look() -> Rows:
+                listing = await listed_journals(client, journal, selector)
+                return _rows(
+                    listing.journals,
+                    options["label_columns"],
+                    wide=output.name == "wide",
+                    nothing=f"no journal matches {selector!r}"
+                    if selector
+                    else "there are no journals",
                 )
-            elif output == OutputFormat.YAML.value:
-                click.echo(format_journal_space(tree_of_listing(listing.journals)), nl=False)
+
+            only_names = output.name == "name"
+            if options["watch"]:
+                await watch_rows(look, only_names=only_names, interval_seconds=options["interval"])
+            elif output.has_rows:
+                (await look()).show(only_names=only_names)
             else:
-                _print_journals(listing.journals, label_columns)
-                if not listing.journals:
-                    say(f"no journal matches {selector!r}" if selector else "there are no journals")
+                _print_listing(await listed_journals(client, journal, selector), output)
 
     run_command(work())
+
+
+def _print_listing(listing: ListResult, output: ListFormat) -> None:
+    message = journal_pb2.ListResponse(header=listing.header, journals=listing.journals)
+    if output.name == "yaml":
+        click.echo(format_journal_space(tree_of_listing(listing.journals)), nl=False)
+    elif output.name == "json":
+        print_message(message)
+    else:
+        print_path(fields_of(message), output.path)
+
+
+async def listed_journals(client: JournalClient, names: Sequence[str], selector: str) -> ListResult:
+    """Return the journals of these names, or those that match; all if neither is given.
+
+    Raises:
+        ValidationError: both are given, or the selector is malformed.
+        NothingSelectedError: there is no journal of one of the names.
+    """
+    if not names:
+        return await client.list(parse_selector(selector))
+    if selector:
+        raise ValidationError("--selector", "expected either JOURNAL or --selector")
+    listing = await client.list(selector_of(label_set(*((NAME, each) for each in names))))
+    missing = {*names} - {listed.spec.name for listed in listing.journals}
+    if missing:
+        raise NothingSelectedError("JOURNAL", f"there is no journal {', '.join(sorted(missing))}")
+    return listing
 
 
 @click.command("apply")
@@ -323,7 +389,7 @@ async def _apply(
         response = await client.apply(changes, batch_size=max_txn_size or None)
     except ApplyConflictError as error:
         conflicts = await _conflicts(client, changes)
-        raise ValidationError("revision", conflicts or str(error)) from error
+        raise StaleRevisionError("revision", conflicts or str(error)) from error
     say(f"applied {counted(len(changes), 'change')} at revision {response.header.etcd.revision}")
 
 
@@ -351,27 +417,43 @@ def _blocks(stream: BinaryIO, *, whole_lines: bool) -> Iterator[bytes]:
         yield rest
 
 
-def _print_journals(
-    listed: Sequence[journal_pb2.ListResponse.Journal], label_columns: Sequence[str]
-) -> None:
+def _rows(
+    listed: Sequence[journal_pb2.ListResponse.Journal],
+    label_columns: Sequence[str],
+    *,
+    wide: bool,
+    nothing: str,
+) -> Rows:
     columns = ["NAME", "CONTENT-TYPE", "RF", "PRIMARY"]
+    columns += ["FRAGMENT", "CODEC", "RETENTION", "SUSPENDED", "REVISION"] if wide else []
     columns += [label.upper() for label in label_columns]
     rows = []
     for journal in listed:
-        route = journal.route
-        primary = (
-            route.members[route.primary].suffix
-            if route.members and route.primary >= 0
-            else "<none>"
-        )
-        labels = [",".join(values_of(journal.spec.labels, label)) for label in label_columns]
-        rows.append(
-            [
-                journal.spec.name,
-                ",".join(values_of(journal.spec.labels, CONTENT_TYPE)),
-                str(journal.spec.replication),
-                primary,
-                *labels,
-            ]
-        )
-    print_table(columns, rows)
+        spec = journal.spec
+        row = [
+            spec.name,
+            ",".join(values_of(spec.labels, CONTENT_TYPE)),
+            str(spec.replication),
+            _primary_of(journal.route),
+        ]
+        row += _wide_cells(journal) if wide else []
+        row += [",".join(values_of(spec.labels, label)) for label in label_columns]
+        rows.append(row)
+    return Rows(columns, rows, nothing=nothing)
+
+
+def _primary_of(route: journal_pb2.Route) -> str:
+    if not route.members or route.primary < 0:
+        return "<none>"
+    return route.members[route.primary].suffix
+
+
+def _wide_cells(journal: journal_pb2.ListResponse.Journal) -> list[str]:
+    fragment = journal.spec.fragment
+    return [
+        decimal(fragment.length),
+        journal_pb2.CompressionCodec.Name(fragment.compression_codec),
+        format_duration(fragment.retention) or "<for ever>",
+        journal_pb2.JournalSpec.Suspend.Level.Name(journal.spec.suspend.level),
+        str(journal.mod_revision),
+    ]

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
 from typing import Any
 
 import click
+
+
+class ExitStatus(IntEnum):
+    """Exit status of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    """An option or argument is wrong; click's own."""
+    NOT_FOUND = 3
+    """What was named, or selected, does not exist."""
+    TIMEOUT = 4
+    """The time given was over, or a server did not answer within it."""
+    CONFLICT = 5
+    """Somebody else changed it in between; nothing was changed."""
+    DIFFERENT = 6
+    """`diff` found differences."""
+
+
+EXIT_STATUSES = "Exit status: " + ", ".join(
+    f"{status.value} {status.name.lower().replace('_', ' ')}" for status in ExitStatus
+)
+"""Last line of every help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +48,7 @@ class LazyCommand:
         module, _, attribute = self.place.partition(":")
         command = getattr(import_module(f"broadsheet.consumer.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{self.place} is no command"
+        command.epilog = command.epilog or EXIT_STATUSES
         return command
 
 
@@ -38,7 +63,7 @@ class LazyGroup(click.Group):
             lazy: Commands that are imported when they are needed, by name.
             **kwargs: As of `click.Group`.
         """
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{"epilog": EXIT_STATUSES, **kwargs})
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:

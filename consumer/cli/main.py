@@ -42,7 +42,10 @@ def main() -> None:
         ),
         "describe": LazyCommand("describe:describe_shard", "Show all that is known of a shard."),
         "hints": LazyCommand("shards:shard_hints", "Print a shard's recovery hints."),
-        "list": LazyCommand("shards:list_shards", "List shards with their state."),
+        "list": LazyCommand(
+            "shards:list_shards",
+            "List shards with their state.",
+        ),
         "moves": LazyCommand(
             "moves:list_moves", "Show the moves of replicas: of SHARD, or of all."
         ),

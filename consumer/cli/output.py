@@ -5,21 +5,27 @@ Results go to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
 import click
 import structlog
+from click.shell_completion import CompletionItem
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.specs_file import encode_yaml
+from broadsheet.consumer.errors import EndpointError
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -53,14 +59,247 @@ def format_option(*formats: OutputFormat) -> Callable[[CommandT], CommandT]:
     )
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+# Lists: what kubectl prints of one, and how.
+
+
+@dataclass(frozen=True, slots=True)
+class ListFormat:
+    """How a list is printed."""
+
+    name: str
+    """table, wide, name, yaml, json or jsonpath."""
+    path: tuple[str | int | None, ...] = ()
+    """Steps of a jsonpath: a field, an index, or None for each."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Report whether it is printed row by row, and so can be watched."""
+        return self.name in {"table", "wide", "name"}
+
+
+_JSONPATH = "jsonpath="
+_STEP = re.compile(
+    r"""\.(?P<field>[\w-]+) | \.?\[ (?:(?P<index>-?\d+) | (?P<each>\*) | '(?P<quoted>[^']+)') \] | (?P<all>\.\*)""",
+    re.VERBOSE,
+)
+
+
+class _ListFormatType(click.ParamType):  # type: ignore[type-arg]  # generic in later versions only
+    """The value of a list's `-o`."""
+
+    name = "format"
+    names = ("table", "wide", "name", "yaml", "json")
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> ListFormat:
+        """Return the format that a text names."""
+        if isinstance(value, ListFormat):
+            return value
+        if value in self.names:
+            return ListFormat(value)
+        if not value.startswith(_JSONPATH):
+            choices = ", ".join((*self.names, f"{_JSONPATH}PATH"))
+            self.fail(f"expected one of {choices}, got {value!r}", param, ctx)
+        try:
+            return ListFormat("jsonpath", parse_jsonpath(value.removeprefix(_JSONPATH)))
+        except ValidationError as error:
+            self.fail(error.problem, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the formats that begin so."""
+        del ctx, param
+        return [
+            CompletionItem(name) for name in (*self.names, _JSONPATH) if name.startswith(incomplete)
+        ]
+
+
+list_format_option = click.option(
+    "-o",
+    "--output",
+    "output",
+    type=_ListFormatType(),
+    default="table",
+    metavar="table|wide|name|yaml|json|jsonpath=PATH",
+    help="How to print the list; e.g. jsonpath='{.shards[*].spec.id}'.",
+)
+
+
+def watch_options(command: CommandT) -> CommandT:
+    """Add the options of a list that is watched."""
+    command = click.option(
+        "--interval",
+        type=click.FloatRange(min=0.05),
+        default=2.0,
+        metavar="SECONDS",
+        help="Pause between two looks of --watch.",
+    )(command)
+    return click.option(
+        "-w", "--watch", is_flag=True, help="Then print each row that changes, until Ctrl-C."
+    )(command)
+
+
+def require_watchable(output: ListFormat, *, watch: bool) -> None:
+    """Refuse to watch what is not printed row by row."""
+    if watch and not output.has_rows:
+        raise click.UsageError("--watch prints rows: expected -o table, wide or name with it")
+
+
+def parse_jsonpath(text: str) -> tuple[str | int | None, ...]:
+    """Return the steps of a path such as `{.shards[*].spec.id}`; braces and a leading `$` may be left out.
+
+    Raises:
+        ValidationError: it is no such path. Filters, slices, unions and ranges are not: jq has them.
+    """
+    path = text.strip()
+    if path.startswith("{") and path.endswith("}"):
+        path = path[1:-1].strip()
+    path = path.removeprefix("$")
+    steps: list[str | int | None] = []
+    at = 0
+    while at < len(path):
+        step = _STEP.match(path, at)
+        if step is None:
+            raise ValidationError(
+                "jsonpath",
+                f"expected .FIELD, [N] or [*] at {path[at:]!r}; for more than that: -o json | jq",
+            )
+        field, index = step["field"] or step["quoted"], step["index"]
+        steps.append(int(index) if index is not None else field)
+        at = step.end()
+    return tuple(steps)
+
+
+def select_path(document: object, steps: Sequence[str | int | None]) -> list[object]:
+    """Return the values at a path; a field or index that is not there has none."""
+    found = [document]
+    for step in steps:
+        found = [value for each in found for value in _stepped(each, step)]
+    return found
+
+
+def _stepped(value: object, step: str | int | None) -> Sequence[object]:
+    if step is None:
+        return (
+            [*value.values()]
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
+            else []
+        )
+    if isinstance(step, str):
+        return [value[step]] if isinstance(value, dict) and step in value else []
+    return [value[step]] if isinstance(value, list) and -len(value) <= step < len(value) else []
+
+
+def print_path(document: object, steps: Sequence[str | int | None]) -> None:
+    """Print the values at a path, each on a line: text as it is, all else as JSON."""
+    for value in select_path(document, steps):
+        click.echo(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A list as a table."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """Of shape (len(columns),) each; the first cell is the key."""
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What else is to be said of a row, by its key."""
+    nothing: str = ""
+    """Said if there are no rows."""
+
+    def show(self, *, only_names: bool) -> None:
+        """Print all of it: results on standard output, notes on standard error."""
+        if only_names:
+            for row in self.rows:
+                click.echo(row[0])
+        else:
+            print_table(self.columns, self.rows)
+        for notes in self.notes.values():
+            for note in notes:
+                say(note)
+        if not self.rows and self.nothing:
+            say(self.nothing)
+
+
+async def watch_rows(
+    look: Callable[[], Awaitable[Rows]], *, only_names: bool, interval_seconds: float
+) -> None:
+    """Print a list, and then each row that changes, until cancelled.
+
+    A server that does not answer for a while is told once; the next look goes on.
+    """
+    shown = await look()
+    shown.show(only_names=only_names)
+    state = next((i for i, name in enumerate(shown.columns) if name in _STATE_COLUMNS), None)
+    lost = False
+    while True:
+        await asyncio.sleep(interval_seconds)
+        try:
+            now = await look()
+        except (EndpointError, TimeoutError) as error:
+            if not lost:
+                say(f"{' '.join(str(error).split())}; still watching")
+            lost = True
+            continue
+        lost = False
+        changed = changed_rows(shown, now, state=state)
+        if only_names:
+            for row in changed:
+                click.echo(row[0])
+        else:
+            print_table(now.columns, changed, below=shown.rows)
+        for key, notes in now.notes.items():
+            for note in notes:
+                if note not in shown.notes.get(key, ()):
+                    say(note)
+        shown = now
+
+
+def changed_rows(before: Rows, after: Rows, *, state: int | None) -> list[Sequence[str]]:
+    """Return the rows that are new or differ, and those that are gone, which say DELETED.
+
+    Args:
+        before: As shown last.
+        after: As of now.
+        state: Index of the column that says it; None: the last one does.
+    """
+    known = {row[0]: row for row in before.rows}
+    present = {row[0] for row in after.rows}
+    changed = [row for row in after.rows if known.get(row[0]) != row]
+    for key, row in known.items():
+        if key not in present:
+            gone = [*row]
+            gone[-1 if state is None else state] = "DELETED"
+            changed.append(gone)
+    return changed
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    below: Sequence[Sequence[str]] | None = None,
+) -> None:
     """Print rows under their columns; every row has shape (len(columns),).
 
     A cell is never wrapped or truncated, whatever the terminal's width, because names are copied, and read by tools.
     States are coloured on a terminal: click drops the styles elsewhere.
+
+    Args:
+        columns: Their names.
+        rows: The cells.
+        below: Rows of the same table that were printed before, with the names of its columns; None: none were.
     """
-    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
-    _echo("  ".join(_padded(columns, widths)).rstrip(), bold=True)
+    widths = [
+        max(map(cell_len, cells)) for cells in zip(columns, *(below or ()), *rows, strict=True)
+    ]
+    if below is None:
+        _echo("  ".join(_padded(columns, widths)).rstrip(), bold=True)
     coloured = [column in _STATE_COLUMNS for column in columns]
     for row in rows:
         texts = _padded(row, widths)

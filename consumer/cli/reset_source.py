@@ -5,7 +5,12 @@ from __future__ import annotations
 import click
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.connection import (
+    Connection,
+    NothingSelectedError,
+    connection_options,
+    run_command,
+)
 from broadsheet.consumer.cli.output import counted, print_table, say
 from broadsheet.consumer.client import RecoveryClient, ShardClient
 from broadsheet.consumer.errors import SourceResetRefusedError
@@ -126,12 +131,12 @@ async def _listed(client: ShardClient, shard: str, selector: str) -> list[ListRe
     if shard:
         found = list((await client.list(selector_of(label_set((ID, shard))))).shards)
         if not found:
-            raise ValidationError("SHARD", f"there is no shard {shard!r}")
+            raise NothingSelectedError("SHARD", f"there is no shard {shard!r}")
         return found
     matching = (await client.list(parse_selector(selector))).shards
     found = [each for each in matching if _has_failed(each)]
     if not found:
-        raise ValidationError("--selector", f"no failed shard matches {selector!r}")
+        raise NothingSelectedError("--selector", f"no failed shard matches {selector!r}")
     return found
 
 

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from google.protobuf import text_format
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
-from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
-from broadsheet.consumer.cli.describe import progress_of, replica_state, status_of
+from broadsheet.consumer.cli.connection import (
+    Connection,
+    NothingSelectedError,
+    StaleRevisionError,
+    connection_options,
+    run_command,
+)
+from broadsheet.consumer.cli.describe import UNAVAILABLE, progress_of, replica_state, status_of
 from broadsheet.consumer.cli.output import (
+    ListFormat,
     OutputFormat,
+    Rows,
     counted,
+    fields_of,
     format_option,
+    list_format_option,
     print_message,
+    print_path,
     print_table,
+    require_watchable,
     say,
     selector_option,
+    watch_options,
+    watch_rows,
 )
 from broadsheet.consumer.cli.progress import Unit, progress_display
 from broadsheet.consumer.cli.shard_space import (
@@ -38,50 +54,92 @@ from broadsheet.consumer.cli.specs_file import (
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.consumer.protocol import shard_pb2
-from broadsheet.consumer.protocol.labels import parse_selector, values_of
+from broadsheet.consumer.protocol.labels import ID, label_set, parse_selector, values_of
+from broadsheet.consumer.protocol.labels import selector as selector_of
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
+from broadsheet.consumer.recoverylog.hints import recovery_log_of
 
 
 @click.command("list")
+@click.argument("shard", nargs=-1)
 @selector_option
-@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+@list_format_option
 @click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
 @click.option("-r", "--replicas", is_flag=True, help="Also show every replica.")
 @click.option("--lag", is_flag=True, help="Also show unread bytes by source (asks each primary).")
+@watch_options
 @connection_options
 def list_shards(
-    connection: Connection,
-    selector: str,
-    output: str,
-    label_columns: tuple[str, ...],
-    replicas: bool,
-    lag: bool,
+    connection: Connection, shard: Sequence[str], selector: str, **options: Any
 ) -> None:
     """List shards with their state.
+
+    All of them, each SHARD, or those that match.
 
     \b
     Examples:
       shardctl shards list
       shardctl shards list -l 'id:prefix=flights-' --replicas --lag
+      shardctl shards list -l app=flights --watch
+      shardctl shards list -o name | xargs -n 1 shardctl shards stat
+      shardctl shards list -o jsonpath='{.shards[*].spec.id}'
       shardctl shards list -o yaml > specs.yaml   # edit it, then apply it
     """
+    output: ListFormat = options["output"]
+    table = ShardTable(
+        connection,
+        label_columns=options["label_columns"],
+        replicas=options["replicas"] or output.name == "wide",
+        lag=options["lag"],
+        wide=output.name == "wide",
+    )
+    require_watchable(output, watch=options["watch"])
 
     async def work() -> None:
         async with connection.shards() as client:
-            listing = await client.list(parse_selector(selector))
-            if output == OutputFormat.JSON.value:
-                print_message(listing)
-            elif output == OutputFormat.YAML.value:
-                click.echo(format_shard_space(space_of_listing(listing.shards)), nl=False)
+
+            async def look() -> Rows:
+                listing = await listed_shards(client, shard, selector)
+                return await table.rows(client, listing.shards, selector)
+
+            only_names = output.name == "name"
+            if options["watch"]:
+                await watch_rows(look, only_names=only_names, interval_seconds=options["interval"])
+            elif output.has_rows:
+                (await look()).show(only_names=only_names)
             else:
-                lags = await _lags(connection, client, listing.shards) if lag else {}
-                _print_shards(
-                    listing.shards, label_columns, replicas=replicas, lags=lags if lag else None
-                )
-                if not listing.shards:
-                    say(f"no shard matches {selector!r}" if selector else "there are no shards")
+                _print_listing(await listed_shards(client, shard, selector), output)
 
     run_command(work())
+
+
+def _print_listing(listing: shard_pb2.ListResponse, output: ListFormat) -> None:
+    if output.name == "yaml":
+        click.echo(format_shard_space(space_of_listing(listing.shards)), nl=False)
+    elif output.name == "json":
+        print_message(listing)
+    else:
+        print_path(fields_of(listing), output.path)
+
+
+async def listed_shards(
+    client: ShardClient, shard_ids: Sequence[str], selector: str
+) -> shard_pb2.ListResponse:
+    """Return the shards of these ids, or those that match; all if neither is given.
+
+    Raises:
+        ValidationError: both are given, or the selector is malformed.
+        NothingSelectedError: there is no shard of one of the ids.
+    """
+    if not shard_ids:
+        return await client.list(parse_selector(selector))
+    if selector:
+        raise ValidationError("--selector", "expected either SHARD or --selector")
+    listing = await client.list(selector_of(label_set(*((ID, each) for each in shard_ids))))
+    missing = {*shard_ids} - {listed.spec.id for listed in listing.shards}
+    if missing:
+        raise NothingSelectedError("SHARD", f"there is no shard {', '.join(sorted(missing))}")
+    return listing
 
 
 @click.command("apply")
@@ -213,7 +271,7 @@ def unassign_shards(connection: Connection, selector: str, failed: bool, dry_run
         async with connection.shards() as client:
             listing = await client.list(parse_selector(selector))
             if not listing.shards:
-                raise ValidationError("--selector", f"no shard matches {selector!r}")
+                raise NothingSelectedError("--selector", f"no shard matches {selector!r}")
             wanted = [
                 listed.spec.id for listed in listing.shards if not failed or _any_failed(listed)
             ]
@@ -282,7 +340,7 @@ async def _apply(
             response = await client.apply(changes, batch_size=max_txn_size, on_applied=show)
     except ApplyConflictError as error:
         conflicts = await _conflicts(client, changes)
-        raise ValidationError("revision", conflicts or str(error)) from error
+        raise StaleRevisionError("revision", conflicts or str(error)) from error
     say(f"applied {counted(len(changes), 'change')} at revision {response.header.etcd.revision}")
 
 
@@ -308,48 +366,71 @@ def _any_failed(listed: shard_pb2.ListResponse.Shard) -> bool:
     return any(status.code == shard_pb2.ReplicaStatus.FAILED for status in listed.status)
 
 
-async def _lags(
-    connection: Connection, client: ShardClient, listed: Sequence[shard_pb2.ListResponse.Shard]
-) -> dict[str, str]:
-    lags: dict[str, str] = {}
-    async with connection.journals() as journals:
-        for shard in listed:
-            if not any(status.code == shard_pb2.ReplicaStatus.PRIMARY for status in shard.status):
-                lags[shard.spec.id] = "<no primary>"
-                continue
-            found = await progress_of(client, journals, shard.spec.id)
-            lags[shard.spec.id] = " ".join(f"{each.journal}:{each.lag_text}" for each in found)
-    return lags
+@dataclass(frozen=True, slots=True)
+class ShardTable:
+    """Shards as a table."""
 
+    connection: Connection
+    label_columns: Sequence[str] = ()
+    replicas: bool = False
+    lag: bool = False
+    wide: bool = False
 
-def _print_shards(
-    listed: Sequence[shard_pb2.ListResponse.Shard],
-    label_columns: Sequence[str],
-    *,
-    replicas: bool,
-    lags: dict[str, str] | None,
-) -> None:
-    columns = ["ID", "STATUS", "RF", "PRIMARY", *(["REPLICAS"] if replicas else [])]
-    columns += [label.upper() for label in label_columns]
-    columns += ["LAG"] if lags is not None else []
-    rows = []
-    for shard in listed:
-        row = [shard.spec.id, status_of(shard), _replication_of(shard.spec), _primary_of(shard)]
-        if replicas:
+    async def rows(
+        self,
+        client: ShardClient,
+        listed: Sequence[shard_pb2.ListResponse.Shard],
+        selector: str,
+    ) -> Rows:
+        """Return the table of a listing; asks the primaries, if their lag is to be shown."""
+        columns = ["ID", "STATUS", "RF", "PRIMARY", *(["REPLICAS"] if self.replicas else [])]
+        columns += ["SOURCES", "RECOVERY-LOG", "REVISION"] if self.wide else []
+        columns += [label.upper() for label in self.label_columns]
+        columns += ["LAG"] if self.lag else []
+        lags = await self._lags(client, listed) if self.lag else {}
+        return Rows(
+            columns,
+            [self._row(shard, lags) for shard in listed],
+            notes={shard.spec.id: _notes_of(shard) for shard in listed},
+            nothing=f"no shard matches {selector!r}" if selector else "there are no shards",
+        )
+
+    def _row(self, shard: shard_pb2.ListResponse.Shard, lags: Mapping[str, str]) -> list[str]:
+        spec = shard.spec
+        row = [spec.id, status_of(shard), _replication_of(spec), _primary_of(shard)]
+        if self.replicas:
             row.append(" ".join(_replica_texts(shard)))
-        row += [",".join(values_of(shard.spec.labels, label)) for label in label_columns]
-        if lags is not None:
-            row.append(lags.get(shard.spec.id, ""))
-        rows.append(row)
-    print_table(columns, rows)
-    for shard in listed:
-        if shard.standbys_refused:
-            say(f"{shard.spec.id}: {shard.standbys_refused}")
-        for status in shard.status:
-            for error in status.errors:
-                say(f"{shard.spec.id}: {error}")
-            if status.unavailable:
-                say(f"{shard.spec.id}: UNAVAILABLE: {status.unavailable}")
+        if self.wide:
+            row.append(" ".join(source.journal for source in spec.sources) or "<none>")
+            row += [recovery_log_of(spec) or "<none>", str(shard.mod_revision)]
+        row += [",".join(values_of(spec.labels, label)) for label in self.label_columns]
+        return [*row, lags.get(spec.id, "")] if self.lag else row
+
+    async def _lags(
+        self, client: ShardClient, listed: Sequence[shard_pb2.ListResponse.Shard]
+    ) -> dict[str, str]:
+        lags: dict[str, str] = {}
+        async with self.connection.journals() as journals:
+            for shard in listed:
+                if not has_primary(shard):
+                    lags[shard.spec.id] = "<no primary>"
+                    continue
+                found = await progress_of(client, journals, shard.spec.id)
+                lags[shard.spec.id] = " ".join(f"{e.journal}:{e.lag_text}" for e in found)
+        return lags
+
+
+def has_primary(shard: shard_pb2.ListResponse.Shard) -> bool:
+    """Report whether a replica serves as the shard's primary."""
+    return any(status.code == shard_pb2.ReplicaStatus.PRIMARY for status in shard.status)
+
+
+def _notes_of(shard: shard_pb2.ListResponse.Shard) -> list[str]:
+    notes = [shard.standbys_refused] if shard.standbys_refused else []
+    for status in shard.status:
+        notes += status.errors
+        notes += [f"{UNAVAILABLE}: {status.unavailable}"] if status.unavailable else []
+    return [f"{shard.spec.id}: {note}" for note in notes]
 
 
 def _replication_of(spec: shard_pb2.ShardSpec) -> str:

@@ -73,7 +73,7 @@ def test_explanation_tells_where_a_shard_is_and_why(cluster: CounterCluster) -> 
     assert "nothing waits" in table.output
     assert [replica["slot"] for replica in as_json["replicas"]] == [0]
     assert as_json["replicas"][0]["member"] in table.output
-    assert unknown.exit_code == 1
+    assert unknown.exit_code == 3
     assert "no-such-shard does not exist" in unknown.output
 
 

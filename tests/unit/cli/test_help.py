@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.consumer.cli.lazy_group import LazyCommand, LazyGroup
+from broadsheet.consumer.cli.lazy_group import ExitStatus, LazyCommand, LazyGroup
 from broadsheet.consumer.cli.main import main
+from tests.support.documents import REPOSITORY
 
 
 def _leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -31,6 +33,7 @@ def test_help_has_an_example_and_fits_80_columns(path: tuple[str, ...]) -> None:
 
     assert result.exit_code == 0
     assert f"  shardctl {' '.join(path)}" in result.output
+    assert "Exit status: 0 done, 1 failed, 2 usage, 3 not found" in " ".join(result.output.split())
     assert all(len(line) <= 80 for line in result.output.splitlines()), result.output
 
 
@@ -96,3 +99,11 @@ def _lazy(group: click.Group) -> Iterator[LazyCommand]:
 def test_summary_of_a_lazy_command_is_its_own(lazy: LazyCommand) -> None:
     """A group shows a command's summary without importing it, so it is written twice, and must be the same."""
     assert lazy.load().get_short_help_str(limit=100) == lazy.summary
+
+
+def test_every_exit_status_is_documented() -> None:
+    """Scripts tell a shard that is not there from a cluster that is not: one table says how."""
+    table = (REPOSITORY / "docs" / "operations.md").read_text()
+
+    rows = re.findall(r"^\| (\d) \| (\w+) \|", table, re.MULTILINE)
+    assert dict(rows) == {str(each.value): each.name.lower() for each in ExitStatus}

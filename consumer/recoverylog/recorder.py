@@ -343,7 +343,7 @@ class FileRecorder(Protocol):
         ...
 
     def write(self, path: str, offset: int, content: bytes) -> None:
-        """Record that a file holds `content` from `offset`, bytes, on."""
+        """Record that a file holds `content` from `offset`, bytes, on; the log has all of a write or nothing of it."""
         ...
 
     def rename(self, path: str, to: str) -> None:

@@ -7,7 +7,7 @@ that a store which passes here asks nothing special of its recorder. Newer recor
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,15 +69,20 @@ class RecordedLog:
         for barrier in held:
             barrier.set_result(None)
 
-    def cuts(self) -> Iterator[tuple[int, MirroredFiles]]:
+    def cuts(
+        self, *, is_whole: Callable[[RecordedChange], bool] = lambda _: False
+    ) -> Iterator[tuple[int, MirroredFiles]]:
         """Yield every possible end of the log: (number of complete changes, files as replayed).
 
-        Also in the middle of each write: what is one change here may be several appends.
+        Also in the middle of writes, because a store may record a long write as several.
+
+        Args:
+            is_whole: Tells which writes the store records as one, however long, and which no log therefore cuts.
         """
         files = MirroredFiles()
         yield 0, files
         for count, change in enumerate(self.changes):
-            if change.kind == "write" and len(change.content) > 1:
+            if change.kind == "write" and len(change.content) > 1 and not is_whole(change):
                 torn = files.copy()
                 torn.apply(replace(change, content=change.content[: len(change.content) // 2]))
                 yield count, torn

@@ -4,7 +4,9 @@
 
 Every file is written once from its beginning to its end, so new content is everything after the recorded length. The
 order makes a log that ends anywhere open at a commit: tables are unknown until the manifest names them, a commit cut
-off at the end of a write-ahead log is skipped, and no file is removed that the manifest still names.
+off at the end of a write-ahead log is skipped, and no file is removed that the manifest still names. The growth of a
+manifest is one recorded write, which is in the log completely or not at all: it may name a table that came and went
+between two looks, together with what replaced it.
 
 RocksDB's own threads add tables and remove files at any time. The files are therefore listed between two reads of the
 manifest, and again if it changed meanwhile: if it did not, every file that it names was complete.
@@ -30,6 +32,7 @@ from broadsheet.consumer.recoverylog.recorder import FileRecorder
 
 _TABLE: Final = re.compile(r"\d+\.(sst|blob)")
 _WAL: Final = re.compile(r"\d+\.log")
+_MANIFEST: Final = re.compile(r"MANIFEST-\d+")
 _CURRENT, _IDENTITY = "CURRENT", "IDENTITY"
 _LOCAL: Final = re.compile(r"LOCK|LOG|LOG\.old\..*|rocksdict-config\.json")
 """Files that an opening creates for itself."""
@@ -188,8 +191,13 @@ class RocksDbRecording:
         if begin is None:
             self._recorder.create(recorded_path(file.name))
             begin = 0
-        for chunk_begin, chunk in _chunks(file.descriptor, begin, file.end):
-            record_write(self._recorder, file.name, chunk_begin, chunk)
+        chunks = _chunks(file.descriptor, begin, file.end)
+        if begin and _MANIFEST.fullmatch(file.name):
+            growth = b"".join(chunk for _, chunk in chunks)
+            self._recorder.write(recorded_path(file.name), begin, growth)
+        else:
+            for chunk_begin, chunk in chunks:
+                record_write(self._recorder, file.name, chunk_begin, chunk)
         self._lengths[file.name] = file.end
 
     def _record_identity(self) -> None:

@@ -7,7 +7,8 @@ READY := $(VENV)/.ready
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
 EXAMPLE_PROTOS := examples/flights/flights.proto examples/word_count/word_count.proto examples/enrich/enrich.proto
 SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto \
-	consumer/protocol/peer.proto consumer/protocol/recovery.proto consumer/protocol/shard.proto consumer/protocol/state.proto
+	consumer/protocol/peer.proto consumer/protocol/recovery.proto consumer/protocol/shard.proto consumer/protocol/state.proto \
+	consumer/protocol/watch.proto
 BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.cli.connection import BROKER_ADDRESS_DEFAULT, CONSUMER_ADDRESS_DEFAULT
     from broadsheet.consumer.client.allocation_client import AllocationClient
     from broadsheet.consumer.client.recovery_client import RecoveryClient
-    from broadsheet.consumer.client.shard_client import ShardClient
+    from broadsheet.consumer.client.shard_client import ShardClient, ShardTable
     from broadsheet.consumer.client.state_client import StateClient
     from broadsheet.consumer.client.sync_client import SyncShardClient
     from broadsheet.consumer.config import MemberConfig
@@ -118,6 +118,7 @@ __all__ = [
     "ShardClient",
     "ShardError",
     "ShardSpec",
+    "ShardTable",
     "StateClient",
     "Status",
     "Store",
@@ -182,6 +183,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "ServiceRegistrar": "broadsheet.consumer.application",
             "Shard": "broadsheet.consumer.application",
             "ShardClient": "broadsheet.consumer.client.shard_client",
+            "ShardTable": "broadsheet.consumer.client.shard_client",
             "ShardError": "broadsheet.consumer.errors",
             "ShardSpec": "broadsheet.consumer.protocol.shard_pb2",
             "StateClient": "broadsheet.consumer.client.state_client",

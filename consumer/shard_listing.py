@@ -1,16 +1,20 @@
-"""What a caller may see of the cluster's shards: their specs, routes and statuses, from the local mirror.
+"""What a caller may see of the cluster's shards, from the local mirror: their rows now, and which of them changed.
 
 Source: gazette/core consumer/shard_api.go (List).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.consumer.key_space import (
     ShardKeySpace,
     is_visible,
+    process_of,
     spec_of,
     standbys_refused_of,
     status_of,
@@ -18,6 +22,9 @@ from broadsheet.consumer.key_space import (
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, Route
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
 from broadsheet.consumer.resolver.decision import build_route, replicas_of
+
+HISTORY_SHARDS_MAX = 65_536
+"""Changed shards that are remembered; who was away for longer gets the table anew."""
 
 
 def list_shards(
@@ -73,3 +80,93 @@ class Listing:
         if route is None:
             route = self._routes[known] = build_route(replicas, self._key_space.members)
         return route
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One change of the key space."""
+
+    revision: int
+    touched: Mapping[ItemId, ShardSpec | None]
+    """Shards of which anything changed, with the spec before; None: there was none, or it is the same."""
+
+
+class ShardChangeLog:
+    """Remembers which shards changed at which of the latest revisions; observes the key space."""
+
+    def __init__(self, key_space: KeySpace, *, shards_max: int = HISTORY_SHARDS_MAX) -> None:
+        """Start empty.
+
+        Args:
+            key_space: Calls `look` after every change.
+            shards_max: Bound on remembered changes of one shard each.
+        """
+        self._key_space = key_space
+        self._shards_max = shards_max
+        self._steps: deque[_Step] = deque()
+        self._remembered = 0
+        self._specs: dict[ItemId, ShardSpec] = {}
+        self._endpoints: dict[MemberId, str] = {}
+        self._floor: int | None = None
+        """The oldest revision since which all changes are known; None before the key space is loaded."""
+
+    def look(self) -> None:
+        """Take note of the key space's latest change."""
+        key_space = self._key_space
+        touched = self._touched()
+        revision = key_space.header.revision
+        if self._floor is None:
+            # What was there at first is no change.
+            self._floor = revision
+            return
+        if not touched:
+            return
+        self._steps.append(_Step(revision, touched))
+        self._remembered += len(touched)
+        while self._remembered > self._shards_max:
+            oldest = self._steps.popleft()
+            self._remembered -= len(oldest.touched)
+            self._floor = oldest.revision
+
+    def since(self, revision: int) -> Mapping[ItemId, Sequence[ShardSpec]] | None:
+        """Return the shards that changed after `revision`, with their former specs; None if that was too long ago."""
+        if self._floor is None or revision < self._floor:
+            return None
+        touched: dict[ItemId, list[ShardSpec]] = {}
+        for step in reversed(self._steps):
+            if step.revision <= revision:
+                break
+            for item_id, before in step.touched.items():
+                specs = touched.setdefault(item_id, [])
+                if before is not None:
+                    specs.append(before)
+        return touched
+
+    def _touched(self) -> dict[ItemId, ShardSpec | None]:
+        key_space, specs = self._key_space, self._specs
+        changes = key_space.changes
+        touched: dict[ItemId, ShardSpec | None] = {key.item_id: None for key in changes.assignments}
+        if moved := self._moved(changes.members):
+            # Routes name endpoints.
+            for item_id, member_id, _ in key_space.assignments:
+                if member_id in moved:
+                    touched.setdefault(item_id, None)
+        for item_id in changes.items:
+            item = key_space.items.get(item_id)
+            touched[item_id] = specs.pop(item_id, None)
+            if item is not None:
+                specs[item_id] = spec_of(item)
+        return touched
+
+    def _moved(self, changed: Iterable[MemberId]) -> set[MemberId]:
+        """Return the members whose endpoint changed."""
+        moved = set()
+        for member_id in changed:
+            member = self._key_space.members.get(member_id)
+            endpoint = "" if member is None else process_of(member).process_spec.endpoint
+            if self._endpoints.get(member_id, "") != endpoint:
+                self._endpoints[member_id] = endpoint
+                moved.add(member_id)
+            if member is None:
+                self._endpoints.pop(member_id, None)
+        return moved

@@ -227,11 +227,19 @@ class MemberRpc:
         claims: Claims,
         *,
         timeout_seconds: float,
+        silence_seconds: float | None = None,
     ) -> AsyncGenerator[ResponseT, None]:
         """Perform one RPC that answers with a stream; yield its responses.
 
+        Args:
+            method: What to call.
+            message: The request.
+            claims: What it needs.
+            timeout_seconds: Deadline of all of it.
+            silence_seconds: Longest time between two responses of a member that lives; None: any.
+
         Raises:
-            EndpointError: no member can be reached, or the one that was asked is gone.
+            EndpointError: no member can be reached, or the one that was asked is gone or silent.
             TimeoutError: the deadline passed.
             ConsumerError, AllocatorError: what the server met.
         """
@@ -239,12 +247,21 @@ class MemberRpc:
         deadline = _now() + timeout_seconds
         endpoint = await self._connected(deadline)
         call = self._call(endpoint, wanted, deadline)
+        responses = aiter(call)
         try:
-            async for response in call:
+            while True:
+                async with asyncio.timeout(silence_seconds):
+                    response = await anext(responses, None)
+                if response is None:
+                    return
+                self._known.answered(endpoint)
                 assert isinstance(response, method.response_type), (
                     "a stub returns its method's response"
                 )
                 yield response
+        except TimeoutError as error:
+            self._known.fell_silent(endpoint)
+            raise EndpointError(endpoint, f"no response for {silence_seconds} s") from error
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._known.fell_silent(endpoint)

@@ -10,7 +10,8 @@ Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
@@ -56,9 +57,15 @@ from broadsheet.consumer.protocol.validation_shard import (
     validate_stat_response,
     validate_unassign_response,
 )
+from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
+from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
 
 HAND_OVER_PAUSE_SECONDS_MAX = 0.5
 """Longest pause between two questions about a shard that has no primary at the moment."""
+WATCH_SECONDS = 600.0
+"""Life of one call of a watch; the next continues it."""
+WATCH_SILENCE_SECONDS = 30.0
+"""Silence after which a watched member counts as gone; a live one sends something every ten seconds."""
 UNASSIGN_SHARDS_MAX = 100
 """Shards unassigned in one request: each may have several replicas, and etcd takes 128 operations."""
 
@@ -67,6 +74,58 @@ _STAT = RpcMethod(ShardStub, "Stat", StatResponse)
 _GET_HINTS = RpcMethod(ShardStub, "GetHints", GetHintsResponse)
 _UNASSIGN = RpcMethod(ShardStub, "Unassign", UnassignResponse)
 _APPLY = RpcMethod(ShardStub, "Apply", ApplyResponse)
+_WATCH_SHARDS = RpcMethod(WatchServiceStub, "WatchShards", WatchShardsResponse)
+
+
+class ShardTable(Mapping[str, ListResponse.Shard]):
+    """Shards by id, as of one revision of etcd, kept current by `ShardClient.watch`."""
+
+    def __init__(self) -> None:
+        self._shards: dict[str, ListResponse.Shard] = {}
+        self._coming: dict[str, ListResponse.Shard] | None = None
+        """The rows of a table that begins anew, until all have come."""
+        self._changed: set[str] = set()
+        self.revision = 0
+        """Of etcd; 0 before the first state is complete."""
+        self.cluster_id = 0
+        """Of etcd."""
+        self.changed: frozenset[str] = frozenset()
+        """Ids of the shards that came, went or changed with the last state."""
+
+    def resume(self) -> None:
+        """Forget an incomplete new beginning, because another call comes."""
+        self._coming = None
+
+    def apply(self, response: WatchShardsResponse) -> bool:
+        """Apply a response; report whether the table now shows another state than before."""
+        if response.reset:
+            self._coming = {}
+        rows = self._shards if self._coming is None else self._coming
+        for shard in response.shards:
+            rows[shard.spec.id] = shard
+        for shard_id in response.removed:
+            rows.pop(shard_id, None)
+        self._changed.update(shard.spec.id for shard in response.shards)
+        self._changed.update(response.removed)
+        if response.more:
+            return False
+        is_new = self._coming is not None
+        if self._coming is not None:
+            self._changed |= self._shards.keys() - self._coming.keys()
+            self._shards, self._coming = self._coming, None
+        self.revision = response.header.etcd.revision
+        self.cluster_id = response.header.etcd.cluster_id
+        self.changed, self._changed = frozenset(self._changed), set()
+        return is_new or bool(self.changed)
+
+    def __getitem__(self, shard_id: str) -> ListResponse.Shard:
+        return self._shards[shard_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
 
 
 class ShardClient:
@@ -109,6 +168,64 @@ class ShardClient:
         validate_shard_list_response(response)
         self._rpc.learn(shard.route for shard in response.shards)
         return response
+
+    async def watch(
+        self, wanted: LabelSelector | None = None, *, unreachable_seconds: float = 60.0
+    ) -> AsyncGenerator[ShardTable, None]:
+        """Yield the table of the selected shards, again after each change, without end.
+
+        The table is one object, which the iteration keeps up to date. States that follow each other quickly may be
+        skipped. If the member leaves or dies, the table goes on at another one, from the revision that it has.
+
+        Args:
+            wanted: Selects shards; None: all.
+            unreachable_seconds: How long to go on without any member that answers.
+
+        Raises:
+            EndpointError: no member answered for that long.
+            UnauthenticatedError, NotAuthorizedError: a member answered, and needs another key.
+        """
+        table = ShardTable()
+        backoff = Backoff(max_seconds=HAND_OVER_PAUSE_SECONDS_MAX)
+        now = asyncio.get_running_loop().time
+        heard = now()
+        while True:
+            begun = now()
+            try:
+                async with aclosing(self._watched(wanted, table)) as responses:
+                    async for response in responses:
+                        heard = now()
+                        backoff.reset()
+                        self._rpc.learn(shard.route for shard in response.shards)
+                        if table.apply(response):
+                            yield table
+                        # The next call has another token.
+                        if not response.more and now() - begun > WATCH_SECONDS:
+                            break
+            except (EndpointError, TimeoutError) as error:
+                if now() - heard > unreachable_seconds:
+                    raise EndpointError(
+                        self.address, f"no member answered for {unreachable_seconds} s: {error}"
+                    ) from error
+            await backoff.sleep()
+
+    def _watched(
+        self, wanted: LabelSelector | None, table: ShardTable
+    ) -> AsyncGenerator[WatchShardsResponse, None]:
+        table.resume()
+        life_seconds = WATCH_SECONDS + 2 * WATCH_SILENCE_SECONDS
+        request = WatchShardsRequest(
+            selector=wanted,
+            resume_revision=table.revision,
+            resume_cluster_id=table.cluster_id,
+        )
+        return self._rpc.stream(
+            _WATCH_SHARDS,
+            request,
+            expiring(Capability.LIST, request.selector, life_seconds=life_seconds),
+            timeout_seconds=life_seconds,
+            silence_seconds=WATCH_SILENCE_SECONDS,
+        )
 
     async def stat(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -10,7 +10,7 @@ from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
-from broadsheet.consumer.client.shard_client import ShardClient
+from broadsheet.consumer.client.shard_client import ShardClient, ShardTable
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.auth import ClientAuth
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
@@ -61,6 +61,21 @@ class SyncShardClient:
     def list(self, wanted: LabelSelector | None = None) -> ListResponse:
         """See `ShardClient.list`."""
         return self._thread.call(self._client.list(wanted))
+
+    def watch(
+        self, wanted: LabelSelector | None = None, *, unreachable_seconds: float = 60.0
+    ) -> Iterator[ShardTable]:
+        """See `ShardClient.watch`."""
+        tables = self._client.watch(wanted, unreachable_seconds=unreachable_seconds)
+
+        async def following() -> ShardTable:
+            return await anext(tables)
+
+        try:
+            while True:
+                yield self._thread.call(following())
+        finally:
+            self._thread.call(tables.aclose())
 
     def stat(
         self,

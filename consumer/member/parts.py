@@ -47,6 +47,7 @@ from broadsheet.consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceSe
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from broadsheet.consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
+from broadsheet.consumer.protocol.watch_pb2_grpc import add_WatchServiceServicer_to_server
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import LocalMember, Peers, ShardResolver
@@ -59,11 +60,13 @@ from broadsheet.consumer.rpc.recovery_api import RecoveryApi
 from broadsheet.consumer.rpc.shard_api import ShardApi
 from broadsheet.consumer.rpc.state_api import StateApi
 from broadsheet.consumer.rpc.state_reader import StateReader
+from broadsheet.consumer.rpc.watch_api import WatchApi
 from broadsheet.consumer.shard.crash_loop import CrashHistory
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.consumer.shard_listing import ShardChangeLog
 from broadsheet.consumer.standard_services import (
     NOT_SERVING,
     SERVING,
@@ -86,6 +89,7 @@ _SERVICES = (
     "broadsheet.v1.PeerService",
     "broadsheet.v1.RecoveryService",
     "broadsheet.v1.StateService",
+    "broadsheet.v1.WatchService",
 )
 """gRPC services of every member."""
 _READY_CODES = frozenset({ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY})
@@ -156,6 +160,7 @@ class MemberParts:
     load_reporter: LoadReporter
     move_log: MoveLog
     """Of what this member does without leading."""
+    changes: ShardChangeLog
 
     @property
     def key_space(self) -> KeySpace:
@@ -187,6 +192,8 @@ def compose(given: Surroundings) -> MemberParts:
     )
     key_space.observe(local_shards.apply)
     key_space.observe(resolver.reindex)
+    changes = ShardChangeLog(key_space)
+    key_space.observe(changes.look)
     key_space.observe(_death_watch(given, membership, deaths).look)
     key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.health.part_status = partial(_part_status, local_shards, key_space)
@@ -206,6 +213,7 @@ def compose(given: Surroundings) -> MemberParts:
         standby_take_over=_standby_take_over(given, membership, move_log, broker_watch),
         load_reporter=_load_reporter(given, membership, session, local_shards),
         move_log=move_log,
+        changes=changes,
     )
     _register_services(given, parts)
     return parts
@@ -422,6 +430,10 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         clock=given.clock,
     )
     add_PeerServiceServicer_to_server(peer_api, given.server)
+    watch_api = WatchApi(
+        parts.membership, parts.changes, stopping=parts.resolver.stopping, clock=given.clock
+    )
+    add_WatchServiceServicer_to_server(watch_api, given.server)
     # Noted, because reflection and health must know the application's services.
     theirs = NamedServices(given.server)
     if isinstance(given.application, ServiceRegistrar):

@@ -59,6 +59,7 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.StateService/ListReplicas": Capability.LIST,
     "/broadsheet.v1.StateService/DescribeState": Capability.READ,
     "/broadsheet.v1.StateService/ScanState": Capability.READ,
+    "/broadsheet.v1.WatchService/WatchShards": Capability.LIST,
 }
 """The capability that each method requires. Health and reflection require none; methods of the application's services
 and of channelz require READ.

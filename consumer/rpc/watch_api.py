@@ -1,0 +1,232 @@
+"""The Watch service: WatchShards.
+
+A call has a position, the revision that its caller's table has, and no queue: each response is computed from what
+changed since then. So a slow caller costs no memory, skips states in between, and delays nobody. Calls at the same
+position with equal selectors share their responses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.protocol import watch_pb2_grpc
+from broadsheet.consumer.protocol.alphabet import require
+from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
+from broadsheet.consumer.protocol.validation_terms import validate_selector
+from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
+from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.shard_listing import Listing, ShardChangeLog
+
+ROWS_PER_RESPONSE = 256
+"""Rows of one response, usually 50 to 100 KB; other tasks run after as many."""
+BYTES_PER_RESPONSE = 1 << 20
+"""Size at which a response is sent with fewer rows: gRPC's limit is 4 MiB, and etcd's for one spec 1.5 MiB."""
+LOOK_SECONDS = 1.0
+"""Pause between two looks whether the member leaves."""
+PROGRESS_SECONDS = 10.0
+"""Longest silence of a call: its caller can tell a quiet cluster from a member that is gone."""
+AHEAD_SECONDS_MAX = 10.0
+"""How long a call waits for a revision that its caller has and this member has not; then the table begins anew."""
+
+# `Any`: grpc.aio passes each servicer method its context.
+Context = Any
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What one call may see."""
+
+    wanted: LabelSelector
+    allowed: LabelSelector
+
+    @property
+    def key(self) -> tuple[bytes, bytes]:
+        """Equal for equal views."""
+        wanted, allowed = self.wanted, self.allowed
+        return wanted.SerializeToString(deterministic=True), allowed.SerializeToString(
+            deterministic=True
+        )
+
+
+class WatchApi(watch_pb2_grpc.WatchServiceServicer):
+    """The `broadsheet.v1.WatchService` of one member."""
+
+    def __init__(
+        self,
+        membership: LocalMember,
+        changes: ShardChangeLog,
+        *,
+        stopping: asyncio.Event,
+        clock: Clock,
+    ) -> None:
+        """Create the service.
+
+        Args:
+            membership: Of this process; its key space is shown.
+            changes: Of that key space.
+            stopping: Set once this process leaves.
+            clock: Measures silence.
+        """
+        self._membership = membership
+        self._key_space = membership.key_space
+        self._changes = changes
+        self._stopping = stopping
+        self._clock = clock
+        self._shared: dict[tuple[int, bytes, bytes], Sequence[WatchShardsResponse]] = {}
+        """Responses at `_shared_revision`, by position and selectors."""
+        self._shared_revision = 0
+
+    async def WatchShards(  # noqa: N802 - gRPC's name
+        self, request: WatchShardsRequest, context: Context
+    ) -> AsyncIterator[WatchShardsResponse]:
+        """Stream the table of the selected shards, then its changes."""
+        validate_selector(request.selector, "selector")
+        revision = request.resume_revision
+        require(revision >= 0, "resume_revision", f"expected 0 or a revision, got {revision}")
+        view = _View(request.selector, claims_of(context).selector)
+        async with aclosing(self._follow(view, await self._position(request))) as responses:
+            async for response in responses:
+                yield response
+
+    async def _position(self, request: WatchShardsRequest) -> int | None:
+        """Return the revision of the caller's table; None if it must begin anew."""
+        revision = request.resume_revision
+        if not revision or request.resume_cluster_id != self._key_space.header.cluster_id:
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AHEAD_SECONDS_MAX):
+                await self._key_space.wait_for_revision(revision)
+                return revision
+        return None
+
+    async def _follow(
+        self, view: _View, position: int | None
+    ) -> AsyncGenerator[WatchShardsResponse, None]:
+        told_seconds = self._clock.monotonic_seconds()
+        while not self._stopping.is_set():
+            header = self._membership.unrouted_header()
+            told = False
+            async with aclosing(self._news(view, position, header)) as responses:
+                async for response in responses:
+                    yield response
+                    told = True
+            now_seconds = self._clock.monotonic_seconds()
+            if not told and now_seconds - told_seconds >= PROGRESS_SECONDS:
+                yield WatchShardsResponse(header=header)
+                told = True
+            if told:
+                told_seconds = now_seconds
+            position = header.etcd.revision
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._key_space.wait_for_update(position)
+
+    async def _news(
+        self, view: _View, position: int | None, header: Header
+    ) -> AsyncGenerator[WatchShardsResponse, None]:
+        """Yield what brings a table from `position` to the header's revision."""
+        touched = None if position is None else self._changes.since(position)
+        if position is None or touched is None:
+            async with aclosing(self._table(view, header)) as parts:
+                async for part in parts:
+                    yield part
+            return
+        for response in self._difference(view, position, touched, header):
+            yield response
+
+    async def _table(
+        self, view: _View, header: Header
+    ) -> AsyncGenerator[WatchShardsResponse, None]:
+        """Yield all rows. What changes while they are sent is sent again afterwards, because it is newer than the
+        header.
+        """
+        listing, draft = self._listing(view), _Draft(header, reset=True)
+        for number, item_id in enumerate(list(self._key_space.items), start=1):
+            draft.add(listing.row(item_id))
+            if draft.is_full:
+                yield draft.take()
+            if number % ROWS_PER_RESPONSE == 0:
+                await asyncio.sleep(0)
+        yield draft.take(more=False)
+
+    def _difference(
+        self,
+        view: _View,
+        position: int,
+        touched: Mapping[ItemId, Sequence[ShardSpec]],
+        header: Header,
+    ) -> Sequence[WatchShardsResponse]:
+        revision = header.etcd.revision
+        if revision != self._shared_revision:
+            self._shared.clear()
+            self._shared_revision = revision
+        key = (position, *view.key)
+        known = self._shared.get(key)
+        if known is None:
+            known = self._shared[key] = difference_of(touched, self._listing(view), header)
+        return known
+
+    def _listing(self, view: _View) -> Listing:
+        return Listing(self._key_space, wanted=view.wanted, allowed=view.allowed)
+
+
+class _Draft:
+    """The next response of a state, while it is filled."""
+
+    def __init__(self, header: Header, *, reset: bool = False) -> None:
+        self._header = header
+        self._response = WatchShardsResponse(header=header, reset=reset)
+        self._bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._response.shards and not self._response.removed
+
+    @property
+    def is_full(self) -> bool:
+        rows = len(self._response.shards) + len(self._response.removed)
+        return rows >= ROWS_PER_RESPONSE or self._bytes >= BYTES_PER_RESPONSE
+
+    def add(self, row: ListResponse.Shard | None) -> None:
+        """Add a row, if there is one."""
+        if row is not None:
+            self._response.shards.append(row)
+            self._bytes += row.ByteSize()
+
+    def remove(self, item_id: ItemId) -> None:
+        """Add the id of a shard that the caller no longer sees."""
+        self._response.removed.append(item_id)
+
+    def take(self, *, more: bool = True) -> WatchShardsResponse:
+        """Return the response, and begin the next."""
+        response, self._response = self._response, WatchShardsResponse(header=self._header)
+        response.more = more
+        self._bytes = 0
+        return response
+
+
+def difference_of(
+    touched: Mapping[ItemId, Sequence[ShardSpec]], listing: Listing, header: Header
+) -> Sequence[WatchShardsResponse]:
+    """Return the rows of the shards that the caller sees, and the ids of those that it saw before."""
+    responses: list[WatchShardsResponse] = []
+    draft = _Draft(header)
+    for item_id, earlier in sorted(touched.items()):
+        if draft.is_full:
+            responses.append(draft.take())
+        row = listing.row(item_id)
+        draft.add(row)
+        # The id of a shard that the caller never saw is none of its business.
+        if row is None and any(map(listing.sees, earlier)):
+            draft.remove(item_id)
+    if not draft.is_empty:
+        responses.append(draft.take(more=False))
+    return responses

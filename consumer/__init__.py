@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
+    from broadsheet.allocator.runtime.tls import TlsConfig, peer_identity
     from broadsheet.consumer.application import (
         Application,
         BatchConsumer,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         UnauthenticatedError,
     )
     from broadsheet.consumer.journal.append_service import AppendService
-    from broadsheet.consumer.journal.channels import parse_endpoint
+    from broadsheet.consumer.journal.channels import open_channel, parse_endpoint
     from broadsheet.consumer.journal.client import JournalClient
     from broadsheet.consumer.journal.transport import TransportPolicy
     from broadsheet.consumer.member.service import run_member
@@ -123,11 +124,14 @@ __all__ = [
     "Status",
     "Store",
     "SyncShardClient",
+    "TlsConfig",
     "TransportPolicy",
     "UnauthenticatedError",
     "claims_of",
     "modulo_mapping",
+    "open_channel",
     "parse_endpoint",
+    "peer_identity",
     "random_mapping",
     "read_committed",
     "rendezvous_mapping",
@@ -190,11 +194,14 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "Status": "broadsheet.consumer.protocol.shard_pb2",
             "Store": "broadsheet.consumer.application",
             "SyncShardClient": "broadsheet.consumer.client.sync_client",
+            "TlsConfig": "broadsheet.allocator.runtime.tls",
             "TransportPolicy": "broadsheet.consumer.journal.transport",
             "UnauthenticatedError": "broadsheet.consumer.errors",
             "claims_of": "broadsheet.consumer.rpc.call_context",
             "modulo_mapping": "broadsheet.consumer.message.mapping",
+            "open_channel": "broadsheet.consumer.journal.channels",
             "parse_endpoint": "broadsheet.consumer.journal.channels",
+            "peer_identity": "broadsheet.allocator.runtime.tls",
             "random_mapping": "broadsheet.consumer.message.mapping",
             "read_committed": "broadsheet.consumer.message.reader",
             "rendezvous_mapping": "broadsheet.consumer.message.mapping",

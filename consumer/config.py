@@ -10,6 +10,7 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import check_root
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.channels import is_loopback, parse_endpoints
 from broadsheet.consumer.load_report import CAPACITY_MAX
 from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
@@ -96,6 +97,9 @@ class MemberConfig:
     leaves at once then."""
     stop_seconds_max: float = 15.0
     """RPCs under way at the end may take so long."""
+    tls: TlsConfig | None = None
+    """Files for TLS. With a certificate, this process serves `https://` only, and is announced so. Requests to other
+    members and to brokers speak TLS where their address says so."""
     request_bytes_max: int = 4 << 20
     """Largest request that the server takes, bytes."""
     calls: CallBounds = field(default_factory=CallBounds)
@@ -146,17 +150,30 @@ class MemberConfig:
         """Interface to listen on."""
         return self.bind_host or self.host
 
+    @property
+    def scheme(self) -> str:
+        """Scheme of this process's address."""
+        return "https" if self.tls is not None and self.tls.serves else "http"
+
+    @property
+    def requires_client_certificates(self) -> bool:
+        """Report whether this process refuses clients without a certificate."""
+        return self.tls is not None and self.tls.requires_client_certificates
+
     def require_guarded(self) -> None:
-        """Refuse to serve other machines without keys, unless the operator confirmed it.
+        """Refuse to serve other machines without keys or client certificates, unless the operator confirmed it.
 
         Raises:
             ValidationError: the address could be reached by others, and nothing guards it.
         """
-        if not (is_loopback(self.listen_host) or self.auth_keys or self.allow_unauthenticated):
+        if self.auth_keys or self.requires_client_certificates or self.allow_unauthenticated:
+            return
+        if not is_loopback(self.listen_host):
             raise ValidationError(
                 "auth_keys",
                 f"expected keys, because {self.listen_host} can be reached from other machines; "
-                "or allow unauthenticated access explicitly (--allow-unauthenticated)",
+                "or require certificates of clients (--tls-client-ca), or allow unauthenticated "
+                "access explicitly (--allow-unauthenticated)",
             )
 
     @property

@@ -37,6 +37,7 @@ from broadsheet.consumer.interpreter import (
     tend_memory,
 )
 from broadsheet.consumer.private_directory import keep_new_files_private
+from broadsheet.consumer.tls_options import server_tls_options, take_tls
 
 TRIM_SECONDS = 10.0
 """Interval between checks of whether free memory should be given back to the system."""
@@ -54,6 +55,7 @@ BURST_BYTES = 32 << 20
 )
 @click.option("--auth-keys", envvar="BROKER_AUTH_KEYS", default="", help="Base64 keys, by commas.")
 @click.option("--allow-unauthenticated", is_flag=True, help="Serve other machines without keys.")
+@server_tls_options
 @click.option(
     "--spare-bytes",
     type=click.IntRange(min=0),
@@ -111,6 +113,7 @@ def main(**options: Any) -> None:
             durability=Durability.parse(options["durability"]),
             auth_keys=options["auth_keys"],
             allow_unauthenticated=options["allow_unauthenticated"],
+            tls=take_tls(options),
             spare_bytes_max=options["spare_bytes"],
             direct_commit_bytes_max=options["direct_commit_bytes"],
             scrub_bytes_per_second=options["scrub_bytes_per_second"],

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.channels import is_loopback
 from broadsheet.consumer.places import option_of
 
@@ -153,6 +154,8 @@ class BrokerConfig:
     """Base64 keys, separated by commas or spaces; empty serves everyone."""
     allow_unauthenticated: bool = False
     """Permission to serve addresses other than loopback without keys."""
+    tls: TlsConfig | None = None
+    """Files for TLS; with a certificate, the broker serves `https://` only."""
     min_append_rate: int = 65_536
     """Lowest rate of an append, bytes a second; slower clients are cut off so that they pin no memory."""
     staged_memory_bytes_max: int = 128 * MEBIBYTE
@@ -188,6 +191,13 @@ class BrokerConfig:
     """Longest duration of a graceful stop."""
 
     @property
-    def is_loopback(self) -> bool:
-        """True if only this machine can connect."""
-        return is_loopback(self.host)
+    def is_guarded(self) -> bool:
+        """True if only this machine can connect, or keys or certificates are asked for, or the operator allows all."""
+        certificates = self.tls is not None and self.tls.requires_client_certificates
+        guards = self.auth_keys or certificates or self.allow_unauthenticated
+        return bool(guards) or is_loopback(self.host)
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of the broker's address."""
+        return "https" if self.tls is not None and self.tls.serves else "http"

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.runtime.tls import add_port
 from broadsheet.consumer.broker.append import AppendHandler
 from broadsheet.consumer.broker.append_stream import AppendStreamHandler
 from broadsheet.consumer.broker.catalogue import Catalogue, read_catalogue
@@ -78,11 +79,11 @@ class Broker:
         Raises:
             ValidationError: the address could be reached by others, and nothing guards it.
         """
-        if not (config.is_loopback or config.auth_keys or config.allow_unauthenticated):
+        if not config.is_guarded:
             raise ValidationError(
                 "host",
-                f"{config.host} can be reached from other machines: set auth keys, "
-                "or allow unauthenticated access explicitly",
+                f"{config.host} can be reached from other machines: set auth keys, require "
+                "certificates of clients, or allow unauthenticated access explicitly",
             )
         self._config = config
         self._clock = clock or SystemClock()
@@ -155,7 +156,7 @@ class Broker:
             ]
         )
         port = self._bind()
-        self.address = f"http://{_bracketed(self._config.host)}:{port}"
+        self.address = f"{self._config.scheme}://{_bracketed(self._config.host)}:{port}"
         handlers = self._handlers(root, site)
         self._server.add_generic_rpc_handlers(
             (
@@ -194,9 +195,11 @@ class Broker:
     def _bind(self) -> int:
         listen = f"{_bracketed(self._config.host)}:{self._config.port}"
         try:
-            return self._server.add_insecure_port(listen)
+            return add_port(self._server, listen, self._config.tls)
         except RuntimeError as error:
             raise EndpointError(listen, f"cannot listen: {error}") from error
+        except ValidationError as error:
+            raise error.under("tls") from None
 
     def _load(self, root: DataRoot) -> None:
         """Read the catalogue and move unknown directories away. Blocking."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.cli.lazy_group import ExitStatus
 from broadsheet.consumer.cli.output import log_to_stderr, say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
@@ -24,7 +25,9 @@ from broadsheet.consumer.errors import (
     ShardNotFoundError,
 )
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.auth import ClientAuth, KeyedAuth
+from broadsheet.consumer.tls_options import client_tls_options, take_tls
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -42,28 +45,43 @@ class Connection:
     broker: str
     auth_keys: str = field(repr=False)
     broker_auth_keys: str = field(repr=False)
+    tls: TlsConfig | None = None
+    """For addresses with `https://`."""
 
     def shards(self) -> ShardClient:
         """Return a client of the members' Shard service."""
         return ShardClient(
-            self.address, auth=_auth(self.auth_keys), on_passed_over=_tell_passed_over
+            self.address,
+            auth=_auth(self.auth_keys),
+            on_passed_over=_tell_passed_over,
+            tls=self.tls,
         )
 
     def allocation(self) -> AllocationClient:
         """Return a client of the members' Allocation service."""
         return AllocationClient(
-            self.address, auth=_auth(self.auth_keys), on_passed_over=_tell_passed_over
+            self.address,
+            auth=_auth(self.auth_keys),
+            on_passed_over=_tell_passed_over,
+            tls=self.tls,
         )
 
     def recovery(self) -> RecoveryClient:
         """Return a client of the members' Recovery service."""
         return RecoveryClient(
-            self.address, auth=_auth(self.auth_keys), on_passed_over=_tell_passed_over
+            self.address,
+            auth=_auth(self.auth_keys),
+            on_passed_over=_tell_passed_over,
+            tls=self.tls,
         )
 
     def journals(self) -> JournalClient:
         """Return a client of the brokers' Journal service."""
-        return JournalClient(self.broker, auth=_auth(self.broker_auth_keys or self.auth_keys))
+        return JournalClient(
+            self.broker,
+            auth=_auth(self.broker_auth_keys or self.auth_keys),
+            policy=TransportPolicy(tls=self.tls),
+        )
 
 
 def connection_options(command: CommandT) -> CommandT:
@@ -101,8 +119,11 @@ def connection_options(command: CommandT) -> CommandT:
         show_envvar=True,
         help="The same for the broker, if its keys are others.",
     )
+    @client_tls_options
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with errors_in_one_line():
+            kwargs["tls"] = take_tls(kwargs)
         own = {name: kwargs.pop(name) for name in Connection.__dataclass_fields__}
         return command(Connection(**own), *args, **kwargs)
 

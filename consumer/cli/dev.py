@@ -31,6 +31,7 @@ from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
 from broadsheet.consumer.errors import EmbeddedServerError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.consumer.tls_options import TLS_VARIABLES
 
 MEMBERS_DEFAULT = 2
 SECOND_MEMBER_PORT_STEP = 2
@@ -103,6 +104,9 @@ def dev(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-dev-"))
         )
         directory.mkdir(parents=True, exist_ok=True)
+        for name in TLS_VARIABLES:
+            # The cluster is for this machine alone, and speaks clear text, whatever is set for other clusters.
+            os.environ.pop(name, None)
         os.environ.setdefault(STATE_DIRECTORY_VARIABLE, str(directory.absolute() / "state"))
         cluster = DevCluster(app, directory.absolute(), stack, broker_port=broker_port)
         cluster.start_members(members, port)

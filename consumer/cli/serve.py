@@ -42,6 +42,7 @@ from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signal
 from broadsheet.consumer.places import option_of
 from broadsheet.consumer.private_directory import keep_new_files_private
 from broadsheet.consumer.rpc.call_limits import CallBounds
+from broadsheet.consumer.tls_options import server_tls_options, take_tls
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""
@@ -201,8 +202,9 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_option(
     "--allow-unauthenticated",
     is_flag=True,
-    help="Serve other machines without --auth-keys.",
+    help="Serve other machines without --auth-keys or --tls-client-ca.",
 )
+@server_tls_options
 @shard_options
 @_call_bound_options
 @_option(
@@ -279,6 +281,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         drain_alone_seconds_max=options["drain_alone_seconds"],
         auth_keys=options["auth_keys"],
         allow_unauthenticated=options["allow_unauthenticated"],
+        tls=take_tls(options),
         broker_auth_keys=options["broker_auth_keys"],
         revoke_predecessors_prefix=options["replaces"],
         watch_peers=options["watch_peers"],

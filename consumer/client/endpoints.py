@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.journal.channels import is_tls, parse_endpoint
 
 Addresses: TypeAlias = str | Sequence[str]
 """`http://host:port` or `host:port`, several of them separated by commas, or as a sequence."""
@@ -55,16 +55,25 @@ class KnownEndpoints:
         self._current = order[after % len(order)]
 
     def learn(self, endpoints: Iterable[str]) -> None:
-        """Keep members that an answer named, in place of those before; what is no endpoint is left out."""
+        """Keep members that an answer named, in place of those before.
+
+        Left out are what is no endpoint, and members without TLS if all that the user gave have it.
+        """
         known = set(self._given)
-        learned = [each for each in endpoints if each and each not in known and _is_valid(each)]
+        # To members in clear text, a client that was given TLS would send its tokens readable by all on the way.
+        only_tls = all(map(is_tls, self._given))
+        learned = [
+            each
+            for each in endpoints
+            if each and each not in known and _is_valid(each) and (is_tls(each) or not only_tls)
+        ]
         if learned:
             self._learned = tuple(dict.fromkeys(learned))[:LEARNED_MAX]
 
 
 def _is_valid(endpoint: str) -> bool:
     try:
-        parse_endpoint(endpoint)
+        parse_endpoint(endpoint, may_be_tls=True)
     except ValidationError:
         return False
     return True

@@ -14,6 +14,7 @@ import structlog
 from google.protobuf.message import Message
 
 from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.allocator.runtime.tls import TlsConfig, handshake_advice
 from broadsheet.consumer.client.endpoints import Addresses, KnownEndpoints
 from broadsheet.consumer.errors import (
     BoundExceededError,
@@ -29,7 +30,7 @@ from broadsheet.consumer.errors import (
     ShardStoppedError,
     UnauthenticatedError,
 )
-from broadsheet.consumer.journal.channels import FAILING_STATES, parse_endpoint, parse_endpoints
+from broadsheet.consumer.journal.channels import FAILING_STATES, open_channel, parse_endpoints
 from broadsheet.consumer.journal.transport import never_connected
 from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth
 from broadsheet.consumer.protocol.call_metadata import ACTOR, local_actor
@@ -85,7 +86,9 @@ def error_of_rpc(
     code, detail = error.code(), error.details() or "no details"
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            return EndpointError(address, detail, never_connected=never_connected(detail))
+            advice = handshake_advice(address, detail)
+            shown = f"{advice} ({detail})" if advice else detail
+            return EndpointError(address, shown, never_connected=never_connected(detail))
         case grpc.StatusCode.CANCELLED:
             # The server cancelled, because it is stopping: our own cancellation is CancelledError.
             return EndpointError(address, f"it ended the call: {detail}")
@@ -147,20 +150,24 @@ class MemberRpc:
         auth: ClientAuth | None = None,
         timeout_seconds: float = 10.0,
         on_passed_over: PassedOver | None = None,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Prepare.
 
         Args:
-            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas.
+            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated
+                by commas.
             auth: Signs each request with no wider claims than it needs; None attaches nothing.
             timeout_seconds: Deadline of each request, unless a call says otherwise.
             on_passed_over: Called when a member cannot be reached and another is asked in its place; None: a log event.
+            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
 
         Raises:
             ValidationError: `address` is no address.
         """
         self._on_passed_over = on_passed_over or _log_passed_over
-        self._known = KnownEndpoints(parse_endpoints(address))
+        self._known = KnownEndpoints(parse_endpoints(address, may_be_tls=True))
+        self._tls = tls
         self._auth = auth or NoAuth()
         self._timeout_seconds = timeout_seconds
         self._actor = local_actor()
@@ -308,7 +315,7 @@ class MemberRpc:
                         await done.wait()
                         return
                 patience_seconds *= DOUBT_RATIO
-                async with _new_channel(endpoint) as channel:
+                async with self._new_channel(endpoint) as channel:
                     await _ready(channel, endpoint, deadline)
         except EndpointError as error:
             if call.done():
@@ -344,8 +351,11 @@ class MemberRpc:
         assert self._channels is not None, "use the client in `async with`"
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = _new_channel(endpoint)
+            channel = self._channels[endpoint] = self._new_channel(endpoint)
         return channel
+
+    def _new_channel(self, endpoint: str) -> grpc.aio.Channel:
+        return open_channel(endpoint, self._tls, options=CHANNEL_OPTIONS)
 
     def _metadata(self, claims: Claims) -> Sequence[tuple[str, str]]:
         return (*self._auth.metadata(claims), (ACTOR, self._actor))
@@ -363,10 +373,6 @@ class MemberRpc:
         channels, self._channels = self._channels or {}, None
         for channel in channels.values():
             await channel.close(None)
-
-
-def _new_channel(endpoint: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(parse_endpoint(endpoint).address, options=CHANNEL_OPTIONS)
 
 
 async def _ready(channel: grpc.aio.Channel, endpoint: str, deadline: float) -> None:

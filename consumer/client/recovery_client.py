@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
@@ -64,21 +65,27 @@ class RecoveryClient:
         auth: ClientAuth | None = None,
         timeout_seconds: float = 10.0,
         on_passed_over: PassedOver | None = None,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Create a client; `async with` connects and closes it.
 
         Args:
-            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas. One that
-                cannot be reached is passed over.
+            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
+                commas. One that cannot be reached is passed over.
             auth: Signs each request; None attaches nothing.
             timeout_seconds: Deadline of each request but those of prunes.
             on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
+            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
 
         Raises:
             ValidationError: `address` is no address.
         """
         self._rpc = MemberRpc(
-            address, auth=auth, timeout_seconds=timeout_seconds, on_passed_over=on_passed_over
+            address,
+            auth=auth,
+            timeout_seconds=timeout_seconds,
+            on_passed_over=on_passed_over,
+            tls=tls,
         )
 
     async def plan_prune(self, *, delay_seconds: float = DELAY_SECONDS) -> AsyncIterator[PrunedLog]:

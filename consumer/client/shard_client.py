@@ -17,6 +17,7 @@ from typing import Self
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
@@ -138,21 +139,27 @@ class ShardClient:
         auth: ClientAuth | None = None,
         timeout_seconds: float = 10.0,
         on_passed_over: PassedOver | None = None,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Create a client; `async with` connects and closes it.
 
         Args:
-            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas. One that
-                cannot be reached is passed over.
+            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
+                commas. One that cannot be reached is passed over.
             auth: Signs each request with no wider claims than it needs; None attaches nothing.
             timeout_seconds: Deadline of each request, unless a call says otherwise.
             on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
+            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
 
         Raises:
             ValidationError: `address` is no address.
         """
         self._rpc = MemberRpc(
-            address, auth=auth, timeout_seconds=timeout_seconds, on_passed_over=on_passed_over
+            address,
+            auth=auth,
+            timeout_seconds=timeout_seconds,
+            on_passed_over=on_passed_over,
+            tls=tls,
         )
 
     @property

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
     MemberRpc,
@@ -39,19 +40,25 @@ class StateClient:
     """Queries one member about its replicas. `async with` connects and closes it."""
 
     def __init__(
-        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+        self,
+        address: str,
+        *,
+        auth: ClientAuth | None = None,
+        timeout_seconds: float = 10.0,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Create a client.
 
         Args:
-            address: Of the member: `http://host:port` or `host:port`.
+            address: Of the member: `http://host:port`, `https://host:port` or `host:port`.
             auth: Signs each request; None attaches nothing.
             timeout_seconds: Deadline of each request.
+            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
 
         Raises:
             ValidationError: `address` is no address.
         """
-        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
+        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds, tls=tls)
 
     async def list_replicas(self, wanted: LabelSelector | None = None) -> ListReplicasResponse:
         """Return the progress of the member's replicas of the selected shards; of all, without a selector."""

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
@@ -31,20 +32,26 @@ class SyncShardClient:
     """
 
     def __init__(
-        self, address: Addresses, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+        self,
+        address: Addresses,
+        *,
+        auth: ClientAuth | None = None,
+        timeout_seconds: float = 10.0,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Connect.
 
         Args:
-            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas. One that
-                cannot be reached is passed over.
+            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
+                commas. One that cannot be reached is passed over.
             auth: Signs each request; None attaches nothing.
             timeout_seconds: Deadline of each request.
+            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
 
         Raises:
             ValidationError: `address` is no address.
         """
-        self._client = ShardClient(address, auth=auth, timeout_seconds=timeout_seconds)
+        self._client = ShardClient(address, auth=auth, timeout_seconds=timeout_seconds, tls=tls)
         self._thread = LoopThread(name=f"shard client {address}")
         self._closed = False
         try:

@@ -17,10 +17,12 @@ from types import TracebackType
 from typing import Self
 
 import broadsheet
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.broker.config import BrokerConfig, Durability
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.embedded.child_process import ChildProcess
 from broadsheet.consumer.errors import EmbeddedServerError
+from broadsheet.consumer.tls_options import TLS_VARIABLES, tls_arguments
 
 START_TIMEOUT_SECONDS = 30.0
 """A start takes about half a second; a busy machine with two cores takes a few."""
@@ -28,7 +30,7 @@ STOP_TIMEOUT_SECONDS = 20.0
 """More than the broker's own bound of a graceful stop."""
 READY_POLL_SECONDS = 0.02
 LOG_TAIL_BYTES = 2_000
-_LISTENING = re.compile(rb"^listening (http://\S+)$", re.MULTILINE)
+_LISTENING = re.compile(rb"^listening (https?://\S+)$", re.MULTILINE)
 
 
 class EmbeddedBroker:
@@ -59,7 +61,7 @@ class EmbeddedBroker:
 
     @property
     def address(self) -> str:
-        """URL of the broker: `http://HOST:PORT`."""
+        """URL of the broker: `http://HOST:PORT`, or `https://`."""
         return self.broker.address
 
     @property
@@ -94,7 +96,12 @@ class EmbeddedBrokerProcess:
     """Starts, stops, kills and restarts a broker process, without an event loop. A context manager."""
 
     def __init__(
-        self, data_dir: Path | None = None, *, durability: str = "always", port: int = 0
+        self,
+        data_dir: Path | None = None,
+        *,
+        durability: str = "always",
+        port: int = 0,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Configure the broker; it starts with `start`.
 
@@ -102,9 +109,11 @@ class EmbeddedBrokerProcess:
             data_dir: Where it keeps its data; a temporary directory, removed by `stop`, if None.
             durability: `always`, `interval=<ms>` or `off`.
             port: Of 127.0.0.1; zero is any at the first start, and the same at each restart.
+            tls: Files for TLS, which the environment of this process does not set.
         """
         self._durability = str(Durability.parse(durability))
         self._port = port
+        self._tls = tls
         self._is_temporary = data_dir is None
         self._data_dir = data_dir
         self._child: ChildProcess | None = None
@@ -112,7 +121,7 @@ class EmbeddedBrokerProcess:
 
     @property
     def address(self) -> str:
-        """URL of the broker: `http://127.0.0.1:PORT`; the same after a restart."""
+        """URL of the broker: `http://127.0.0.1:PORT`, or `https://`; the same after a restart."""
         if not self._address:
             raise EmbeddedServerError("broker", "it has no address before it is started")
         return self._address
@@ -142,12 +151,17 @@ class EmbeddedBrokerProcess:
         log_begin = log_file.stat().st_size if log_file.exists() else 0
         command = [sys.executable, "-P", "-m", "broadsheet.consumer.broker"]
         command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
-        command += ["--durability", self._durability]
+        command += ["--durability", self._durability, *tls_arguments(self._tls)]
         self._child = ChildProcess(
             command,
             directory=directory.parent,
             log_file=log_file,
-            environment=package_environment(),
+            # Clients of this broker are told its address alone, so that only the caller may ask for TLS.
+            environment={
+                name: value
+                for name, value in package_environment().items()
+                if name not in TLS_VARIABLES
+            },
         )
         self._address = self._wait_until_ready(self._child, log_file, log_begin)
         self._port = int(self._address.rpartition(":")[2])

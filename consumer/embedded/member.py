@@ -18,7 +18,7 @@ START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 20.0
 READY_POLL_SECONDS = 0.02
 LOG_TAIL_BYTES = 2_000
-_SERVING = re.compile(rb"^serving (http://\S+)$", re.MULTILINE)
+_SERVING = re.compile(rb"^serving (https?://\S+)$", re.MULTILINE)
 
 
 class EmbeddedMemberProcess:
@@ -68,7 +68,7 @@ class EmbeddedMemberProcess:
         return self._child.exit_code
 
     def address_or_none(self) -> str | None:
-        """Return the member's address, `http://host:port`, if it is ready."""
+        """Return the member's address, `http://host:port` or `https://host:port`, if it is ready."""
         match = _SERVING.search(self._log())
         return None if match is None else match[1].decode()
 

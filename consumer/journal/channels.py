@@ -1,8 +1,7 @@
 """Channels by endpoint: opened once, kept while used, closed when idle.
 
 The default endpoint's channel stays open; those of members in routes are closed once unused. An endpoint is
-`http://host:port` (clear text), `https://host:port` (TLS, to brokers that serve it, as Gazette's do), `unix:///path` or
-`host:port`.
+`http://host:port` (clear text), `https://host:port` (TLS), `unix:///path` or `host:port`.
 
 Channels belong to the event loop that opened them and must not outlive a fork: open the cache inside the process that
 uses it.
@@ -16,7 +15,6 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -24,6 +22,7 @@ import grpc
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.tls import TlsConfig, secure_channel
 from broadsheet.consumer.errors import RpcFailedError
 from broadsheet.consumer.journal.append_stream import AppendStream
 from broadsheet.consumer.journal.wire import APPEND_SERVICE, ReadChunk, decode_read, serialize
@@ -83,8 +82,8 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
 
     Args:
         endpoint: The address as it was written.
-        may_be_tls: Whether the caller connects with TLS where the endpoint says so. The others refuse such an endpoint:
-            in clear text, anyone on the way would read the tokens.
+        may_be_tls: Whether the caller connects with TLS where the endpoint says so, as `open_channel` does. The others
+            refuse such an endpoint: in clear text, anyone on the way would read the tokens.
 
     Raises:
         ValidationError: it is no endpoint, its scheme is unknown, or it asks for TLS that the caller does not do.
@@ -115,13 +114,43 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
     if url.scheme == "https" and not may_be_tls:
         raise ValidationError(
             "address",
-            f"{shown(endpoint)} asks for TLS, which members and the broker do not serve yet: "
-            "use http:// on a network that is trusted",
+            f"{shown(endpoint)} asks for TLS, which this caller does not speak: open the channel with "
+            "`open_channel`, or say may_be_tls=True and connect with TLS",
         )
     bracketed = f"[{host}]" if ":" in host else host
     return ChannelTarget(
         f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https"
     )
+
+
+def is_tls(endpoint: str) -> bool:
+    """Report whether an endpoint is spoken to with TLS; what is no endpoint is not."""
+    return endpoint.lower().startswith("https://")
+
+
+def open_channel(
+    endpoint: str,
+    tls: TlsConfig | None = None,
+    *,
+    options: Sequence[tuple[str, int | str]] = (),
+) -> grpc.aio.Channel:
+    """Return a channel to an endpoint, which speaks TLS if the endpoint is `https://`.
+
+    Args:
+        endpoint: `http://host:port`, `https://host:port`, `unix:///path` or `host:port`.
+        tls: Files for TLS; None: the server's certificate must be signed by a public authority.
+        options: Of gRPC.
+
+    Raises:
+        ValidationError: it is no endpoint, or a file cannot be used.
+    """
+    target = parse_endpoint(endpoint, may_be_tls=True)
+    if not target.tls:
+        return grpc.aio.insecure_channel(target.address, options=options)
+    try:
+        return secure_channel(target.address, tls, options)
+    except ValidationError as error:
+        raise error.under("tls") from None
 
 
 def is_loopback(host: str) -> bool:
@@ -291,14 +320,14 @@ class ChannelCache:
     """Opens channels on first use and hands out stubs on them."""
 
     def __init__(
-        self, default_endpoint: str, *, ca_file: Path | None = None, clock: Clock | None = None
+        self, default_endpoint: str, *, tls: TlsConfig | None = None, clock: Clock | None = None
     ) -> None:
         """Parse the default endpoint; nothing is opened yet.
 
         Args:
             default_endpoint: Endpoint for requests without a known member; several, separated by commas, of which the
                 next is asked when one cannot be reached.
-            ca_file: Root certificates for https endpoints; the system's if absent.
+            tls: Files for https endpoints; None: brokers' certificates must be signed by a public authority.
             clock: Tells how long a channel has been idle.
 
         Raises:
@@ -306,7 +335,7 @@ class ChannelCache:
         """
         self._defaults = parse_endpoints(default_endpoint, may_be_tls=True)
         self._default = 0
-        self._root_certificates = ca_file.read_bytes() if ca_file else None
+        self._tls = tls
         self._clock = clock or SystemClock()
         self._entries: dict[str, _Entry] = {}
         self.closed = False
@@ -406,15 +435,9 @@ class ChannelCache:
         if entry is None:
             if self.closed:
                 raise RpcFailedError(endpoint, "CLOSED", "the client was closed")
-            channel = self._open(parse_endpoint(endpoint, may_be_tls=True))
+            channel = open_channel(endpoint, self._tls, options=_OPTIONS)
             stream = _append_stream(channel)
             entry = _Entry(channel, JournalStub(channel), _bulk_stub(channel, stream), stream, now)
             self._entries[endpoint] = entry
         entry.used_monotonic_seconds = now
         return entry
-
-    def _open(self, target: ChannelTarget) -> grpc.aio.Channel:
-        if not target.tls:
-            return grpc.aio.insecure_channel(target.address, options=_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self._root_certificates)
-        return grpc.aio.secure_channel(target.address, credentials, options=_OPTIONS)

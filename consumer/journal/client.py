@@ -95,7 +95,7 @@ class JournalClient:
         policy = policy or TransportPolicy()
         clock = clock or SystemClock()
         self._transport = JournalTransport(
-            channels or ChannelCache(address, ca_file=policy.ca_file, clock=clock),
+            channels or ChannelCache(address, tls=policy.tls_files, clock=clock),
             RouteCache(policy.route_cache_size, policy.route_ttl_seconds, clock=clock),
             auth or NoAuth(),
             policy,

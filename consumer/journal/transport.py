@@ -24,7 +24,9 @@ from tenacity import (
     wait_random,
 )
 
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.tls import TlsConfig, handshake_advice
 from broadsheet.consumer.errors import (
     ConsumerError,
     EndpointError,
@@ -41,7 +43,7 @@ from broadsheet.consumer.errors import (
     UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from broadsheet.consumer.journal.channels import BulkStub, Channels
+from broadsheet.consumer.journal.channels import BulkStub, Channels, is_tls
 from broadsheet.consumer.protocol.alphabet import split_journal
 from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, Route, Status
@@ -138,7 +140,7 @@ def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
             return EndpointError(
-                address, _unavailable(detail), never_connected=never_connected(detail)
+                address, _unavailable(address, detail), never_connected=never_connected(detail)
             )
         case grpc.StatusCode.CANCELLED:
             # Cancelled by the broker, which is stopping: our own cancellation is CancelledError.
@@ -158,7 +160,9 @@ def never_connected(detail: str) -> bool:
     return _NEVER_CONNECTED.search(detail) is not None
 
 
-def _unavailable(detail: str) -> str:
+def _unavailable(address: str, detail: str) -> str:
+    if advice := handshake_advice(address, detail):
+        return f"{advice} ({detail})"
     if _REFUSED.search(detail):
         return "connection refused; is the broker running?"
     if _UNKNOWN_NAME.search(detail):
@@ -273,7 +277,9 @@ class TransportPolicy:
     patience_seconds: float = PATIENCE_SECONDS
     """How long to repeat what is safe to repeat; 0 tries once."""
     ca_file: Path | None = None
-    """Root certificates for https; the system's if absent."""
+    """Authorities that sign brokers' certificates; public ones if None. Short for `tls` with this file alone."""
+    tls: TlsConfig | None = None
+    """Files for https: the authorities, and our own certificate for brokers that ask for one."""
     route_cache_size: int = 0
     """Routes kept in order to ask the right broker directly; 0 always asks the client's address."""
     route_ttl_seconds: float = 60.0
@@ -282,6 +288,16 @@ class TransportPolicy:
     """Content of one message of a long append; brokers abort one that takes more than a second."""
     whole_bytes_max: int | None = None
     """Largest content sent as a single message, to brokers that support this; `chunk_bytes` if absent."""
+
+    def __post_init__(self) -> None:
+        """Raise ValidationError if authorities are named twice."""
+        if self.tls is not None and self.ca_file is not None:
+            raise ValidationError("ca_file", "expected None, because tls.ca_file has its place")
+
+    @property
+    def tls_files(self) -> TlsConfig | None:
+        """Files for https, however they were given."""
+        return self.tls if self.ca_file is None else TlsConfig(ca_file=self.ca_file)
 
     @property
     def single_message_bytes_max(self) -> int:
@@ -320,9 +336,14 @@ class JournalTransport:
             primary=primary,
             state_of=self.channels.state,
         )
-        if not endpoint:
-            return self.default_peer()
+        if not endpoint or self._is_downgrade(endpoint):
+            return self.default_peer()  # It forwards what it does not serve itself.
         return self._peer(endpoint)
+
+    def _is_downgrade(self, endpoint: str) -> bool:
+        """Report whether a route leads from TLS to clear text, where our token would be readable on the way."""
+        default = self.channels.default_endpoint
+        return is_tls(default) and not is_tls(endpoint)
 
     def _peer(self, endpoint: str) -> Peer:
         return Peer(endpoint, self.channels.stub(endpoint), self.channels.bulk(endpoint))

@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broadsheet.allocator.config import AllocationConfig
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
@@ -22,6 +23,7 @@ from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.runtime.tls import TlsConfig, add_port, tls_files
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
 from broadsheet.consumer.config import MemberConfig
@@ -182,7 +184,7 @@ def compose(given: Surroundings) -> MemberParts:
     deaths = _death_records(given)
     move_log = _move_log(given, keys)
     local_shards = _local_shards(given, key_space, deaths, move_log)
-    peers = Peers()
+    peers = Peers(config.tls)
     resolver = ShardResolver(
         key_space,
         local_shards,
@@ -228,9 +230,10 @@ def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.
 
     Raises:
         EndpointError: the address cannot be bound.
-        ValidationError: it could be reached by others, and nothing guards it.
+        ValidationError: it could be reached by others, and nothing guards it; or a file for TLS cannot be used.
     """
     config.require_guarded()
+    _require_files(config.tls)
     verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
     limits = CallLimits(config.calls)
     registry.register(limits)
@@ -244,11 +247,20 @@ def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.
     )
     address = host_and_port(config.listen_host, config.port)
     try:
-        return server, server.add_insecure_port(address)
+        return server, add_port(server, address, config.tls)
     except RuntimeError as error:
         raise EndpointError(
             address, "cannot listen there; is the port in use, and the host this machine's?"
         ) from error
+
+
+def _require_files(tls: TlsConfig | None) -> None:
+    """Read the files, also those for requests to others, so that mistakes are told at the start."""
+    try:
+        if tls is not None:
+            tls_files(tls)
+    except ValidationError as error:
+        raise error.under("tls") from None
 
 
 def host_and_port(host: str, port: int) -> str:
@@ -281,7 +293,7 @@ def _peer_watch(given: Surroundings, membership: LocalMember) -> FailureDetector
         membership,
         clock=given.clock,
         registry=given.registry,
-        hearing=Hearing(_auth(given.config)),
+        hearing=Hearing(_auth(given.config), given.config.tls),
         suspicion_phi=given.config.suspicion_phi,
     )
     membership.key_space.observe(watch.look)
@@ -425,7 +437,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     add_StateServiceServicer_to_server(state_api, given.server)
     peer_api = PeerApi(
         parts.key_space,
-        Hearing(_auth(config)),
+        Hearing(_auth(config), config.tls),
         stopping=parts.resolver.stopping,
         clock=given.clock,
     )

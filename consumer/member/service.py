@@ -108,7 +108,7 @@ class Service:
 
     @property
     def address(self) -> str:
-        """URL of the member, `http://host:port`; known once it is ready."""
+        """URL of the member, `http://host:port`, or `https://` with a certificate; known once it is ready."""
         return self._address
 
     @property
@@ -143,6 +143,7 @@ class Service:
             AnnounceConflictError: another live process has this identity.
             EtcdUnavailableError: etcd could not be reached at the start.
             EndpointError: the server's address cannot be bound.
+            ValidationError: a file for TLS cannot be used, or nothing guards the server.
         """
         try:
             if not self._leaving.is_set():
@@ -159,13 +160,15 @@ class Service:
             state = stack.enter_context(StateDirectory(Path(config.state_dir or default_parent())))
             server, port = new_server(config, self.registry)
             stack.push_async_callback(server.stop, None)
-            self._address = f"http://{host_and_port(config.host, port)}"
+            self._address = f"{config.scheme}://{host_and_port(config.host, port)}"
             etcd = await stack.enter_async_context(EtcdClient(config.etcd))
             journals = await stack.enter_async_context(
                 JournalClient(
                     config.broker_address,
                     auth=broker_auth,
-                    policy=TransportPolicy(zone=config.zone, chunk_bytes=BULK_CHUNK_BYTES),
+                    policy=TransportPolicy(
+                        zone=config.zone, chunk_bytes=BULK_CHUNK_BYTES, tls=config.tls
+                    ),
                 )
             )
             self._parts = parts = compose(

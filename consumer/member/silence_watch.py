@@ -36,6 +36,7 @@ from broadsheet.allocator.ops import LeaseId
 from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.runtime.tls import handshake_advice, is_failed_handshake
 from broadsheet.consumer.key_space import process_of
 from broadsheet.consumer.protocol.peer_pb2 import TESTIMONY_HEARD, TESTIMONY_SILENT
 from broadsheet.consumer.resolver.hearing import BEAT_SECONDS, MUTE_CODES, Hearing
@@ -137,6 +138,7 @@ class HeartbeatListener:
         self._threshold = threshold
         self._clock = clock
         self._detector = AccrualDetector(expected_seconds=BEAT_SECONDS)
+        self._is_untrusted = False
 
     @property
     def silence_seconds(self) -> float:
@@ -159,11 +161,15 @@ class HeartbeatListener:
                         if is_first:
                             self._detector.on_gap()
                             backoff.reset()
-                            is_first = False
+                            is_first = self._is_untrusted = False
                             _log.info("peer.heard", member=str(self.member.member_id))
                         self._detector.on_beat(self._clock.monotonic_seconds())
             except grpc.aio.AioRpcError as error:
-                if error.code() in MUTE_CODES:
+                if is_failed_handshake(error.details() or ""):
+                    # The peer answers, so it lives. It is heard again once its certificate or ours is renewed.
+                    self._detector.on_gap()
+                    self._tell_untrusted(error)
+                elif error.code() in MUTE_CODES:
                     # The peer lives, and will never beat for us: only its lease and its port remain
                     # to be watched. It may have beaten for us before its keys changed; the end of
                     # those beats is no silence.
@@ -180,6 +186,17 @@ class HeartbeatListener:
                     raise
                 # The peer cancelled the stream, because it stops its server.
             await backoff.sleep()
+
+    def _tell_untrusted(self, error: grpc.aio.AioRpcError) -> None:
+        if self._is_untrusted:
+            return  # Each attempt would say the same.
+        self._is_untrusted = True
+        detail = error.details() or ""
+        _log.warning(
+            "peer.untrusted",
+            member=str(self.member.member_id),
+            cause=handshake_advice(self._endpoint, detail) or detail,
+        )
 
     async def _look(self) -> None:
         before = self._clock.monotonic_seconds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ import grpc
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.model import MemberId
-from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.allocator.runtime.tls import TlsConfig
+from broadsheet.consumer.journal.channels import ChannelTarget, open_channel, parse_endpoint
 from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.peer_pb2 import (
@@ -51,8 +53,9 @@ MUTE_CODES = (
 class Hearing:
     """The calls of one member to other members' `PeerService`."""
 
-    def __init__(self, auth: ClientAuth) -> None:
+    def __init__(self, auth: ClientAuth, tls: TlsConfig | None = None) -> None:
         self._auth = auth
+        self._tls = tls
 
     @asynccontextmanager
     async def beats(self, endpoint: str) -> AsyncIterator[AsyncIterator[BeatResponse]]:
@@ -61,9 +64,9 @@ class Hearing:
         Raises:
             grpc.aio.AioRpcError: the stream broke, was refused or could not be opened; on iteration.
         """
-        async with _connected(endpoint) as stub:
+        async with self._connected(endpoint) as stub:
             request = BeatRequest(every_milliseconds=round(BEAT_SECONDS * 1000))
-            call = stub.Beat(request, timeout=LISTEN_SECONDS, metadata=self._metadata(endpoint))
+            call = stub.Beat(request, timeout=LISTEN_SECONDS, metadata=self._metadata())
             try:
                 yield call.__aiter__()
             finally:
@@ -73,10 +76,13 @@ class Hearing:
         """Return whether a process accepts a new connection now.
 
         gRPC's own threads accept it, not Python's: so a process whose interpreter or event loop is busy accepts. A
-        process that is stopped, or whose machine is gone, does not.
+        process that is stopped, or whose machine is gone, does not. With TLS, an answer to our first message will do: a
+        process whose certificate has expired lives, too.
         """
-        target = parse_endpoint(endpoint, may_be_tls=True).address
-        async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
+        target = parse_endpoint(endpoint, may_be_tls=True)
+        if target.tls:
+            return await _answers_handshake(target)
+        async with open_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await channel.channel_ready()
@@ -95,11 +101,11 @@ class Hearing:
             zone=member_id.zone, suffix=member_id.suffix, create_revision=create_revision
         )
         try:
-            async with _connected(witness_endpoint) as stub:
+            async with self._connected(witness_endpoint) as stub:
                 response: WitnessResponse | None = await stub.Witness(
                     request,
                     timeout=PROBE_SECONDS + ANSWER_SECONDS,
-                    metadata=self._metadata(witness_endpoint),
+                    metadata=self._metadata(),
                 )
         except (grpc.aio.AioRpcError, ValidationError):
             return TESTIMONY_NONE
@@ -107,17 +113,28 @@ class Hearing:
         said = TESTIMONY_NONE if response is None else response.testimony
         return said if said in (TESTIMONY_HEARD, TESTIMONY_SILENT) else TESTIMONY_NONE
 
-    def _metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
-        # We use no TLS between members. A member that requires it does not understand us, and the token would be
-        # readable on the way.
-        if parse_endpoint(endpoint, may_be_tls=True).tls:
-            return ()
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
         claims = expiring(Capability.LIST, LabelSelector(), life_seconds=LISTEN_SECONDS)
         return tuple(self._auth.metadata(claims))
 
+    @asynccontextmanager
+    async def _connected(self, endpoint: str) -> AsyncIterator[PeerServiceAsyncStub]:
+        async with open_channel(endpoint, self._tls, options=CHANNEL_OPTIONS) as channel:
+            yield PeerServiceStub(channel)
 
-@asynccontextmanager
-async def _connected(endpoint: str) -> AsyncIterator[PeerServiceAsyncStub]:
-    target = parse_endpoint(endpoint, may_be_tls=True).address
-    async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
-        yield PeerServiceStub(channel)
+
+async def _answers_handshake(target: ChannelTarget) -> bool:
+    """Return whether a server answers the first message of TLS, whatever it answers; its certificate is not checked."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    host, _, port = target.address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+    except ssl.SSLError:
+        return True  # An alert: no agreement, but an answer.
+    except (OSError, TimeoutError, UnicodeError):
+        return False
+    writer.transport.abort()
+    return True

@@ -28,6 +28,7 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId, Member, MemberId
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.application import Application, MessageProducer, Shard
 from broadsheet.consumer.errors import (
     ApplicationError,
@@ -37,7 +38,7 @@ from broadsheet.consumer.errors import (
     ShardStoppedError,
     UnauthenticatedError,
 )
-from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.consumer.journal.channels import open_channel
 from broadsheet.consumer.key_space import is_visible, member_id_of, spec_of
 from broadsheet.consumer.protocol.auth import Claims
 from broadsheet.consumer.protocol.journal_pb2 import Header
@@ -109,7 +110,13 @@ class Peers:
     They are opened on first use, and closed once their process is gone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsConfig | None = None) -> None:
+        """Open nothing yet.
+
+        Args:
+            tls: Files for processes that are announced with `https://`.
+        """
+        self._tls = tls
         self._channel_by_endpoint: dict[str, grpc.aio.Channel] = {}
 
     def channel_to(self, header: Header) -> grpc.aio.Channel:
@@ -125,10 +132,9 @@ class Peers:
         channel = self._channel_by_endpoint.get(endpoint)
         if channel is None:
             try:
-                target = parse_endpoint(endpoint)
+                channel = open_channel(endpoint, self._tls, options=CHANNEL_OPTIONS)
             except ValidationError as error:
                 raise EndpointError(endpoint, error.problem) from error
-            channel = grpc.aio.insecure_channel(target.address, options=CHANNEL_OPTIONS)
             self._channel_by_endpoint[endpoint] = channel
         return channel
 

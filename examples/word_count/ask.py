@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import click
-import grpc
 
 from broadsheet.consumer import (
     BROKER_ADDRESS_DEFAULT,
@@ -20,7 +19,7 @@ from broadsheet.consumer import (
     JournalClient,
     ShardClient,
     Status,
-    parse_endpoint,
+    open_channel,
 )
 from broadsheet.examples.word_count.messages import (
     COUNT_SHARDS,
@@ -69,7 +68,7 @@ async def counts_of(
         RuntimeError: a shard cannot be served now.
     """
     found: Counter[str] = Counter()
-    async with grpc.aio.insecure_channel(parse_endpoint(member).address) as channel:
+    async with open_channel(member) as channel:
         stub = WordCountServiceStub(channel)
         for shard, journal in zip(COUNT_SHARDS, WORD_JOURNALS, strict=True):
             wanted = [word for word in words if shard_of(word) == shard]

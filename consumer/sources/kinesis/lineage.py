@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.shard_client import ShardClient
 from broadsheet.consumer.errors import EndpointError, RpcFailedError, ShardError
 from broadsheet.consumer.protocol.auth import ClientAuth
@@ -112,6 +113,7 @@ class AskedByStat:
         *,
         auth: ClientAuth | None = None,
         timeout_seconds: float = ASK_SECONDS,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Create it for a cluster.
 
@@ -120,9 +122,11 @@ class AskedByStat:
             shard_id_of: Returns the id of the shard of ours that reads the part of an index.
             auth: Signs the requests.
             timeout_seconds: How long an answer may take; without one, the shard has not ended yet.
+            tls: Files for an `https://` address.
         """
         self._address = address
         self._auth = auth
+        self._tls = tls
         self._shard_id_of = shard_id_of
         self._timeout_seconds = timeout_seconds
 
@@ -130,7 +134,7 @@ class AskedByStat:
         """Ask the part's shard; False also if it does not answer."""
         shard_id = self._shard_id_of(part_index)
         try:
-            async with ShardClient(self._address, auth=self._auth) as client:
+            async with ShardClient(self._address, auth=self._auth, tls=self._tls) as client:
                 await client.stat(
                     shard_id,
                     read_through={name + END_SUFFIX: 1},

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.client.allocation_client import AllocationClient
-from broadsheet.consumer.client.recovery_client import RecoveryClient
-from broadsheet.consumer.client.shard_client import ShardClient
-from broadsheet.consumer.client.state_client import StateClient
-from broadsheet.consumer.client.sync_client import SyncShardClient
 from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.member.parts import new_server
-from broadsheet.consumer.resolver.resolver import Peers
-from broadsheet.spark_bridge.routing.channels import WorkerChannels
+from tests.support.certificates import CertificateAuthority
+from tests.support.documents import REPOSITORY
 
-HTTPS = "https://member:8080"
+CLEAR_TEXT = re.compile(r"insecure_channel\(|add_insecure_port\(")
+MAY_SPEAK_IT = {
+    "allocator/etcd/channel.py",
+    "allocator/runtime/tls.py",
+    "consumer/journal/channels.py",
+    "consumer/standard_services.py",  # passes on what a server is told
+    "examples/flights/client.py",
+    "spark_bridge/routing/channels.py",
+}
+"""Modules that choose between clear text and TLS by the address, or refuse https."""
 
 
-@pytest.mark.parametrize(
-    "connect",
-    [
-        ShardClient,
-        SyncShardClient,
-        AllocationClient,
-        RecoveryClient,
-        StateClient,
-        lambda address: WorkerChannels().borrow(address),
-        lambda address: Peers().channel_at(address),
-    ],
-)
-def test_clients_of_members_refuse_tls_that_they_do_not_do(
-    connect: Callable[[str], object],
-) -> None:
+def test_clear_text_is_spoken_where_the_address_is_looked_at_alone() -> None:
     """An https address was taken for an http one: the token went over the network in clear text, and nobody knew."""
-    with pytest.raises((ValidationError, EndpointError), match="asks for TLS") as raised:
-        connect(HTTPS)
-    assert HTTPS in str(raised.value)
+    found = {
+        str(path.relative_to(REPOSITORY))
+        for folder in ("allocator", "consumer", "spark_bridge", "examples")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if CLEAR_TEXT.search(path.read_text())
+    }
+    assert found == MAY_SPEAK_IT
 
 
 async def test_member_without_keys_does_not_listen_beyond_loopback() -> None:
@@ -54,3 +48,18 @@ async def test_member_without_keys_does_not_listen_beyond_loopback() -> None:
 
     with pytest.raises(ValidationError, match=r"auth_keys: expected keys.*--allow-unauthenticated"):
         new_server(config, CollectorRegistry())
+
+
+async def test_member_that_asks_for_certificates_needs_no_keys(tmp_path: Path) -> None:
+    """Certificates guard a member as keys do."""
+    config = MemberConfig(
+        root="/broadsheet/app",
+        suffix="member-1",
+        broker_address="http://127.0.0.1:8080",
+        bind_host="0.0.0.0",  # noqa: S104 - the point of the test
+        tls=CertificateAuthority(tmp_path).tls("server", "127.0.0.1", mutual=True),
+    )
+
+    server, port = new_server(config, CollectorRegistry())
+    await server.stop(None)
+    assert port

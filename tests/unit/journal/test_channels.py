@@ -47,9 +47,9 @@ def test_endpoint_becomes_what_grpc_dials(endpoint: str, target: ChannelTarget) 
     assert parse_endpoint(endpoint, may_be_tls=True) == target
 
 
-def test_tls_that_nobody_does_is_refused() -> None:
+def test_tls_that_the_caller_does_not_do_is_refused() -> None:
     """Who writes https wants nobody on the way to read the tokens. Clear text in its place would be a lie."""
-    with pytest.raises(ValidationError, match=r"https://host:8443.* asks for TLS.* use http://"):
+    with pytest.raises(ValidationError, match=r"https://host:8443.* asks for TLS.*open_channel"):
         parse_endpoint("https://host:8443")
 
 

@@ -15,7 +15,7 @@ from broadsheet.consumer.journal.channels import is_loopback, parse_endpoints
 from broadsheet.consumer.load_report import CAPACITY_MAX
 from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
 from broadsheet.consumer.protocol.alphabet import validate_token
-from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.auth import KeyedAuth, is_keys_file
 from broadsheet.consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
@@ -74,7 +74,8 @@ class MemberConfig:
     """Where shards with a recovery log keep their copies of files; empty: below the system's temporary directory. Take
     a local disk with room for them. What is there may be lost at any time."""
     auth_keys: str = field(default="", repr=False)
-    """Base64 keys that sign and verify tokens (`KeyedAuth`); empty turns authorization off."""
+    """Base64 keys that sign and verify tokens (`KeyedAuth`), or `file:PATH` of a file with them, which is read again
+    when it changes; empty turns authorization off."""
     broker_auth_keys: str = field(default="", repr=False)
     """The same for the journal brokers."""
     allow_unauthenticated: bool = False
@@ -238,7 +239,8 @@ def _require_policy(policy: AllocationPolicy) -> None:
 
 
 def _require_keys(keys: str, name: str) -> None:
-    if not keys:
+    # A file is read where the member runs, which may be another machine.
+    if not keys or is_keys_file(keys):
         return
     try:
         KeyedAuth(keys)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.transport import CHUNK_BYTES, TransportPolicy
-from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.options import Access
 
@@ -27,8 +28,8 @@ def open_client(
     auth = None
     if access.auth_keys_file is not None:
         try:
-            auth = KeyedAuth(Path(access.auth_keys_file).read_text(encoding="utf-8").strip())
-        except (OSError, ValueError) as error:
+            auth = KeyedAuth(keys_from("", Path(access.auth_keys_file)))
+        except ValidationError as error:
             expected = f"a file with keys, readable on the driver and on executors ({error})"
             raise OptionError("authKeysFile", expected, got=access.auth_keys_file) from error
     ca_file = Path(access.ca_file) if access.ca_file is not None else None

@@ -112,7 +112,8 @@ class TaskResolver:
             journals: Those that publishers choose among, in their order; None: all that the shards read, by name.
             deadline_seconds: Of each call, retries included, unless the call has a `timeout`.
             token: Offsets that every answer must have read through, bytes by journal.
-            auth_keys: Keys that sign calls; None: those of the `ShardCluster`; empty: none is signed.
+            auth_keys: Keys that sign calls, or `file:PATH` of a file with them on each machine; None: those of the
+                `ShardCluster`; empty: none is signed.
             capability: Capabilities that the application's methods need: bits of `Capability`.
 
         Raises:

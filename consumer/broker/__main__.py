@@ -37,6 +37,7 @@ from broadsheet.consumer.interpreter import (
     tend_memory,
 )
 from broadsheet.consumer.private_directory import keep_new_files_private
+from broadsheet.consumer.protocol.auth import keys_from
 from broadsheet.consumer.tls_options import server_tls_options, take_tls
 
 TRIM_SECONDS = 10.0
@@ -54,6 +55,12 @@ BURST_BYTES = 32 << 20
     "--durability", default="always", show_default=True, help="always, interval=<ms> or off."
 )
 @click.option("--auth-keys", envvar="BROKER_AUTH_KEYS", default="", help="Base64 keys, by commas.")
+@click.option(
+    "--auth-keys-file",
+    envvar="BROKER_AUTH_KEYS_FILE",
+    type=click.Path(path_type=Path),
+    help="File with such keys, in place of --auth-keys; read again when it changes.",
+)
 @click.option("--allow-unauthenticated", is_flag=True, help="Serve other machines without keys.")
 @server_tls_options
 @click.option(
@@ -111,7 +118,7 @@ def main(**options: Any) -> None:
             host=host.strip("[]"),
             port=int(port),
             durability=Durability.parse(options["durability"]),
-            auth_keys=options["auth_keys"],
+            auth_keys=keys_from(options["auth_keys"], options["auth_keys_file"]),
             allow_unauthenticated=options["allow_unauthenticated"],
             tls=take_tls(options),
             spare_bytes_max=options["spare_bytes"],

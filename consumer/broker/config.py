@@ -151,7 +151,7 @@ class BrokerConfig:
     """Failure domain shown in routes."""
     durability: Durability = Durability()
     auth_keys: str = ""
-    """Base64 keys, separated by commas or spaces; empty serves everyone."""
+    """Base64 keys, separated by commas or spaces, or `file:PATH` of a file with them; empty serves everyone."""
     allow_unauthenticated: bool = False
     """Permission to serve addresses other than loopback without keys."""
     tls: TlsConfig | None = None

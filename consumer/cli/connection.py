@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -26,7 +27,13 @@ from broadsheet.consumer.errors import (
 )
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.auth import ClientAuth, KeyedAuth
+from broadsheet.consumer.protocol.auth import (
+    BearerAuth,
+    ClientAuth,
+    KeyedAuth,
+    keys_from,
+    read_token,
+)
 from broadsheet.consumer.tls_options import client_tls_options, take_tls
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -44,7 +51,10 @@ class Connection:
     address: str
     broker: str
     auth_keys: str = field(repr=False)
+    auth_keys_file: Path | None
     broker_auth_keys: str = field(repr=False)
+    broker_auth_keys_file: Path | None
+    token_file: Path | None
     tls: TlsConfig | None = None
     """For addresses with `https://`."""
 
@@ -52,7 +62,7 @@ class Connection:
         """Return a client of the members' Shard service."""
         return ShardClient(
             self.address,
-            auth=_auth(self.auth_keys),
+            auth=self.member_auth(),
             on_passed_over=_tell_passed_over,
             tls=self.tls,
         )
@@ -61,7 +71,7 @@ class Connection:
         """Return a client of the members' Allocation service."""
         return AllocationClient(
             self.address,
-            auth=_auth(self.auth_keys),
+            auth=self.member_auth(),
             on_passed_over=_tell_passed_over,
             tls=self.tls,
         )
@@ -70,7 +80,7 @@ class Connection:
         """Return a client of the members' Recovery service."""
         return RecoveryClient(
             self.address,
-            auth=_auth(self.auth_keys),
+            auth=self.member_auth(),
             on_passed_over=_tell_passed_over,
             tls=self.tls,
         )
@@ -78,10 +88,24 @@ class Connection:
     def journals(self) -> JournalClient:
         """Return a client of the brokers' Journal service."""
         return JournalClient(
-            self.broker,
-            auth=_auth(self.broker_auth_keys or self.auth_keys),
-            policy=TransportPolicy(tls=self.tls),
+            self.broker, auth=self.broker_auth(), policy=TransportPolicy(tls=self.tls)
         )
+
+    def member_auth(self) -> ClientAuth | None:
+        """Return what authorizes requests to members; None without credentials.
+
+        Raises:
+            ValidationError: a file cannot be read, or holds no keys.
+        """
+        keys = keys_from(self.auth_keys, self.auth_keys_file)
+        if self.token_file is not None:
+            return BearerAuth(read_token(self.token_file))
+        return KeyedAuth(keys) if keys else None
+
+    def broker_auth(self) -> ClientAuth | None:
+        """Return the same for brokers: their own keys, if they have others."""
+        keys = keys_from(self.broker_auth_keys, self.broker_auth_keys_file)
+        return KeyedAuth(keys) if keys else self.member_auth()
 
 
 def connection_options(command: CommandT) -> CommandT:
@@ -112,12 +136,33 @@ def connection_options(command: CommandT) -> CommandT:
         help="Base64 keys, the first of which signs our requests.",
     )
     @click.option(
+        "--auth-keys-file",
+        envvar="AUTH_KEYS_FILE",
+        type=click.Path(path_type=Path),
+        show_envvar=True,
+        help="File with such keys, in place of --auth-keys.",
+    )
+    @click.option(
         "--broker-auth-keys",
         envvar="BROKER_AUTH_KEYS",
         default="",
         show_default=False,
         show_envvar=True,
         help="The same for the broker, if its keys are others.",
+    )
+    @click.option(
+        "--broker-auth-keys-file",
+        envvar="BROKER_AUTH_KEYS_FILE",
+        type=click.Path(path_type=Path),
+        show_envvar=True,
+        help="File with such keys, in place of --broker-auth-keys.",
+    )
+    @click.option(
+        "--token-file",
+        envvar="AUTH_TOKEN_FILE",
+        type=click.Path(path_type=Path),
+        show_envvar=True,
+        help="File with a token that our requests show, in place of one signed with keys.",
     )
     @client_tls_options
     @functools.wraps(command)
@@ -199,7 +244,3 @@ def _line_of(error: Exception) -> str:
 def _tell_passed_over(error: EndpointError) -> None:
     """Report on stderr that an address cannot be used, because the answer comes from another one."""
     say(f"{error.address} cannot be reached ({error.detail}); asking another member")
-
-
-def _auth(keys: str) -> ClientAuth | None:
-    return KeyedAuth(keys) if keys else None

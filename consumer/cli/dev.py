@@ -31,6 +31,7 @@ from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
 from broadsheet.consumer.errors import EmbeddedServerError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
 from broadsheet.consumer.tls_options import TLS_VARIABLES
 
 MEMBERS_DEFAULT = 2
@@ -71,6 +72,13 @@ _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep journals and etcd's data here; otherwise they are removed at the end.",
 )
+@click.option(
+    "--auth-keys-file",
+    envvar="AUTH_KEYS_FILE",
+    show_envvar=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File with the base64 keys of members and broker; without it, they serve everyone here.",
+)
 def dev(
     app: str,
     journals: Path | None,
@@ -79,6 +87,7 @@ def dev(
     port: int,
     broker_port: int,
     data_dir: Path | None,
+    auth_keys_file: Path | None,
 ) -> None:
     """Run etcd, a broker and members of the application APP until Ctrl-C.
 
@@ -108,7 +117,13 @@ def dev(
             # The cluster is for this machine alone, and speaks clear text, whatever is set for other clusters.
             os.environ.pop(name, None)
         os.environ.setdefault(STATE_DIRECTORY_VARIABLE, str(directory.absolute() / "state"))
-        cluster = DevCluster(app, directory.absolute(), stack, broker_port=broker_port)
+        cluster = DevCluster(
+            app,
+            directory.absolute(),
+            stack,
+            broker_port=broker_port,
+            auth_keys_file=None if auth_keys_file is None else auth_keys_file.absolute(),
+        )
         cluster.start_members(members, port)
         cluster.apply(declared)
         cluster.describe()
@@ -128,7 +143,15 @@ class Declared:
 class DevCluster:
     """The processes behind `shardctl dev`."""
 
-    def __init__(self, app: str, directory: Path, stack: ExitStack, *, broker_port: int) -> None:
+    def __init__(
+        self,
+        app: str,
+        directory: Path,
+        stack: ExitStack,
+        *,
+        broker_port: int,
+        auth_keys_file: Path | None,
+    ) -> None:
         """Start etcd and the broker; `stack` ends them.
 
         Args:
@@ -136,13 +159,20 @@ class DevCluster:
             directory: Of their data and everybody's logs.
             stack: Entered for each process.
             broker_port: 0 for any.
+            auth_keys_file: Keys of members and broker; None: they serve without.
         """
+        self._auth_keys_file = auth_keys_file
+        self._auth = None if auth_keys_file is None else KeyedAuth(keys_from("", auth_keys_file))
         self._app = app
         self._directory = directory
         self._stack = stack
         self._etcd = stack.enter_context(EmbeddedEtcdProcess(directory / "etcd", listen="tcp"))
         self._broker = stack.enter_context(
-            EmbeddedBrokerProcess(directory / "broker", port=broker_port)
+            EmbeddedBrokerProcess(
+                directory / "broker",
+                port=broker_port,
+                arguments=self._key_arguments("--auth-keys-file"),
+            )
         )
         self._members: list[EmbeddedMemberProcess] = []
         self._ports: list[int] = []
@@ -173,8 +203,9 @@ class DevCluster:
         for index, member in enumerate(self._members):
             say(f"dev-{index}    {member.wait_until_ready()} (pid {member.pid})")
         say(f"logs     {self._directory}")
+        keys = "".join(f" {each}" for each in self._key_arguments("--auth-keys-file"))
         say(
-            f"try      shardctl shards list --address {self.address} --broker {self._broker.address}"
+            f"try      shardctl shards list --address {self.address} --broker {self._broker.address}{keys}"
         )
 
     def watch(self) -> None:
@@ -216,9 +247,16 @@ class DevCluster:
         arguments += ["--suffix", f"{name}{self._lives[index]}", "--replaces", name]
         arguments += ["--port", str(self._ports[index]), "--drain-alone-seconds", "0"]
         arguments += ["--settle", "0"]
+        arguments += self._key_arguments("--auth-keys-file", "--broker-auth-keys-file")
         return EmbeddedMemberProcess(
             self._app, arguments, log_file=self._directory / f"dev-{index}.log"
         )
+
+    def _key_arguments(self, *options: str) -> list[str]:
+        """Return the arguments that give each option the file of keys; none without one."""
+        if self._auth_keys_file is None:
+            return []
+        return [part for option in options for part in (option, str(self._auth_keys_file))]
 
     def _stop_members(self) -> None:
         for member in self._members:
@@ -227,11 +265,11 @@ class DevCluster:
             member.stop()
 
     async def _apply(self, declared: Declared) -> None:
-        async with JournalClient(self._broker.address) as journals:
+        async with JournalClient(self._broker.address, auth=self._auth) as journals:
             if declared.journals:
                 await journals.apply(declared.journals)
             if declared.shards:
-                async with ShardClient(self.address) as shards:
+                async with ShardClient(self.address, auth=self._auth) as shards:
                     with errors_name_places(declared.shards_source, places_of(declared.shards)):
                         await shards.verify_referenced_journals(declared.shards, journals)
                     await shards.apply(declared.shards)

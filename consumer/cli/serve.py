@@ -41,6 +41,7 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from broadsheet.consumer.places import option_of
 from broadsheet.consumer.private_directory import keep_new_files_private
+from broadsheet.consumer.protocol.auth import keys_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.tls_options import server_tls_options, take_tls
 
@@ -193,11 +194,23 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Base64 keys of the members' tokens.",
 )
 @_option(
+    "--auth-keys-file",
+    envvar="AUTH_KEYS_FILE",
+    type=click.Path(path_type=Path),
+    help="File with such keys, in place of --auth-keys; read again when it changes.",
+)
+@_option(
     "--broker-auth-keys",
     envvar="BROKER_AUTH_KEYS",
     default="",
     show_default=False,
     help="Base64 keys of the brokers' tokens.",
+)
+@_option(
+    "--broker-auth-keys-file",
+    envvar="BROKER_AUTH_KEYS_FILE",
+    type=click.Path(path_type=Path),
+    help="File with such keys, in place of --broker-auth-keys; read again when it changes.",
 )
 @_option(
     "--allow-unauthenticated",
@@ -230,7 +243,7 @@ def serve(app: str, **options: Any) -> None:
           --etcd etcd-1:2379,etcd-2:2379 --broker http://broker:8080
       shardctl serve my.module:make_app \\
           --zone us-east-1a --host 10.0.0.7 --metrics-port 9090 \\
-          --auth-keys "$AUTH_KEYS"
+          --auth-keys-file /etc/broadsheet/keys
     """
     log_to_stderr(options["log_level"])
     with errors_in_one_line():
@@ -279,10 +292,10 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         drain_seconds_max=options["drain_seconds"],
         drain_covered_seconds_max=options["drain_covered_seconds"],
         drain_alone_seconds_max=options["drain_alone_seconds"],
-        auth_keys=options["auth_keys"],
+        auth_keys=keys_from(options["auth_keys"], options["auth_keys_file"]),
         allow_unauthenticated=options["allow_unauthenticated"],
         tls=take_tls(options),
-        broker_auth_keys=options["broker_auth_keys"],
+        broker_auth_keys=keys_from(options["broker_auth_keys"], options["broker_auth_keys_file"]),
         revoke_predecessors_prefix=options["replaces"],
         watch_peers=options["watch_peers"],
         suspicion_phi=options["suspicion_phi"],

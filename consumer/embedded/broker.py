@@ -12,6 +12,7 @@ import site
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -102,6 +103,7 @@ class EmbeddedBrokerProcess:
         durability: str = "always",
         port: int = 0,
         tls: TlsConfig | None = None,
+        arguments: Sequence[str] = (),
     ) -> None:
         """Configure the broker; it starts with `start`.
 
@@ -110,10 +112,12 @@ class EmbeddedBrokerProcess:
             durability: `always`, `interval=<ms>` or `off`.
             port: Of 127.0.0.1; zero is any at the first start, and the same at each restart.
             tls: Files for TLS, which the environment of this process does not set.
+            arguments: Further arguments of `python -m broadsheet.consumer.broker`.
         """
         self._durability = str(Durability.parse(durability))
         self._port = port
         self._tls = tls
+        self._arguments = tuple(arguments)
         self._is_temporary = data_dir is None
         self._data_dir = data_dir
         self._child: ChildProcess | None = None
@@ -152,6 +156,7 @@ class EmbeddedBrokerProcess:
         command = [sys.executable, "-P", "-m", "broadsheet.consumer.broker"]
         command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
         command += ["--durability", self._durability, *tls_arguments(self._tls)]
+        command += self._arguments
         self._child = ChildProcess(
             command,
             directory=directory.parent,

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntFlag
+from pathlib import Path
 from typing import Any, Protocol
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
+from broadsheet.consumer.protocol.token_keys import FILE_PREFIX, WatchedFile
 
 AUTHORIZATION = "authorization"
 """Metadata key of the token."""
@@ -139,24 +141,22 @@ class KeyedAuth:
     """
 
     def __init__(self, keys_text: str) -> None:
-        """Parse the keys.
+        """Parse the keys, or read their file.
 
         Args:
-            keys_text: Base64 keys separated by blanks or commas. `AA==` among them lets requests without a
-                token through.
+            keys_text: Base64 keys separated by blanks or commas, or `file:PATH` of a file with such a text, which is
+                read again when it changes. `AA==` among the keys lets requests without a token through.
 
         Raises:
-            ValidationError: a key is no base64, or there is none.
+            ValidationError: a key is no base64, or there is none; or the file cannot be read.
         """
-        texts = keys_text.replace(",", " ").split()
-        self._allow_missing = ALLOW_MISSING in texts
-        self._keys = tuple(
-            _decoded(text, index) for index, text in enumerate(texts) if text != ALLOW_MISSING
-        )
-        if not self._keys:
-            raise ValidationError(
-                "auth_keys", "expected at least one base64 key beside the flag AA==, got none"
-            )
+        self._keys_in_use: Callable[[], _Keys]
+        if is_keys_file(keys_text):
+            path = Path(keys_text.removeprefix(FILE_PREFIX))
+            self._keys_in_use = WatchedFile(path, _keys_in_file, name="auth_keys").present
+        else:
+            keys = _keys_in(keys_text)
+            self._keys_in_use = lambda: keys
 
     def sign(self, claims: Claims) -> str:
         """Return a token for `claims`."""
@@ -169,7 +169,7 @@ class KeyedAuth:
             "iat": now,
             "exp": claims.expires_at or now + timedelta(seconds=TOKEN_LIFE_SECONDS),
         }
-        return jwt.encode(payload, self._keys[0], algorithm=ALGORITHM)
+        return jwt.encode(payload, self._keys_in_use().keys[0], algorithm=ALGORITHM)
 
     def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
         """Return a freshly signed token."""
@@ -179,7 +179,7 @@ class KeyedAuth:
         """Return the claims of a request; see `TokenVerifier`."""
         header = _authorization_of(metadata)
         if header is None:
-            if self._allow_missing:
+            if self._keys_in_use().allow_missing:
                 expires_at = datetime.now(UTC) + timedelta(seconds=TOKEN_LIFE_SECONDS)
                 return Claims(capability=require, expires_at=expires_at)
             raise UnauthenticatedError("missing metadata `authorization: Bearer TOKEN`")
@@ -197,7 +197,7 @@ class KeyedAuth:
     def _decode(self, token: str) -> dict[str, Any]:
         import jwt
 
-        for key in self._keys:
+        for key in self._keys_in_use().keys:
             try:
                 # `Any`, because this is the JSON of a token, which `_claims_of` checks.
                 decoded: dict[str, Any] = jwt.decode(
@@ -213,6 +213,59 @@ class KeyedAuth:
             except jwt.InvalidTokenError as error:
                 raise UnauthenticatedError(f"bad token: {error}") from error
         raise UnauthenticatedError("bad token: signed with an unknown key")
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Shared keys."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+    allow_missing: bool
+    """Whether requests without a token pass."""
+
+
+def read_token(path: Path) -> str:
+    """Read a file with one token.
+
+    Raises:
+        ValidationError: the file cannot be read, or holds none.
+    """
+
+    def parse(content: bytes) -> str:
+        token = content.decode("ascii", errors="replace").strip()
+        # A line break would end the header; the token is a secret, so it is not shown.
+        if not token or not all("!" <= each <= "~" for each in token):
+            raise ValidationError("token_file", "expected one token, base64 with dots")
+        return token
+
+    return WatchedFile(path, parse, name="token_file").present()
+
+
+def is_keys_file(keys_text: str) -> bool:
+    """Tell whether a text names a file with keys, in place of the keys."""
+    return keys_text.startswith(FILE_PREFIX)
+
+
+def keys_from(text: str, file: Path | None) -> str:
+    """Return the keys of settings that may name a file: those of the file, if there is one."""
+    return text if file is None else f"{FILE_PREFIX}{file.absolute()}"
+
+
+def _keys_in_file(content: bytes) -> _Keys:
+    try:
+        return _keys_in(content.decode("ascii"))
+    except UnicodeDecodeError as error:
+        raise ValidationError("auth_keys", "expected base64") from error
+
+
+def _keys_in(text: str) -> _Keys:
+    texts = text.replace(",", " ").split()
+    keys = tuple(_decoded(each, index) for index, each in enumerate(texts) if each != ALLOW_MISSING)
+    if not keys:
+        raise ValidationError(
+            "auth_keys", "expected at least one base64 key beside the flag AA==, got none"
+        )
+    return _Keys(keys, allow_missing=ALLOW_MISSING in texts)
 
 
 def expiring(

@@ -4,6 +4,7 @@
     spark.broadsheet.etcd.user, .caFile, .certFile, .keyFile, .serverName
     spark.broadsheet.broker                    http://host:port
     spark.broadsheet.zone
+    spark.broadsheet.auth.keysFile, .brokerKeysFile    files on each machine, in place of the secrets below
     spark.broadsheet.app.NAME                  the application's argument NAME
     spark.broadsheet.secret.etcd.password
     spark.broadsheet.secret.authKeys, .brokerAuthKeys
@@ -22,6 +23,7 @@ from typing import TypedDict
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.consumer.protocol.auth import keys_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.spark_bridge.errors import ClusterConfError
@@ -29,6 +31,7 @@ from broadsheet.spark_bridge.member.application import Arguments
 
 PREFIX = "spark.broadsheet."
 _APP = f"{PREFIX}app."
+_AUTH = f"{PREFIX}auth."
 _ETCD = f"{PREFIX}etcd."
 _SECRET = f"{PREFIX}secret."
 _SECRET_APP = f"{_SECRET}app."
@@ -43,9 +46,14 @@ ZONE = f"{PREFIX}zone"
 PASSWORD = f"{_SECRET}etcd.password"
 AUTH_KEYS = f"{_SECRET}authKeys"
 BROKER_AUTH_KEYS = f"{_SECRET}brokerAuthKeys"
+AUTH_KEYS_FILE = f"{_AUTH}keysFile"
+BROKER_AUTH_KEYS_FILE = f"{_AUTH}brokerKeysFile"
+_AUTH_FILES = (AUTH_KEYS_FILE, BROKER_AUTH_KEYS_FILE)
 _SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS)
-_KNOWN = frozenset((ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME, *_SECRETS))
-_CHECKED_PREFIXES = (_ETCD, _SECRET)
+_KNOWN = frozenset(
+    (ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME, *_AUTH_FILES, *_SECRETS)
+)
+_CHECKED_PREFIXES = (_AUTH, _ETCD, _SECRET)
 """Unknown names below these are refused, because a misspelt one would silently turn protection off."""
 
 
@@ -102,10 +110,10 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         if checked and name not in _KNOWN:
             raise ClusterConfError(name, f"expected one of {', '.join(sorted(_KNOWN))}")
     settings = MemberSettings()
-    if AUTH_KEYS in ours:
-        settings["auth_keys"] = ours[AUTH_KEYS]
-    if BROKER_AUTH_KEYS in ours:
-        settings["broker_auth_keys"] = ours[BROKER_AUTH_KEYS]
+    if keys := _keys_of(ours, AUTH_KEYS, AUTH_KEYS_FILE):
+        settings["auth_keys"] = keys
+    if keys := _keys_of(ours, BROKER_AUTH_KEYS, BROKER_AUTH_KEYS_FILE):
+        settings["broker_auth_keys"] = keys
     return ClusterConf(
         etcd=_etcd_of(ours),
         broker=ours.get(BROKER),
@@ -113,6 +121,12 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings=settings,
         arguments=_arguments_of(ours),
     )
+
+
+def _keys_of(ours: Mapping[str, str], secret: str, file: str) -> str:
+    if secret in ours and file in ours:
+        raise ClusterConfError(file, f"expected only one of it and {secret}")
+    return keys_from(ours.get(secret, ""), Path(ours[file]) if file in ours else None)
 
 
 def _etcd_of(ours: Mapping[str, str]) -> EtcdConfig | None:

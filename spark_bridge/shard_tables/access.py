@@ -40,11 +40,11 @@ class ClusterAccess:
         """
         if self.auth_keys_file is None:
             return None
-        from broadsheet.consumer.protocol.auth import KeyedAuth
+        from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
 
         try:
-            return KeyedAuth(Path(self.auth_keys_file).read_text())
-        except (OSError, ValidationError) as error:
+            return KeyedAuth(keys_from("", Path(self.auth_keys_file)))
+        except ValidationError as error:
             raise OptionError(
                 "authKeysFile",
                 f"a file with the cluster's keys in base64 ({error})",

@@ -17,7 +17,9 @@ from tests.support.documents import REPOSITORY
 
 DOCUMENT = REPOSITORY / "docs" / "security.md"
 _ROW = re.compile(r"^\| `([\w.]+/\w+)` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
-_NOT_SERVED = "not served"
+NOT_SERVED, NO_TOKEN = "not served", "no token"
+STANDARD = ("grpc.health.v1", "grpc.reflection.v1alpha", "grpc.channelz.v1")
+"""Packages of services that members and brokers have both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,26 @@ class Needs:
 
     method: str
     """`package.Service/Method`."""
-    capability: Capability | None
-    """None: the method is not served."""
+    needs: str
+    """The row's second cell."""
     descriptor: MethodDescriptor
 
     @property
     def service(self) -> str:
         """Full name of the service."""
         return self.method.partition("/")[0]
+
+    @property
+    def is_standard(self) -> bool:
+        """Report whether both members and brokers have the service."""
+        return self.method.startswith(STANDARD)
+
+    @property
+    def capability(self) -> Capability | None:
+        """The capability, without what follows for special cases; None if no token permits more than none does."""
+        if self.needs in (NOT_SERVED, NO_TOKEN):
+            return None
+        return Capability[self.needs.partition(",")[0]]
 
     def empty_request(self) -> Message:
         """Return a request without fields."""
@@ -42,13 +56,23 @@ class Needs:
 
 def methods() -> dict[str, MethodDescriptor]:
     """Return every method of every service that the protocol declares, by `package.Service/Method`."""
+    ours = (
+        f"{protocol.__name__}.{module.name}"
+        for module in pkgutil.iter_modules(protocol.__path__)
+        if module.name.endswith("_pb2")
+    )
+    theirs = (
+        "grpc_health.v1.health_pb2",
+        "grpc_reflection.v1alpha.reflection_pb2",
+        "grpc_channelz.v1.channelz_pb2",
+    )
     found: dict[str, MethodDescriptor] = {}
-    for module in pkgutil.iter_modules(protocol.__path__):
-        if module.name.endswith("_pb2"):
-            loaded = importlib.import_module(f"{protocol.__name__}.{module.name}")
-            services: dict[str, ServiceDescriptor] = loaded.DESCRIPTOR.services_by_name
-            for service in services.values():
-                found |= {f"{service.full_name}/{each.name}": each for each in service.methods}
+    for name in (*ours, *theirs):
+        services: dict[str, ServiceDescriptor] = importlib.import_module(
+            name
+        ).DESCRIPTOR.services_by_name
+        for service in services.values():
+            found |= {f"{service.full_name}/{each.name}": each for each in service.methods}
     return found
 
 
@@ -63,12 +87,7 @@ def rpc_table() -> dict[str, Needs]:
     """Return the needs of every method that is both in the table and in the protocol."""
     declared = methods()
     return {
-        method: Needs(method, _capability(needs), declared[method])
+        method: Needs(method, needs, declared[method])
         for method, needs in rows().items()
         if method in declared
     }
-
-
-def _capability(needs: str) -> Capability | None:
-    """Return the capability that a cell begins with: what comes after a comma is a special case."""
-    return None if needs == _NOT_SERVED else Capability[needs.partition(",")[0]]

@@ -69,6 +69,27 @@ def test_read_cluster_conf_misspelt_secret_is_refused_without_its_value(
     assert "hunter2" not in str(caught.value)
 
 
+def test_read_cluster_conf_takes_keys_from_files() -> None:
+    """A path is no secret, and its file is rotated without a new job; which of two sources counts must be clear."""
+    found = read_cluster_conf(
+        {
+            "spark.broadsheet.auth.keysFile": "/etc/keys",
+            "spark.broadsheet.auth.brokerKeysFile": "/etc/broker-keys",
+        }
+    )
+
+    assert found.settings == {
+        "auth_keys": "file:/etc/keys",
+        "broker_auth_keys": "file:/etc/broker-keys",
+    }
+    with pytest.raises(ClusterConfError, match="expected only one of it and"):
+        read_cluster_conf(
+            {"spark.broadsheet.auth.keysFile": "/etc/keys", "spark.broadsheet.secret.authKeys": "k"}
+        )
+    with pytest.raises(ClusterConfError, match="expected one of"):
+        read_cluster_conf({"spark.broadsheet.auth.keyFile": "/etc/keys"})
+
+
 def test_read_cluster_conf_argument_given_twice_is_refused() -> None:
     """Which of the two counts must not depend on anything."""
     with pytest.raises(ClusterConfError, match=r"spark\.broadsheet\.app\.x: expected only one"):

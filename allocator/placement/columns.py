@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.placement.member_arcs import ArcPiece, outlet
+from broadsheet.allocator.placement.objective_costs import ArcPiece, outlet
 from broadsheet.allocator.placement.problem import Problem, ProblemMember, kept_zones, usable
 from broadsheet.allocator.placement.shares import Totals, Window, load_windows
 

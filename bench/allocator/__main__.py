@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench.allocator import loop, outcomes, rolling, solver
+from bench.allocator import loop, rolling, solver
 
 BENCH = "allocator"
 
 ROWS: dict[str, Callable[[str], None]] = {
-    "outcomes": outcomes.run,
+    "outcomes": solver.run_outcomes,
     "rolling": rolling.run,
     "solver": solver.run,
     "loop": loop.run,

@@ -1,6 +1,7 @@
-"""Seconds, memory and moves of one solve, beside the least moves that the dual proves.
+"""The solver: seconds, memory and moves of one solve, beside the least moves that the dual proves; and its answers for
+small clusters whose right answer is known.
 
-Each case runs in a process of its own. Timed is what a leader waits for: from the problem to a placement that the
+Each timed case runs in a process of its own. Timed is what a leader waits for: from the problem to a placement that the
 verifier passed, including the first import of numpy and OR-tools in none of the cases. The peak is the process's: the
 problem itself, the libraries, the solve and the check.
 """
@@ -13,8 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 
-from bench.allocator.clusters import after_event
+from bench.allocator.clusters import after_event, in_one_zone
 from bench.report import emit
 from broadsheet.allocator.placement.certificate import verify
 from broadsheet.allocator.placement.solver import FlowSolver
@@ -70,6 +72,31 @@ def measure(items: int, members: int, event: str) -> dict[str, tuple[float, str]
         "moves": (certificate.moves, "replicas"),
         "moves_bound": (certificate.moves_bound, "replicas"),
     }
+
+
+def run_outcomes(bench: str) -> None:
+    """Solve small clusters, and print `idle_members` and `placed`."""
+    _idle(bench)
+    _placed(bench)
+
+
+def _idle(bench: str) -> None:
+    """Eleven items on six members, four join: a ceiling of two alone would leave them idle."""
+    problem = in_one_zone(limits=[100] * 10, placing=[(n % 6,) for n in range(11)], replication=1)
+    desired = FlowSolver().solve(problem)
+    assert not verify(problem, desired)
+    loads = Counter(m for placed in desired.values() for m in placed)
+    idle = sum(not loads[member.member_id] for member in problem.members)
+    emit(bench, "idle_members", idle, "members", items=11, members=10, bound=0)
+
+
+def _placed(bench: str) -> None:
+    """Thirty-one items where members take eight each: rounding in parts would place fewer."""
+    problem = in_one_zone(limits=[8] * 4, placing=[()] * 31, replication=1)
+    desired = FlowSolver().solve(problem)
+    assert not verify(problem, desired)
+    placed = sum(len(members) for members in desired.values())
+    emit(bench, "placed", placed, "replicas", items=31, members=4, limit=8, bound=31)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Placement as a minimum-cost flow in its plainest form: the oracle that the product's solver must equal.
 
 Each item has arcs of its own to zones and members, so there are no classes, no hubs, no exchange of units and no array;
-the price is time. It shares with the product what a placement should cost: `objective_costs`, `member_arcs`, `shares`.
+the price is time. It shares with the product what a placement should cost: `objective_costs`, `shares`.
 
                        first two zones: free                    1, first of the
              ┌──────────► spread ──┬─ item in its zone
@@ -21,8 +21,11 @@ from collections import deque
 from heapq import heappop, heappush
 
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.placement.member_arcs import outlet
-from broadsheet.allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
+from broadsheet.allocator.placement.objective_costs import (
+    MOVES_OF_A_FAILED_REPLICA,
+    Weights,
+    outlet,
+)
 from broadsheet.allocator.placement.problem import (
     ZONES_WANTED,
     Desired,

@@ -5,18 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
-from google.protobuf import text_format
 from rich.filesize import decimal
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.connection import (
     Connection,
     NothingSelectedError,
-    StaleRevisionError,
     connection_options,
     run_command,
 )
@@ -43,13 +40,9 @@ from broadsheet.consumer.cli.output import (
     watch_rows,
 )
 from broadsheet.consumer.cli.specs_file import (
-    describe_conflicts,
     errors_name_places,
-    read_text,
     require_distinct,
-    specs_option,
 )
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.listing import ListResult
 from broadsheet.consumer.protocol import journal_pb2
@@ -144,43 +137,6 @@ async def listed_journals(client: JournalClient, names: Sequence[str], selector:
     if missing:
         raise NothingSelectedError("JOURNAL", f"there is no journal {', '.join(sorted(missing))}")
     return listing
-
-
-@click.command("apply")
-@specs_option
-@click.option(
-    "--dry-run", is_flag=True, help="Check everything and print the changes, but apply nothing."
-)
-@click.option(
-    "--max-txn-size",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Changes per transaction; 0: all in one. With a size, only each batch is atomic.",
-)
-@connection_options
-def apply_journals(connection: Connection, specs: Path, dry_run: bool, max_txn_size: int) -> None:
-    """Create, update and delete journals as a YAML file says.
-
-    \b
-    Examples:
-      shardctl journals apply --specs journals.yaml --dry-run
-      shardctl journals apply --specs -  < journals.yaml
-    """
-
-    async def work() -> None:
-        text, name = read_text(specs)
-        changes = read_journal_changes(text, name)
-        if dry_run:
-            click.echo(
-                text_format.MessageToString(journal_pb2.ApplyRequest(changes=changes)), nl=False
-            )
-            say(f"dry run: {counted(len(changes), 'change')} valid; nothing was applied")
-            return
-        async with connection.journals() as client:
-            await _apply(client, changes, max_txn_size)
-
-    run_command(work())
 
 
 @click.command("append")
@@ -380,27 +336,6 @@ def read_journal_changes(text: str, source: str) -> list[journal_pb2.ApplyReques
     with errors_name_places(source, names):
         validate_apply_request(journal_pb2.ApplyRequest(changes=changes))
     return changes
-
-
-async def _apply(
-    client: JournalClient, changes: Sequence[journal_pb2.ApplyRequest.Change], max_txn_size: int
-) -> None:
-    try:
-        response = await client.apply(changes, batch_size=max_txn_size or None)
-    except ApplyConflictError as error:
-        conflicts = await _conflicts(client, changes)
-        raise StaleRevisionError("revision", conflicts or str(error)) from error
-    say(f"applied {counted(len(changes), 'change')} at revision {response.header.etcd.revision}")
-
-
-async def _conflicts(
-    client: JournalClient, changes: Sequence[journal_pb2.ApplyRequest.Change]
-) -> str:
-    stored = {listed.spec.name: listed.mod_revision for listed in (await client.list()).journals}
-    return describe_conflicts(
-        ((change.delete or change.upsert.name, change.expect_mod_revision) for change in changes),
-        stored,
-    )
 
 
 def _blocks(stream: BinaryIO, *, whole_lines: bool) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ def main() -> None:
     Start here:
       shardctl dev broadsheet.examples.counter.app:Counter   a whole cluster on this machine
       shardctl shards list                        what runs where
-      shardctl shards apply --specs shards.yaml   declare shards
+      shardctl shards apply -f shards.yaml        declare shards
       shardctl plan --drain zone-a#member-0       what a change would move
     """
 
@@ -38,9 +38,19 @@ def main() -> None:
     cls=LazyGroup,
     lazy={
         "apply": LazyCommand(
-            "shards:apply_shards", "Create, update and delete shards as a YAML file says."
+            "edits:apply_shards", "Create, update and delete shards as YAML files say."
+        ),
+        "delete": LazyCommand(
+            "edits:delete_shards", "Delete shards: each SHARD, or those that match."
         ),
         "describe": LazyCommand("describe:describe_shard", "Show all that is known of a shard."),
+        "diff": LazyCommand(
+            "edits:diff_shards", "Show what `shardctl shards apply -f` would change."
+        ),
+        "edit": LazyCommand("edits:edit_shards", "Edit specs of shards in $EDITOR."),
+        "label": LazyCommand(
+            "edits:label_shards", "Set and remove labels of a shard, or of those that match."
+        ),
         "hints": LazyCommand("shards:shard_hints", "Print a shard's recovery hints."),
         "list": LazyCommand(
             "shards:list_shards",
@@ -77,10 +87,20 @@ def shards() -> None:
     lazy={
         "append": LazyCommand("journals:append_journal", "Append bytes to a journal."),
         "apply": LazyCommand(
-            "journals:apply_journals", "Create, update and delete journals as a YAML file says."
+            "edits:apply_journals", "Create, update and delete journals as YAML files say."
+        ),
+        "delete": LazyCommand(
+            "edits:delete_journals", "Delete journals: each JOURNAL, or those that match."
         ),
         "describe": LazyCommand(
             "describe:describe_journal", "Show all that is known of a journal."
+        ),
+        "diff": LazyCommand(
+            "edits:diff_journals", "Show what `shardctl journals apply -f` would change."
+        ),
+        "edit": LazyCommand("edits:edit_journals", "Edit specs of journals in $EDITOR."),
+        "label": LazyCommand(
+            "edits:label_journals", "Set and remove labels of a journal, or of those that match."
         ),
         "list": LazyCommand("journals:list_journals", "List journals."),
         "quarantined": LazyCommand(

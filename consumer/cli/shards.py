@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
-from google.protobuf import text_format
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.consumer.cli.connection import (
     Connection,
     NothingSelectedError,
-    StaleRevisionError,
     connection_options,
     run_command,
 )
@@ -37,7 +33,6 @@ from broadsheet.consumer.cli.output import (
     watch_options,
     watch_rows,
 )
-from broadsheet.consumer.cli.progress import Unit, progress_display
 from broadsheet.consumer.cli.shard_space import (
     changes_of,
     format_shard_space,
@@ -45,14 +40,10 @@ from broadsheet.consumer.cli.shard_space import (
     space_of_listing,
 )
 from broadsheet.consumer.cli.specs_file import (
-    describe_conflicts,
     errors_name_places,
-    read_text,
     require_distinct,
-    specs_option,
 )
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.consumer.protocol import shard_pb2
 from broadsheet.consumer.protocol.labels import ID, label_set, parse_selector, values_of
 from broadsheet.consumer.protocol.labels import selector as selector_of
@@ -140,60 +131,6 @@ async def listed_shards(
     if missing:
         raise NothingSelectedError("SHARD", f"there is no shard {', '.join(sorted(missing))}")
     return listing
-
-
-@click.command("apply")
-@specs_option
-@click.option(
-    "--dry-run", is_flag=True, help="Check everything and print the changes, but apply nothing."
-)
-@click.option(
-    "--max-txn-size",
-    type=click.IntRange(min=0),
-    default=TXN_OPERATIONS_MAX,
-    show_default=True,
-    help="Changes per transaction. Where there are more, each batch is atomic and the whole is "
-    "not. 0: all in one, or an error if etcd takes no such transaction.",
-)
-@click.option(
-    "--no-verify-journals",
-    is_flag=True,
-    help="Do not check at the broker that sources and recovery logs exist.",
-)
-@connection_options
-def apply_shards(
-    connection: Connection,
-    specs: Path,
-    dry_run: bool,
-    max_txn_size: int,
-    no_verify_journals: bool,
-) -> None:
-    """Create, update and delete shards as a YAML file says.
-
-    \b
-    Examples:
-      shardctl shards apply --specs specs.yaml --dry-run
-      shardctl shards list -o yaml | sed s/1s/2s/ |
-          shardctl shards apply --specs -
-      shardctl shards apply --specs few.yaml --max-txn-size 0
-    """
-
-    async def work() -> None:
-        text, name = read_text(specs)
-        changes = read_shard_changes(text, name)
-        async with connection.shards() as client, connection.journals() as journals:
-            if not no_verify_journals:
-                with errors_name_places(name, places_of(changes)):
-                    await client.verify_referenced_journals(changes, journals)
-            if dry_run:
-                click.echo(
-                    text_format.MessageToString(shard_pb2.ApplyRequest(changes=changes)), nl=False
-                )
-                say(f"dry run: {counted(len(changes), 'change')} valid; nothing was applied")
-                return
-            await _apply(client, changes, max_txn_size)
-
-    run_command(work())
 
 
 @click.command("stat")
@@ -327,29 +264,6 @@ def read_shard_changes(text: str, source: str) -> list[shard_pb2.ApplyRequest.Ch
 def places_of(changes: Sequence[shard_pb2.ApplyRequest.Change]) -> list[str]:
     """Return the place in its file of each change."""
     return [f"shards[{index}]" for index in range(len(changes))]
-
-
-async def _apply(
-    client: ShardClient, changes: Sequence[shard_pb2.ApplyRequest.Change], max_txn_size: int
-) -> None:
-    def show(applied: int) -> None:
-        display.show(applied, len(changes))
-
-    try:
-        with progress_display("applying changes", Unit.PIECES) as display:
-            response = await client.apply(changes, batch_size=max_txn_size, on_applied=show)
-    except ApplyConflictError as error:
-        conflicts = await _conflicts(client, changes)
-        raise StaleRevisionError("revision", conflicts or str(error)) from error
-    say(f"applied {counted(len(changes), 'change')} at revision {response.header.etcd.revision}")
-
-
-async def _conflicts(client: ShardClient, changes: Sequence[shard_pb2.ApplyRequest.Change]) -> str:
-    stored = {listed.spec.id: listed.mod_revision for listed in (await client.list()).shards}
-    return describe_conflicts(
-        ((change.delete or change.upsert.id, change.expect_mod_revision) for change in changes),
-        stored,
-    )
 
 
 def _offsets(texts: Sequence[str]) -> dict[str, int]:

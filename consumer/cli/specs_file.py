@@ -7,24 +7,37 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import click
 import msgspec
 import yaml
 
 from broadsheet.allocator.errors import ValidationError
 
-specs_option = click.option(
-    "--specs",
-    required=True,
-    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
-    help="YAML file of specs; - reads standard input.",
-)
+SUFFIXES = frozenset({".yaml", ".yml"})
+"""Of the files that are read of a directory."""
 
 
-def read_text(path: Path) -> tuple[str, str]:
-    """Return (text, name for error messages) of a specs file.
+def specs_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files that paths name: those of a directory by name, without its subdirectories.
+
+    Raises:
+        ValidationError: a directory has none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
+        if not files:
+            raise ValidationError("--filename", f"{path} has no file *.yaml or *.yml")
+        found += files
+    return found
+
+
+def read_text(path: Path, *, option: str = "--specs") -> tuple[str, str]:
+    """Return (text, name for error messages) of a specs file; `-` is standard input.
 
     Raises:
         ValidationError: it cannot be read or is not UTF-8.
@@ -33,13 +46,15 @@ def read_text(path: Path) -> tuple[str, str]:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ValidationError("--specs", f"cannot read {name}: {error.strerror}") from error
+        raise ValidationError(option, f"cannot read {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValidationError("--specs", f"{name} is not UTF-8 text") from error
+        raise ValidationError(option, f"{name} is not UTF-8 text") from error
     return text, name
 
 
 # Strict YAML: unknown keys and wrong types are errors that name the place.
+_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's where it is there: a file of 10,000 shards takes much less time."""
 DocumentT = TypeVar("DocumentT")
 
 
@@ -55,7 +70,7 @@ def decode_yaml(text: str, document_type: type[DocumentT], source: str) -> Docum
         ValidationError: the text is no YAML, or does not fit the type.
     """
     try:
-        raw = yaml.safe_load(text)
+        raw = _loaded(text)
     except yaml.YAMLError as error:
         raise ValidationError(source, f"is not YAML: {_one_line(error)}") from error
     if raw is None:
@@ -64,6 +79,14 @@ def decode_yaml(text: str, document_type: type[DocumentT], source: str) -> Docum
         return msgspec.convert(raw, document_type)
     except msgspec.ValidationError as error:
         raise ValidationError(source, str(error)) from error
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return yaml.load(text, _FAST_LOADER)  # noqa: S506 - as safe as the other
+    except yaml.YAMLError:
+        # The other loader says more clearly where it is wrong.
+        return yaml.safe_load(text)
 
 
 def _one_line(error: yaml.YAMLError) -> str:

@@ -97,7 +97,9 @@ async def etcd(etcd_server: EmbeddedEtcdProcess) -> AsyncIterator[EtcdClient]:
     """A client of the session's etcd."""
     from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 
-    async with EtcdClient(EtcdConfig(endpoints=(etcd_server.endpoint,))) as client:
+    # On a busy machine etcd may take seconds; no test means to tell how many.
+    config = EtcdConfig(endpoints=(etcd_server.endpoint,), request_timeout_seconds=120.0)
+    async with EtcdClient(config) as client:
         yield client
 
 

@@ -76,6 +76,7 @@ def main() -> None:
             "shards:stat_shard", "Show the progress of a shard, as its primary reports it."
         ),
         "unassign": LazyCommand("shards:unassign_shards", "Restart shards."),
+        "wait": LazyCommand("shards:wait_for_shards", "Wait until each shard is as it should be."),
     },
 )
 def shards() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +46,8 @@ from broadsheet.consumer.cli.specs_file import (
     require_distinct,
 )
 from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.errors import EndpointError, ShardError
+from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol import shard_pb2
 from broadsheet.consumer.protocol.labels import ID, label_set, parse_selector, values_of
 from broadsheet.consumer.protocol.labels import selector as selector_of
@@ -219,6 +223,178 @@ def unassign_shards(connection: Connection, selector: str, failed: bool, dry_run
             say(f"{done} {len(affected)} of {counted(len(wanted), 'shard')}")
 
     run_command(work())
+
+
+# Waiting for shards.
+
+WAIT_LOOK_SECONDS = 0.2
+"""Pause between two looks."""
+NAMED_MAX = 5
+"""Shards named by the error of a wait that was too long; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a wait is for."""
+
+    name: str
+    """primary, standby, lag or deleted."""
+    lag_below: int = 0
+    """Bytes of each source, of `lag`."""
+
+    def unmet(self, shard: shard_pb2.ListResponse.Shard) -> str:
+        """Return what a listed shard lacks; empty if nothing. The lag is another question, to its primary.
+
+        Raises:
+            ValidationError: it never will, as its spec is.
+        """
+        spec = shard.spec
+        if self.name == "deleted":
+            return f"{spec.id} is there"
+        if spec.disable:
+            raise ValidationError("--for", f"{spec.id} is disabled, so it never has a primary")
+        if not has_primary(shard) or status_of(shard) == UNAVAILABLE:
+            return f"{spec.id} is {status_of(shard)}"
+        if self.name != "standby":
+            return ""
+        if spec.hot_standbys == 0:
+            raise ValidationError("--for", f"{spec.id} has hot_standbys: 0, so it has no standby")
+        ready = sum(each.code == shard_pb2.ReplicaStatus.STANDBY for each in shard.status)
+        # Where fewer are granted than the spec wants, all that are there count.
+        wanted = max(1, len(shard.status) - 1) if shard.standbys_refused else spec.hot_standbys
+        return "" if ready >= wanted else f"{spec.id} has {ready} of {wanted} standbys"
+
+
+class _ConditionType(click.ParamType):  # type: ignore[type-arg]  # generic in later versions only
+    """The value of `--for`."""
+
+    name = "condition"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Condition:
+        """Return the condition that a text names."""
+        if isinstance(value, Condition):
+            return value
+        name, below, number = value.partition("<")
+        if not below and name in {"primary", "standby", "deleted"}:
+            return Condition(name)
+        if name == "lag" and number.isdecimal() and int(number) > 0:
+            return Condition(name, int(number))
+        expected = f"expected primary, standby, deleted or lag<BYTES, got {value!r}"
+        raise click.BadParameter(expected, ctx, param)
+
+
+@click.command("wait")
+@click.argument("shard", nargs=-1)
+@selector_option
+@click.option(
+    "--for",
+    "condition",
+    type=_ConditionType(),
+    required=True,
+    metavar="primary|standby|lag<BYTES|deleted",
+    help="What each shard must come to: a primary that serves; all hot standbys of its spec, too; fewer unread bytes "
+    "of each source; not to be there.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    metavar="SECONDS",
+    help="How long to wait; 0: look once.",
+)
+@connection_options
+def wait_for_shards(
+    connection: Connection,
+    shard: Sequence[str],
+    selector: str,
+    condition: Condition,
+    timeout: float,
+) -> None:
+    """Wait until each shard is as it should be.
+
+    Ends with status 4 if that takes too long, and says which shards are not.
+
+    \b
+    Examples:
+      shardctl shards wait flights-000 --for=primary
+      shardctl shards wait -l app=flights --for=standby --timeout 300
+      shardctl shards wait -l app=flights --for='lag<1000000'
+      shardctl shards wait -l app=flights --for=deleted
+    """
+
+    async def work() -> None:
+        if not shard and not selector:
+            raise click.UsageError("expected names of shards, or --selector")
+        async with connection.shards() as client, connection.journals() as journals:
+            await _Wait(client, journals, condition).run(shard, selector, timeout)
+
+    run_command(work())
+
+
+class _Wait:
+    """A wait for some shards."""
+
+    def __init__(self, client: ShardClient, journals: JournalClient, condition: Condition) -> None:
+        self._client = client
+        self._journals = journals
+        self._condition = condition
+        self._met: set[str] = set()
+
+    async def run(self, shard_ids: Sequence[str], selector: str, timeout_seconds: float) -> None:
+        """Look until the condition holds for all shards.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        unmet: list[str] = []
+        while True:
+            try:
+                unmet = await self._look(shard_ids, selector)
+            except (EndpointError, TimeoutError) as error:
+                # A member that goes is no reason to end: another is asked next.
+                unmet = [" ".join(str(error).split())]
+            if not unmet:
+                return
+            if time.monotonic() >= deadline:
+                more = f"; and {len(unmet) - NAMED_MAX} more" if len(unmet) > NAMED_MAX else ""
+                told = "; ".join(unmet[:NAMED_MAX])
+                raise TimeoutError(f"not within {timeout_seconds:g} s: {told}{more}")
+            await asyncio.sleep(WAIT_LOOK_SECONDS)
+
+    async def _look(self, shard_ids: Sequence[str], selector: str) -> list[str]:
+        if self._condition.name == "deleted":
+            wanted = selector_of(label_set(*((ID, each) for each in shard_ids)))
+            chosen = wanted if shard_ids else parse_selector(selector)
+            return [
+                self._condition.unmet(each) for each in (await self._client.list(chosen)).shards
+            ]
+        listed = (await listed_shards(self._client, shard_ids, selector)).shards
+        if not listed:
+            raise NothingSelectedError("--selector", f"no shard matches {selector!r}")
+        return [text for shard in listed if (text := await self._unmet(shard))]
+
+    async def _unmet(self, shard: shard_pb2.ListResponse.Shard) -> str:
+        text = self._condition.unmet(shard)
+        if not text and self._condition.name == "lag":
+            text = await self._behind(shard.spec.id)
+        if not text and shard.spec.id not in self._met:
+            self._met.add(shard.spec.id)
+            click.echo(f"{shard.spec.id} condition met")
+        return text
+
+    async def _behind(self, shard_id: str) -> str:
+        try:
+            found = await progress_of(self._client, self._journals, shard_id)
+        except ShardError as error:
+            return str(error)
+        limit = self._condition.lag_below
+        behind = [each for each in found if each.lag is None or each.lag >= limit]
+        return "; ".join(
+            f"{shard_id} is {each.lag_text} bytes behind in {each.journal}" for each in behind
+        )
 
 
 @click.command("hints")

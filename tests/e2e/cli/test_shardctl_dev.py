@@ -311,6 +311,26 @@ def test_watch_shows_a_shard_come_and_go(cluster: CounterCluster) -> None:
             watching.kill()
 
 
+def test_wait_ends_when_the_condition_holds_or_the_time_is_over(cluster: CounterCluster) -> None:
+    """A deployment waits for its shards, and a script tells a slow one from a missing one by the status."""
+    events = "counter/events/part-000"
+    cluster.shardctl("journals", "append", events, "--lines", stdin='{"key":"w"}\n')
+    served = cluster.shardctl("shards", "wait", "-l", "app=counter", "--for=primary")
+    read = cluster.shardctl("shards", "wait", "counter/part-000", "--for=lag<1")
+    late = cluster.shardctl("shards", "wait", "counter/part-000", "--for=deleted", "--timeout", "0")
+    gone = cluster.shardctl("shards", "wait", "no/such/shard", "--for=deleted")
+    missing = cluster.shardctl("shards", "wait", "no/such/shard", "--for=primary")
+    never = cluster.shardctl("shards", "wait", "counter/part-000", "--for=standby")
+
+    assert served.exit_code == 0, served.output
+    assert served.stdout == "counter/part-000 condition met\ncounter/part-001 condition met\n"
+    assert read.exit_code == 0, read.output
+    assert late.exit_code == 4
+    assert "not within 0 s: counter/part-000 is there" in late.stderr
+    assert (gone.exit_code, missing.exit_code, never.exit_code) == (0, 3, 1)
+    assert "hot_standbys: 0" in never.stderr
+
+
 def test_journals_are_listed_with_their_content_type(cluster: CounterCluster) -> None:
     """The content type decides how a journal is read: it is the first thing one looks for."""
     listed = cluster.shardctl("journals", "list").stdout.splitlines()

@@ -32,13 +32,12 @@ def open_client(
         except ValidationError as error:
             expected = f"a file with keys, readable on the driver and on executors ({error})"
             raise OptionError("authKeysFile", expected, got=access.auth_keys_file) from error
-    ca_file = Path(access.ca_file) if access.ca_file is not None else None
     return JournalClient(
         access.address,
         auth=auth,
         policy=TransportPolicy(
             zone=access.zone,
-            ca_file=ca_file,
+            tls=access.tls.config(),
             chunk_bytes=chunk_bytes,
             whole_bytes_max=whole_bytes_max,
         ),

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from broadsheet.spark_bridge.errors import SparkBridgeError
+
+if TYPE_CHECKING:
+    from broadsheet.allocator.runtime.tls import TlsConfig
 
 _CACHED_NAMES_MAX = 64
 _FLAGS = {"true": True, "false": False}
@@ -104,3 +109,50 @@ def imported(name: str, *, option: str) -> Any:
         )
         raise OptionError(option, expected, got=name) from error
     return found
+
+
+TLS_OPTIONS: Final = ("caFile", "certFile", "keyFile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsPaths:
+    """Files for TLS, at the same path on the driver and on executors."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    @staticmethod
+    def of(given: FormatOptions) -> TlsPaths:
+        """Return the files that options name.
+
+        Raises:
+            OptionError: a certificate is given without its key, or a key without its certificate.
+        """
+        ca_file, cert_file, key_file = (given.text_or_none(name) or None for name in TLS_OPTIONS)
+        if (cert_file is None) != (key_file is None):
+            given_name, other = (
+                ("keyFile", "certFile") if cert_file is None else ("certFile", "keyFile")
+            )
+            raise OptionError(given_name, f"{other} beside it", got=cert_file or key_file)
+        return TlsPaths(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+
+    @staticmethod
+    def of_config(tls: TlsConfig | None) -> TlsPaths:
+        """Return the files of a configuration; none without it."""
+        if tls is None:
+            return TlsPaths()
+        paths = (tls.ca_file, tls.cert_file, tls.key_file)
+        ca_file, cert_file, key_file = (None if path is None else str(path) for path in paths)
+        return TlsPaths(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+
+    def config(self) -> TlsConfig | None:
+        """Return the configuration of a client; None without files."""
+        if self == TlsPaths():
+            return None
+        # Imported here with gRPC, because Spark may fork a process that reads options.
+        from broadsheet.allocator.runtime.tls import TlsConfig
+
+        paths = (self.ca_file, self.cert_file, self.key_file)
+        ca_file, cert_file, key_file = (None if path is None else Path(path) for path in paths)
+        return TlsConfig(ca_file=ca_file, cert_file=cert_file, key_file=key_file)

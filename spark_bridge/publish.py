@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 
 from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.consumer.message.framing import NDJSON, LineFraming
 from broadsheet.consumer.message.types import JsonType
@@ -23,6 +24,7 @@ from broadsheet.consumer.message.uuid import format_uuid
 from broadsheet.spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order
 from broadsheet.spark_bridge.content.json import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
+from broadsheet.spark_bridge.format_options import TlsPaths
 from broadsheet.spark_bridge.journal_sink.attempt import WritePlan, write_attempt
 from broadsheet.spark_bridge.journal_sink.commit import (
     CommitTarget,
@@ -105,6 +107,8 @@ class PublishTarget:
     """Root in etcd, beside which publications are recorded."""
     journals: tuple[str, ...]
     """Journals of type `application/x-ndjson`; a row's key chooses among them."""
+    tls: TlsConfig | None = None
+    """Files for a broker's `https://` address, on the driver and on executors."""
 
 
 def publish_dataframe(
@@ -146,7 +150,7 @@ def publish_dataframe(
         else RowMessages(message_of)
     )
     commit_target = CommitTarget(
-        access=Access(address=target.broker_address),
+        access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
         etcd=EtcdConfig(endpoints=target.etcd_endpoints),
         root=target.root,
         retention_days=None,
@@ -181,7 +185,7 @@ def _write_uncommitted(
 ) -> list[CommitAttempt]:
     """Write the rows; return their acknowledgements, for a retried task those of the successful attempt."""
     plan = WritePlan(
-        access=Access(address=target.broker_address),
+        access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
         journals=target.journals,
         mapping=IndexColumn(_INDEX_COLUMN),
         encoder=encoder,

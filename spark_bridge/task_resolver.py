@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.protocol.call_metadata import Token, check_token, merge_tokens
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.spark_bridge.routing.attempts import CallTarget
@@ -29,7 +30,7 @@ from broadsheet.spark_bridge.routing.channels import this_worker
 from broadsheet.spark_bridge.routing.heads import token_of_heads
 from broadsheet.spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
 from broadsheet.spark_bridge.routing.lookup import CAPABILITY_READ, survey
-from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.routed_channel import RoutedChannel
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class Members(Protocol):
         """Keys that sign requests; empty: none is signed."""
         ...
 
+    @property
+    def tls(self) -> TlsConfig | None:
+        """Files for members that serve TLS."""
+        ...
+
     def members(self) -> Sequence[_Member]:
         """Return the live members."""
         ...
@@ -101,11 +107,12 @@ class TaskResolver:
         token: Token | None = None,
         auth_keys: str | None = None,
         capability: int = CAPABILITY_READ,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Look up the shards and their routes at a member; create it on the driver, once a job.
 
         Args:
-            members: A `ShardCluster`, or addresses of members of any cluster, `http://host:port`.
+            members: A `ShardCluster`, or addresses of members of any cluster, `http://host:port` or `https://host:port`.
             shards: The shards that tasks will call; None: all.
             mapping: The publishers' mapping of keys to journals: `modulo`, `rendezvous`, or a function like
                 `broadsheet.consumer.modulo_mapping`. With it, `stub` takes a key; without it, a shard's id.
@@ -115,6 +122,7 @@ class TaskResolver:
             auth_keys: Keys that sign calls, or `file:PATH` of a file with them on each machine; None: those of the
                 `ShardCluster`; empty: none is signed.
             capability: Capabilities that the application's methods need: bits of `Capability`.
+            tls: Files for members that serve TLS, at the same path on executors; None: those of the `ShardCluster`.
 
         Raises:
             NoMemberError: none of the members answered.
@@ -123,9 +131,12 @@ class TaskResolver:
         """
         if deadline_seconds <= 0:
             raise ValidationError("deadline_seconds", f"expected > 0, got {deadline_seconds:g}")
-        seeds, root, own_keys = _known_of(members)
-        auth_keys = own_keys if auth_keys is None else auth_keys
-        found = survey(seeds, shards=shards, auth_keys=auth_keys)
+        seeds, root = _known_of(members)
+        if not isinstance(members, Sequence):
+            auth_keys = members.auth_keys if auth_keys is None else auth_keys
+            tls = members.tls if tls is None else tls
+        access = MemberAccess(auth_keys=auth_keys or "", tls=tls)
+        found = survey(seeds, shards=shards, access=access)
         self._token: dict[str, int] = {}
         self._stubs: dict[tuple[str, object], Any] = {}  # `Any`: each is of its own class
         self._plan = ResolverPlan(
@@ -137,7 +148,7 @@ class TaskResolver:
             if mapping is None
             else key_mapping_of(mapping, found.routes, journals=journals),
             deadline_seconds=deadline_seconds,
-            auth_keys=auth_keys,
+            access=access,
             capability=int(capability),
         )
         self.carry(token or {})
@@ -219,11 +230,11 @@ def close_connections() -> None:
     this_worker().close()
 
 
-def _known_of(members: Members | Sequence[str]) -> tuple[tuple[str, ...], str, str]:
-    """Return addresses, root and keys."""
+def _known_of(members: Members | Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return addresses and root."""
     if isinstance(members, str):
         raise ValidationError("members", f"expected a cluster or addresses, got the text {members}")
     if isinstance(members, Sequence):
-        return tuple(members), "", ""
+        return tuple(members), ""
     endpoints = tuple(member.endpoint for member in members.members())
-    return endpoints, members.root, members.auth_keys
+    return endpoints, members.root

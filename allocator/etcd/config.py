@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import TlsConfig
+
+if TYPE_CHECKING:
+    from broadsheet.allocator.runtime.tls import TlsConfig
 
 ENDPOINTS_MAX = 32
 
@@ -53,6 +56,9 @@ class EtcdConfig:
     @property
     def tls(self) -> TlsConfig:
         """The files of connections with TLS."""
+        # Imported here with gRPC, because Spark may fork a process that has read its options.
+        from broadsheet.allocator.runtime.tls import TlsConfig
+
         return TlsConfig(ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file)
 
     @property

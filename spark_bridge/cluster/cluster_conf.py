@@ -3,6 +3,7 @@
     spark.broadsheet.etcd.endpoints            comma-separated
     spark.broadsheet.etcd.user, .caFile, .certFile, .keyFile, .serverName
     spark.broadsheet.broker                    http://host:port
+    spark.broadsheet.tls.certFile, .keyFile, .caFile, .clientCaFile
     spark.broadsheet.zone
     spark.broadsheet.auth.keysFile, .brokerKeysFile    files on each machine, in place of the secrets below
     spark.broadsheet.app.NAME                  the application's argument NAME
@@ -23,6 +24,7 @@ from typing import TypedDict
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.protocol.auth import keys_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
@@ -33,6 +35,7 @@ PREFIX = "spark.broadsheet."
 _APP = f"{PREFIX}app."
 _AUTH = f"{PREFIX}auth."
 _ETCD = f"{PREFIX}etcd."
+_TLS = f"{PREFIX}tls."
 _SECRET = f"{PREFIX}secret."
 _SECRET_APP = f"{_SECRET}app."
 ENDPOINTS = f"{_ETCD}endpoints"
@@ -43,6 +46,12 @@ KEY_FILE = f"{_ETCD}keyFile"
 SERVER_NAME = f"{_ETCD}serverName"
 BROKER = f"{PREFIX}broker"
 ZONE = f"{PREFIX}zone"
+TLS_FIELDS = {
+    f"{_TLS}certFile": "cert_file",
+    f"{_TLS}keyFile": "key_file",
+    f"{_TLS}caFile": "ca_file",
+    f"{_TLS}clientCaFile": "client_ca_file",
+}
 PASSWORD = f"{_SECRET}etcd.password"
 AUTH_KEYS = f"{_SECRET}authKeys"
 BROKER_AUTH_KEYS = f"{_SECRET}brokerAuthKeys"
@@ -51,9 +60,14 @@ BROKER_AUTH_KEYS_FILE = f"{_AUTH}brokerKeysFile"
 _AUTH_FILES = (AUTH_KEYS_FILE, BROKER_AUTH_KEYS_FILE)
 _SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS)
 _KNOWN = frozenset(
-    (ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME, *_AUTH_FILES, *_SECRETS)
+    (
+        *(ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME),
+        *TLS_FIELDS,
+        *_AUTH_FILES,
+        *_SECRETS,
+    )
 )
-_CHECKED_PREFIXES = (_AUTH, _ETCD, _SECRET)
+_CHECKED_PREFIXES = (_AUTH, _ETCD, _TLS, _SECRET)
 """Unknown names below these are refused, because a misspelt one would silently turn protection off."""
 
 
@@ -70,6 +84,7 @@ class MemberSettings(TypedDict, total=False):
     auth_keys: str
     broker_auth_keys: str
     allow_unauthenticated: bool
+    tls: TlsConfig | None
     announce_seconds_max: float
     watch_peers: bool
     suspicion_phi: float
@@ -114,6 +129,8 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings["auth_keys"] = keys
     if keys := _keys_of(ours, BROKER_AUTH_KEYS, BROKER_AUTH_KEYS_FILE):
         settings["broker_auth_keys"] = keys
+    if (tls := _tls_of(ours)) is not None:
+        settings["tls"] = tls
     return ClusterConf(
         etcd=_etcd_of(ours),
         broker=ours.get(BROKER),
@@ -147,6 +164,17 @@ def _etcd_of(ours: Mapping[str, str]) -> EtcdConfig | None:
         )
     except ValidationError as error:
         raise ClusterConfError(f"{_ETCD}*", str(error)) from error
+
+
+def _tls_of(ours: Mapping[str, str]) -> TlsConfig | None:
+    given = {field: Path(ours[name]) for name, field in TLS_FIELDS.items() if name in ours}
+    if not given:
+        return None
+    try:
+        return TlsConfig(**given)
+    except ValidationError as error:
+        names = {field: name for name, field in TLS_FIELDS.items()}
+        raise ClusterConfError(names[error.field_path], error.problem) from error
 
 
 def _path(text: str | None) -> Path | None:

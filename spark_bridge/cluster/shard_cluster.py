@@ -29,6 +29,7 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.protocol.auth import KeyedAuth
@@ -176,7 +177,9 @@ class ShardCluster:
         self._resources = ExitStack()
         self._jobs: MemberJobs | None = None
         keys = self._settings.get("auth_keys", "")
-        self._client = MemberClient(self.members, auth=KeyedAuth(keys) if keys else None)
+        self._client = MemberClient(
+            self.members, auth=KeyedAuth(keys) if keys else None, tls=self.tls
+        )
         self._shards = Shards(self._client)
 
     @property
@@ -188,6 +191,11 @@ class ShardCluster:
     def auth_keys(self) -> str:
         """Keys that sign requests to the members; empty if members do not check signatures."""
         return self._settings.get("auth_keys", "")
+
+    @property
+    def tls(self) -> TlsConfig | None:
+        """Files with which members serve and call; on the driver, too, they are those of its own calls."""
+        return self._settings.get("tls")
 
     @property
     def services(self) -> Services:

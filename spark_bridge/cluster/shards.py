@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from broadsheet.allocator.model import MemberId
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.protocol.auth import ClientAuth
@@ -28,16 +29,22 @@ class MemberClient:
     """A connection to one live member; when that is gone, to another one."""
 
     def __init__(
-        self, members: Callable[[], Sequence[MemberInfo]], *, auth: ClientAuth | None
+        self,
+        members: Callable[[], Sequence[MemberInfo]],
+        *,
+        auth: ClientAuth | None,
+        tls: TlsConfig | None = None,
     ) -> None:
         """Create it, without a connection.
 
         Args:
             members: Returns the live members.
             auth: Signs each request; None attaches nothing.
+            tls: Files for members that serve TLS.
         """
         self._members = members
         self._auth = auth
+        self._tls = tls
         self._connected: tuple[MemberId, SyncShardClient] | None = None
         self._unreachable: set[MemberId] = set()
 
@@ -62,7 +69,7 @@ class MemberClient:
             members,
             key=lambda one: (one.member_id in self._unreachable, one.exiting, one.partition),
         )
-        client = SyncShardClient(chosen.endpoint, auth=self._auth)
+        client = SyncShardClient(chosen.endpoint, auth=self._auth, tls=self._tls)
         self._connected = (chosen.member_id, client)
         return client
 

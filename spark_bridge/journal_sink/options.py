@@ -11,7 +11,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import check_root
 from broadsheet.consumer.protocol.selector_text import parse_selector
-from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 from broadsheet.spark_bridge.journal_source.options import Access
 
 DEFAULT_ROOT: Final = "/broadsheet"
@@ -39,7 +39,7 @@ _KNOWN: Final = (
     "publication",
     "retentionDays",
     "zone",
-    "caFile",
+    *TLS_OPTIONS,
     "authKeysFile",
     "etcdCaFile",
     "etcdCertFile",
@@ -87,7 +87,7 @@ def write_options(options: Mapping[str, Any]) -> WriteOptions:
         access=Access(
             address=given.text("address", _ADDRESS),
             zone=given.text_or_none("zone") or "",
-            ca_file=given.text_or_none("caFile"),
+            tls=TlsPaths.of(given),
             auth_keys_file=given.text_or_none("authKeysFile"),
         ),
         selector=_selector(given),

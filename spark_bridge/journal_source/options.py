@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from broadsheet.consumer.protocol.selector_text import parse_selector
-from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 
 PARTITION_BYTES: Final = 64 << 20
 """Default bytes of a journal that one task reads. The overhead of a task is that of some 10 MiB more."""
@@ -47,7 +47,7 @@ _KNOWN: Final = (
     "maxBytesPerPartition",
     "minPartitions",
     "zone",
-    "caFile",
+    *TLS_OPTIONS,
     "authKeysFile",
 )
 CORRUPT_COLUMN: Final = "_corrupt_record"
@@ -129,7 +129,7 @@ class Access:
 
     address: str
     zone: str = ""
-    ca_file: str | None = None
+    tls: TlsPaths = field(default_factory=TlsPaths)
     auth_keys_file: str | None = None
     """A file instead of the keys themselves, because Spark shows options in plans and logs."""
 
@@ -188,7 +188,7 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         access=Access(
             address=given.text("address", _ADDRESS),
             zone=given.text_or_none("zone") or "",
-            ca_file=given.text_or_none("caFile"),
+            tls=TlsPaths.of(given),
             auth_keys_file=given.text_or_none("authKeysFile"),
         ),
         selector=_selector(given),

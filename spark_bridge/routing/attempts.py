@@ -154,14 +154,16 @@ class _Calling:
         # The shard is between two primaries: wait, and look it up again.
         if not route.endpoint:
             return None, Moved(_NO_PRIMARY), route
+        if not self._plan.permits(route.endpoint):
+            return None, Moved(f"{route.endpoint} does not speak TLS"), route
         request, metadata, asked = self._carrying_token(route)
         metadata += credentials(
-            self._plan.auth_keys,
+            self._plan.access.auth_keys,
             self._plan.capability,
-            selecting(self._shard_id) if self._plan.auth_keys else None,
+            selecting(self._shard_id) if self._plan.access.auth_keys else None,
             seconds=remaining,
         )
-        channel, release = self._worker.channels.borrow(route.endpoint)
+        channel, release = self._worker.channels.borrow(route.endpoint, self._plan.access.tls)
         answer, outcome = attempt(
             CallAttempt(
                 channel=channel,

@@ -19,7 +19,9 @@ from random import Random
 
 import grpc
 
-from broadsheet.consumer.journal.channels import parse_endpoint
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import Pems, TlsConfig, tls_files
+from broadsheet.consumer.journal.channels import is_tls, parse_endpoint
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.spark_bridge.routing.routes import RouteTable
 
@@ -36,8 +38,12 @@ _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100))
 class _Entry:
     channel: grpc.Channel
     used_monotonic_seconds: float
+    pems: Pems | None
+    """Certificates of the connection; None in clear text."""
     calls: int = field(default=0)
     """Calls under way."""
+    is_retired: bool = field(default=False)
+    """True once another channel has its place; it is closed with its last call."""
 
 
 class WorkerChannels:
@@ -66,28 +72,38 @@ class WorkerChannels:
         return tuple(self._entries)
 
     @contextmanager
-    def borrowed(self, endpoint: str) -> Iterator[grpc.Channel]:
+    def borrowed(self, endpoint: str, tls: TlsConfig | None = None) -> Iterator[grpc.Channel]:
         """Lend the channel to an endpoint, for one call that ends within the block."""
-        channel, release = self.borrow(endpoint)
+        channel, release = self.borrow(endpoint, tls)
         try:
             yield channel
         finally:
             release()
 
-    def borrow(self, endpoint: str) -> tuple[grpc.Channel, Callable[[], None]]:
+    def borrow(
+        self, endpoint: str, tls: TlsConfig | None = None
+    ) -> tuple[grpc.Channel, Callable[[], None]]:
         """Return the channel to an endpoint, and a function to be called once, when the call on it is over.
 
+        Args:
+            endpoint: `http://host:port`, or `https://host:port` for TLS.
+            tls: Files for TLS. Once they change, calls go over a new connection; those in progress keep theirs.
+
         Raises:
-            ValidationError: `endpoint` is not an address.
+            ValidationError: `endpoint` is not an address, or a file cannot be used.
         """
+        pems = _pems_of(tls) if is_tls(endpoint) else None
         with self._lock:
-            entry = self._fresh_or_none(endpoint) or self._open(endpoint)
+            entry = self._fresh_or_none(endpoint, pems) or self._open(endpoint, pems)
             entry.calls += 1
 
         def release() -> None:
             with self._lock:
                 entry.calls -= 1
                 entry.used_monotonic_seconds = self._monotonic_seconds()
+                is_over = entry.is_retired and not entry.calls
+            if is_over:
+                entry.channel.close()
 
         return entry.channel, release
 
@@ -99,21 +115,37 @@ class WorkerChannels:
         for entry in entries:
             entry.channel.close()
 
-    def _fresh_or_none(self, endpoint: str) -> _Entry | None:
-        """Return the channel to an endpoint if gRPC will still close it when idle."""
+    def _fresh_or_none(self, endpoint: str, pems: Pems | None) -> _Entry | None:
+        """Return the channel to an endpoint if gRPC will still close it when idle, and its certificates are these."""
         entry = self._entries.get(endpoint)
-        return None if entry is None or self._may_be_idle(entry) else entry
+        if entry is None or self._may_be_idle(entry):
+            return None
+        if entry.pems is pems:
+            return entry
+        del self._entries[endpoint]
+        entry.is_retired = True
+        if not entry.calls:
+            entry.channel.close()
+        return None
 
     def _may_be_idle(self, entry: _Entry) -> bool:
         unused_seconds = self._monotonic_seconds() - entry.used_monotonic_seconds
         return not entry.calls and unused_seconds > FRESH_SHARE * self._idle_seconds
 
-    def _open(self, endpoint: str) -> _Entry:
+    def _open(self, endpoint: str, pems: Pems | None) -> _Entry:
         now = self._monotonic_seconds()
         self._sweep()
-        target = parse_endpoint(endpoint).address
-        idle = ("grpc.client_idle_timeout_ms", int(self._idle_seconds * 1000))
-        entry = _Entry(grpc.insecure_channel(target, options=(*_OPTIONS, idle)), now)
+        target = parse_endpoint(endpoint, may_be_tls=True).address
+        options = (
+            *_OPTIONS,
+            ("grpc.client_idle_timeout_ms", int(self._idle_seconds * 1000)),
+        )
+        channel = (
+            grpc.insecure_channel(target, options=options)
+            if pems is None
+            else grpc.secure_channel(target, pems.channel_credentials(), options=options)
+        )
+        entry = _Entry(channel, now, pems)
         self._entries[endpoint] = entry
         return entry
 
@@ -129,6 +161,13 @@ class WorkerChannels:
             # Those in use are kept, also beyond the maximum.
             if index < surplus or self._may_be_idle(self._entries[endpoint]):
                 self._entries.pop(endpoint).channel.close()
+
+
+def _pems_of(tls: TlsConfig | None) -> Pems:
+    try:
+        return tls_files(tls or TlsConfig()).present()
+    except ValidationError as error:
+        raise error.under("tls") from None
 
 
 CLUSTERS_MAX = 16

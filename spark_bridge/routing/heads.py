@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import grpc
 
 from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.errors import ConsumerError, EndpointError, JournalUnavailableError
 from broadsheet.consumer.journal.transport import error_of_rpc, error_of_status
 from broadsheet.consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
@@ -28,7 +30,11 @@ _ANSWERS = (Status.OK, Status.OFFSET_NOT_YET_AVAILABLE)
 
 
 def token_of_heads(
-    broker_address: str, journals: Iterable[str], *, auth: ClientAuth | None = None
+    broker_address: str,
+    journals: Iterable[str],
+    *,
+    auth: ClientAuth | None = None,
+    tls: TlsConfig | None = None,
 ) -> dict[str, int]:
     """Return the current ends of journals; a reader that has read through them has seen everything written before.
 
@@ -36,6 +42,7 @@ def token_of_heads(
         broker_address: Address of any broker.
         journals: Their names.
         auth: Signs the requests.
+        tls: Files for an `https://` address.
 
     Returns:
         Offsets, bytes by journal.
@@ -44,16 +51,24 @@ def token_of_heads(
         JournalError: a journal does not exist, may not be read, or is not served.
         EndpointError: the broker did not answer.
     """
-    worker = this_worker()
-    return {journal: _head(worker, broker_address, journal, auth) for journal in journals}
+    broker = _Broker(this_worker(), broker_address, auth, tls)
+    return {journal: _head(broker, journal) for journal in journals}
 
 
-def _head(worker: PythonWorkerCache, broker: str, journal: str, auth: ClientAuth | None) -> int:
+@dataclass(frozen=True, slots=True)
+class _Broker:
+    worker: PythonWorkerCache
+    address: str
+    auth: ClientAuth | None
+    tls: TlsConfig | None
+
+
+def _head(broker: _Broker, journal: str) -> int:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    backoff = Backoff(max_seconds=_PAUSE_SECONDS_MAX, random=worker.random)
+    backoff = Backoff(max_seconds=_PAUSE_SECONDS_MAX, random=broker.worker.random)
     while True:
         try:
-            return _ask(worker, broker, journal, auth, seconds=deadline - time.monotonic())
+            return _ask(broker, journal, seconds=deadline - time.monotonic())
         except (EndpointError, JournalUnavailableError):
             pause = backoff.next_seconds()
             if time.monotonic() + pause >= deadline:
@@ -61,21 +76,19 @@ def _head(worker: PythonWorkerCache, broker: str, journal: str, auth: ClientAuth
             time.sleep(pause)
 
 
-def _ask(
-    worker: PythonWorkerCache, broker: str, journal: str, auth: ClientAuth | None, *, seconds: float
-) -> int:
-    metadata = () if auth is None else _credentials(auth, journal)
+def _ask(broker: _Broker, journal: str, *, seconds: float) -> int:
+    metadata = () if broker.auth is None else _credentials(broker.auth, journal)
     request = ReadRequest(journal=journal, offset=_HEAD, metadata_only=True)
-    with worker.channels.borrowed(broker) as channel:
+    with broker.worker.channels.borrowed(broker.address, broker.tls) as channel:
         call = JournalStub(channel).Read(request, timeout=seconds, metadata=metadata)
         try:
             response: ReadResponse | None = next(iter(call), None)
         except grpc.RpcError as error:
-            raise _translated(broker, error) from error
+            raise _translated(broker.address, error) from error
         finally:
             call.cancel()
     if response is None:
-        raise EndpointError(broker, "the broker ended the read without an answer")
+        raise EndpointError(broker.address, "the broker ended the read without an answer")
     if response.status not in _ANSWERS:
         raise error_of_status(journal, response.status)
     return response.write_head

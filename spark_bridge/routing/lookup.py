@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
+from broadsheet.allocator.runtime.tls import handshake_advice
 from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.labels import ID, label_set, selector
@@ -17,7 +18,7 @@ from broadsheet.consumer.protocol.shard_pb2 import ListRequest, ListResponse
 from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, this_worker
-from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.routes import ShardRoute, routes_of
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def ask_list(
     worker: PythonWorkerCache,
     endpoint: str,
     shards: LabelSelector | None,
-    auth_keys: str,
+    access: MemberAccess,
     *,
     seconds: float,
 ) -> ListResponse:
@@ -105,11 +106,11 @@ def ask_list(
     Raises:
         grpc.RpcError: it did not answer, or refused.
     """
-    with worker.channels.borrowed(endpoint) as channel:
+    with worker.channels.borrowed(endpoint, access.tls) as channel:
         response: ListResponse = ShardStub(channel).List(
             ListRequest(selector=shards),
             timeout=seconds,
-            metadata=credentials(auth_keys, CAPABILITY_LIST, shards, seconds=seconds),
+            metadata=credentials(access.auth_keys, CAPABILITY_LIST, shards, seconds=seconds),
         )
     return response
 
@@ -131,7 +132,7 @@ def _look_up(
         if seconds <= 0:
             break
         try:
-            listing = ask_list(worker, endpoint, question, plan.auth_keys, seconds=seconds)
+            listing = ask_list(worker, endpoint, question, plan.access, seconds=seconds)
         except grpc.RpcError as error:
             # It is about the question, so another member would refuse it, too.
             if error.code() not in NEXT_MEMBER:
@@ -155,7 +156,7 @@ def _members(plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str) -> li
     known = table.known(shard_id)
     doubted = "" if known is None else known.endpoint
     # Sorted before it is shuffled, because the order of a set would not depend on the random source alone.
-    found = sorted({*table.endpoints(), *plan.seeds})
+    found = sorted(each for each in {*table.endpoints(), *plan.seeds} if plan.permits(each))
     worker.random.shuffle(found)
     return sorted(found, key=lambda endpoint: endpoint == doubted)
 
@@ -178,14 +179,17 @@ class Survey:
 
 
 def survey(
-    addresses: Sequence[str], *, shards: LabelSelector | None = None, auth_keys: str = ""
+    addresses: Sequence[str],
+    *,
+    shards: LabelSelector | None = None,
+    access: MemberAccess,
 ) -> Survey:
     """Ask members, one after the other, until one answers.
 
     Args:
         addresses: Of members.
         shards: The shards to list; None: all.
-        auth_keys: Sign the request; empty: it is not signed.
+        access: Signs the request, if it has keys, and has the files for `https://` addresses.
 
     Raises:
         NoMemberError: none answered.
@@ -195,11 +199,12 @@ def survey(
     worker, met = this_worker(), "there is none"
     for address in addresses:
         try:
-            listing = ask_list(worker, address, shards, auth_keys, seconds=LOOKUP_SECONDS_MAX)
+            listing = ask_list(worker, address, shards, access, seconds=LOOKUP_SECONDS_MAX)
         except grpc.RpcError as error:
             if error.code() not in NEXT_MEMBER:
                 raise _translated(address, error) from error
-            met = f"{address}: {error.code().name}: {error.details()}"
+            advice = handshake_advice(address, error.details() or "")
+            met = f"{address}: {advice or error.code().name}: {error.details()}"
             continue
         etcd = listing.header.etcd
         return Survey(cluster_id=etcd.cluster_id, revision=etcd.revision, routes=routes_of(listing))

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from broadsheet.allocator.runtime.tls import TlsConfig
+from broadsheet.consumer.journal.channels import is_tls
 from broadsheet.consumer.protocol.call_metadata import Token
 from broadsheet.spark_bridge.routing.key_mapping import KeyMapping
 from broadsheet.spark_bridge.routing.routes import ShardRoute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAccess:
+    """What requests to members need beside an address."""
+
+    auth_keys: str = field(default="", repr=False)
+    """Sign each call; empty: none is signed."""
+    tls: TlsConfig | None = None
+    """Files for `https://` addresses, at the same path on executors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +37,13 @@ class ResolverPlan:
     """None: callers name shards by their ids."""
     deadline_seconds: float
     """Deadline of each call, retries included."""
-    auth_keys: str = field(repr=False)
-    """Sign each call; empty: none is signed."""
+    access: MemberAccess
     capability: int
     """Capabilities that the application's methods need: bits of `broadsheet.consumer.protocol.auth.Capability`."""
+
+    def permits(self, endpoint: str) -> bool:
+        """Report whether calls may go to an endpoint: not to clear text, if the members that were given have TLS."""
+        return is_tls(endpoint) or not all(map(is_tls, self.seeds))
 
     def relevant(self, token: Token, route: ShardRoute) -> Token:
         """Return the part of a token that concerns a shard: without journals that only other shards read."""

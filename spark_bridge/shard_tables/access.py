@@ -6,31 +6,43 @@ gRPC is imported where it is used, because Spark may fork a process that has imp
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.protocol.selector_text import parse_selector
 from broadsheet.spark_bridge.errors import SparkBridgeError
-from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
+from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 
 if TYPE_CHECKING:
     from broadsheet.consumer.protocol.auth import ClientAuth
 
 ADDRESS: Final = "the address of a member, or of several with commas, e.g. http://127.0.0.1:8080"
 _SELECTOR: Final = "a label selector that says which shards, e.g. id:prefix=counts-"
-COMMON_OPTIONS: Final = ("address", "authKeysFile")
+COMMON_OPTIONS: Final = ("address", "authKeysFile", *TLS_OPTIONS)
 AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
-    """Addresses of members, and the keys that authorize requests to them."""
+    """Addresses of members, the keys that authorize requests to them, and files for TLS."""
 
     addresses: tuple[str, ...]
     auth_keys_file: str | None = None
     """A file on each machine, instead of the keys themselves, because Spark shows options in plans and logs."""
+
+    tls: TlsPaths = field(default_factory=TlsPaths)
+    """Files for `https://` addresses."""
+
+    def permits(self, endpoint: str) -> bool:
+        """Report whether a route's member may be asked: not in clear text, if the members that were given have TLS."""
+        # Not by `is_tls`, whose module imports gRPC.
+        return not self._has_tls or endpoint.startswith("https://")
+
+    @property
+    def _has_tls(self) -> bool:
+        return all(address.startswith("https://") for address in self.addresses)
 
     def auth(self) -> ClientAuth | None:
         """Return the signer of requests; None without keys.
@@ -78,7 +90,9 @@ def access_of(given: FormatOptions) -> ClusterAccess:
     if not all(addresses):
         raise OptionError("address", ADDRESS, got=given.text_or_none("address"))
     return ClusterAccess(
-        addresses=addresses, auth_keys_file=given.text_or_none("authKeysFile") or None
+        addresses=addresses,
+        auth_keys_file=given.text_or_none("authKeysFile") or None,
+        tls=TlsPaths.of(given),
     )
 
 

@@ -120,10 +120,10 @@ async def _page(
 ) -> ListMovesResponse:
     from broadsheet.consumer.client import AllocationClient
 
-    auth = options.access.auth()
+    auth, tls = options.access.auth(), options.access.tls.config()
 
     async def ask(address: str) -> ListMovesResponse:
-        async with AllocationClient(address, auth=auth) as client:
+        async with AllocationClient(address, auth=auth, tls=tls) as client:
             return await client.move_page(
                 shard_id=options.shard_id,
                 member=options.member,

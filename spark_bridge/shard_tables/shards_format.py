@@ -246,10 +246,10 @@ async def list_shards(access: ClusterAccess, selector: str) -> ListResponse:
         NoMemberAnsweredError: none answers.
         ConsumerError: the token does not allow it.
     """
-    auth = access.auth()
+    auth, tls = access.auth(), access.tls.config()
 
     async def ask(address: str) -> ListResponse:
-        async with ShardClient(address, auth=auth) as client:
+        async with ShardClient(address, auth=auth, tls=tls) as client:
             return await client.list(parse_selector(selector))
 
     return await first_answer(access.addresses, ask)
@@ -265,12 +265,12 @@ async def progress_of(
         selector: Of the listing.
         listing: Has the members.
     """
-    auth = access.auth()
+    auth, tls = access.auth(), access.tls.config()
     wanted = parse_selector(selector)
     at_once = asyncio.Semaphore(MEMBERS_AT_ONCE)
 
     async def ask(member: str, endpoint: str) -> dict[ProgressKey, ReplicaProgress]:
-        async with at_once, StateClient(endpoint, auth=auth) as client:
+        async with at_once, StateClient(endpoint, auth=auth, tls=tls) as client:
             try:
                 answer = await client.list_replicas(wanted)
             except (ConsumerError, TimeoutError):
@@ -278,7 +278,11 @@ async def progress_of(
             return {(each.shard, member): each for each in answer.replicas}
 
     found: dict[ProgressKey, ReplicaProgress] = {}
-    members = members_of(listing).items()
+    members = [
+        (member, endpoint)
+        for member, endpoint in members_of(listing).items()
+        if access.permits(endpoint)
+    ]
     for told in await asyncio.gather(*(ask(member, endpoint) for member, endpoint in members)):
         found |= told
     return found

@@ -138,13 +138,14 @@ class _ShardReader:
     def __init__(self, order: ScanOrder) -> None:
         self._order = order
         self._auth = order.access.auth()
+        self._tls = order.access.tls.config()
         self._route = Route.FromString(order.route)
         self._client: StateClient | None = None
         self._answers: AsyncGenerator[ScanStateResponse, None] | None = None
 
     async def describe(self) -> DescribeStateResponse:
         async def ask(endpoint: str) -> DescribeStateResponse:
-            async with StateClient(endpoint, auth=self._auth) as client:
+            async with StateClient(endpoint, auth=self._auth, tls=self._tls) as client:
                 return await client.describe(
                     self._order.shard_id, max_staleness_seconds=self._order.max_staleness_seconds
                 )
@@ -175,7 +176,7 @@ class _ShardReader:
 
     async def _begin(self, endpoint: str) -> ScanStateResponse:
         order = self._order
-        self._client = StateClient(endpoint, auth=self._auth)
+        self._client = StateClient(endpoint, auth=self._auth, tls=self._tls)
         await self._client.__aenter__()
         self._answers = self._client.scan(
             order.shard_id,
@@ -198,7 +199,11 @@ class _ShardReader:
         backoff = Backoff(max_seconds=PAUSE_SECONDS_MAX)
         met: dict[str, str] = {}
         while True:
-            endpoints = endpoints_of(self._route, standbys=order.max_staleness_seconds > 0)
+            endpoints = [
+                endpoint
+                for endpoint in endpoints_of(self._route, standbys=order.max_staleness_seconds > 0)
+                if order.access.permits(endpoint)
+            ]
             for endpoint in reversed(endpoints) if primary_first else endpoints:
                 try:
                     return await ask(endpoint)
@@ -220,9 +225,8 @@ class _ShardReader:
     async def _look_up(self, met: dict[str, str]) -> None:
         order = self._order
         # A member of the route may be gone since, and one that holds the shard may know a later route.
-        addresses = tuple(
-            dict.fromkeys((*order.access.addresses, *filter(None, self._route.endpoints)))
-        )
+        known = filter(order.access.permits, filter(None, self._route.endpoints))
+        addresses = tuple(dict.fromkeys((*order.access.addresses, *known)))
         access = replace(order.access, addresses=addresses)
         try:
             listing = await list_shards(access, f"id={order.shard_id}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ShardNotFoundError, UnauthenticatedError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.member.service import Service
@@ -17,8 +20,9 @@ from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
 from broadsheet.spark_bridge.errors import NoMemberError, ShardNotServedError, TokenIgnoredError
 from broadsheet.spark_bridge.routing.channels import this_worker
-from broadsheet.spark_bridge.task_resolver import TaskResolver, token_of_heads
+from broadsheet.spark_bridge.task_resolver import TaskResolver, close_connections, token_of_heads
 from tests.support.asked_tally import TallyStub
+from tests.support.certificates import CertificateAuthority
 from tests.support.members import Producer, client_of, shard, upserts, wait_for_primaries
 from tests.support.resolving import JOURNALS, AskedCluster, ask, resolver_of
 
@@ -280,6 +284,33 @@ async def test_calls_are_signed_where_members_ask_for_it(cluster: AskedCluster) 
         assert KEYS not in repr(resolver)
         with pytest.raises(UnauthenticatedError):
             await resolver_of(member)
+
+
+async def test_calls_go_over_tls_and_never_fall_back(cluster: AskedCluster, tmp_path: Path) -> None:
+    """The survey on the driver, the look-ups and the calls speak TLS with certificates of both sides; tasks get the
+    names of the files. A route into clear text is not followed, because the token would be readable on the way.
+    """
+    tls = CertificateAuthority(tmp_path).tls("member", "127.0.0.1", mutual=True)
+    cluster.settings = {"tls": tls}
+    async with cluster.member("a") as member:
+        async with ShardClient(member.address, tls=tls) as client:
+            await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+            await wait_for_primaries(client, SHARD)
+        resolver = await resolver_of(member, tls=tls)
+        shipped = pickle.loads(pickle.dumps(resolver))  # noqa: S301 - our own
+
+        assert await ask(resolver, SHARD) == 0
+        assert await ask(shipped, SHARD) == 0
+        with pytest.raises(NoMemberError, match="--tls-ca"):
+            await resolver_of(member)
+        plan = shipped._plan
+        (route,) = plan.routes
+        clear = replace(route, endpoint=route.endpoint.replace("https://", "http://"), replicas=())
+        close_connections()
+        shipped._plan = replace(plan, routes=(clear,), seeds=("https://127.0.0.1:1",))
+        misled = pickle.loads(pickle.dumps(shipped))  # noqa: S301 - our own
+        with pytest.raises(ShardNotServedError, match="does not speak TLS"):
+            await ask(misled, SHARD, timeout=0.5)
 
 
 async def _served(member: Service) -> TaskResolver:

@@ -16,6 +16,7 @@ from broadsheet.consumer.protocol.shard_pb2 import StatRequest
 from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, WorkerChannels, this_worker
 from broadsheet.spark_bridge.routing.heads import token_of_heads
 from broadsheet.spark_bridge.routing.lookup import ask_list
+from broadsheet.spark_bridge.routing.plan import MemberAccess
 from broadsheet.spark_bridge.task_resolver import TaskResolver
 from tests.support.asked_tally import TOTAL, TallyStub
 from tests.support.eventually import eventually
@@ -70,7 +71,7 @@ async def test_idle_connection_closes_by_itself_each_time_and_the_next_call_open
         worker.channels = WorkerChannels(idle_seconds=1.0)
 
         def listing() -> None:
-            ask_list(worker, member.address, None, "", seconds=5.0)
+            ask_list(worker, member.address, None, MemberAccess(), seconds=5.0)
 
         for _ in range(3):
             await asyncio.to_thread(listing)

@@ -12,7 +12,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
 from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
 from broadsheet.spark_bridge.routing.key_mapping import key_mapping_of
-from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.retry_policy import (
     ASKED_MAX,
     FOLLOWED_MAX,
@@ -108,7 +108,7 @@ def test_shard_is_told_of_its_own_journals_and_of_those_that_no_other_shard_read
         routes=routes,
         key_mapping=None,
         deadline_seconds=1.0,
-        auth_keys="",
+        access=MemberAccess(),
         capability=8,
     )
     token = {"a": 1, "b": 2, "c": 3, "own name": 4}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.cluster_conf import (
     AUTH_KEYS,
     BROKER_AUTH_KEYS,
@@ -29,6 +31,9 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
             "spark.broadsheet.broker": "http://broker:8080",
             "spark.broadsheet.zone": "rack-7",
             "spark.broadsheet.secret.authKeys": "c2VjcmV0",
+            "spark.broadsheet.tls.certFile": "/etc/member.pem",
+            "spark.broadsheet.tls.keyFile": "/etc/member.key",
+            "spark.broadsheet.tls.caFile": "/etc/ca.pem",
             "spark.broadsheet.app.database": "postgresql:///states",
             "spark.broadsheet.secret.app.api": "k-1",
         }
@@ -38,7 +43,14 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
     assert found.etcd.endpoints == ("https://a:2379", "https://b:2379")
     assert (found.etcd.username, found.etcd.password) == ("members", "pass")
     assert (found.broker, found.zone) == ("http://broker:8080", "rack-7")
-    assert found.settings == {"auth_keys": "c2VjcmV0"}
+    assert found.settings == {
+        "auth_keys": "c2VjcmV0",
+        "tls": TlsConfig(
+            cert_file=Path("/etc/member.pem"),
+            key_file=Path("/etc/member.key"),
+            ca_file=Path("/etc/ca.pem"),
+        ),
+    }
     assert dict(found.arguments) == {"database": "postgresql:///states", "api": "k-1"}
 
 
@@ -51,11 +63,18 @@ def test_read_cluster_conf_of_a_plain_session_says_nothing() -> None:
     assert not found.arguments
 
 
+def test_read_cluster_conf_certificate_without_its_key_is_refused() -> None:
+    """Members without the key would serve clear text."""
+    with pytest.raises(ClusterConfError, match=r"spark\.broadsheet\.tls\.keyFile: expected a file"):
+        read_cluster_conf({"spark.broadsheet.tls.certFile": "/etc/member.pem"})
+
+
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
         ("spark.broadsheet.secret.authKey", "expected one of"),
         ("spark.broadsheet.etcd.password", "expected one of"),
+        ("spark.broadsheet.tls.certfile", "expected one of"),
         ("spark.broadsheet.secret.etcd.password", "expected spark.broadsheet.etcd.endpoints"),
     ],
 )

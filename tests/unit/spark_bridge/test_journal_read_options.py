@@ -43,6 +43,8 @@ NEEDED = {"address": "http://127.0.0.1:8081", "selector": "name=a/journal"}
         ("messageType", "Flight", "module:attribute"),
         ("mode", "LENIENT", "one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
         ("decode", "no", "true or false"),
+        ("certFile", "/etc/member.pem", "keyFile beside it"),
+        ("keyFile", "/etc/member.key", "certFile beside it"),
     ],
 )
 def test_wrong_option_is_named_with_what_was_expected(option: str, value: str, said: str) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grpc
 import pytest
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import TlsConfig, tls_files
 from broadsheet.spark_bridge.routing.channels import CHANNELS_MAX, IDLE_SECONDS, WorkerChannels
+from tests.support.certificates import CertificateAuthority
+from tests.support.eventually import eventually_sync
 
 
 class Watch:
@@ -57,6 +62,35 @@ def test_channel_that_may_have_been_idle_is_not_used_again(
     watch.now += IDLE_SECONDS + 1
     assert use(channels, "http://127.0.0.1:1") is not first
     channels.close()
+
+
+def test_renewed_certificate_takes_another_connection_and_ends_no_call(
+    channels: WorkerChannels, tmp_path: Path
+) -> None:
+    """A worker that is used for days outlives its certificate, and a call in progress outlives the renewal."""
+    authority = CertificateAuthority(tmp_path)
+    tls = authority.tls("member", "127.0.0.1")
+    files = tls_files(tls)
+    held, release = channels.borrow("https://127.0.0.1:1", tls)
+    assert channels.borrow("https://127.0.0.1:1", tls)[0] is held
+    former = files.present()
+    authority.certificate("member", "127.0.0.1")
+    eventually_sync(lambda: files.present() is not former, timeout_seconds=300)
+
+    with channels.borrowed("https://127.0.0.1:1", tls) as renewed:
+        assert renewed is not held
+    assert list(channels.endpoints) == ["https://127.0.0.1:1"]
+    held.unary_unary("/a/b")  # A closed channel would refuse.
+    release()
+    channels.close()
+
+
+def test_files_that_cannot_be_used_are_named(channels: WorkerChannels, tmp_path: Path) -> None:
+    """An executor on which a file is missing must say which."""
+    tls = TlsConfig(ca_file=tmp_path / "missing")
+    with pytest.raises(ValidationError, match=r"tls\.ca_file: cannot read .*missing"):
+        channels.borrow("https://127.0.0.1:1", tls)
+    assert not channels.endpoints
 
 
 def test_idle_channel_goes_when_another_is_opened(channels: WorkerChannels, watch: Watch) -> None:

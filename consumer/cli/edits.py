@@ -37,7 +37,7 @@ from broadsheet.consumer.cli.connection import (
 from broadsheet.consumer.cli.journal_space import format_journal_space, tree_of_listing
 from broadsheet.consumer.cli.journals import listed_journals, read_journal_changes
 from broadsheet.consumer.cli.lazy_group import ExitStatus
-from broadsheet.consumer.cli.output import counted, say
+from broadsheet.consumer.cli.output import confirm, counted, say
 from broadsheet.consumer.cli.progress import Unit, progress_display
 from broadsheet.consumer.cli.shard_space import format_shard_space, push_down, space_of_listing
 from broadsheet.consumer.cli.shards import listed_shards, places_of, read_shard_changes
@@ -626,19 +626,6 @@ async def _selected(
     return listed
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless told not to; a script cannot answer, so it must say beforehand.
-
-    Raises:
-        click.Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked here: expected --yes")
-    click.confirm(question, abort=True, err=True)
-
-
 def _names(kind: SpecKind[Any], listed: Sequence[Any]) -> str:
     names = [kind.name_of(each.spec) for each in listed]
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
@@ -652,7 +639,7 @@ async def _run_delete(
         listed = await _selected(kind, client, names, options["selector"])
         if not options["dry_run"]:
             what = f"{counted(len(listed), kind.noun)}: {_names(kind, listed)}"
-            _confirm(f"Delete {what}?", yes=options["yes"])
+            confirm(f"Delete {what}?", yes=options["yes"])
             changes = [
                 kind.change(each.mod_revision, delete=kind.name_of(each.spec)) for each in listed
             ]

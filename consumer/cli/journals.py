@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, BinaryIO
 
 import click
@@ -17,7 +19,7 @@ from broadsheet.consumer.cli.connection import (
     connection_options,
     run_command,
 )
-from broadsheet.consumer.cli.durations import format_duration
+from broadsheet.consumer.cli.durations import format_duration, parse_duration
 from broadsheet.consumer.cli.journal_space import (
     changes_of,
     format_journal_space,
@@ -26,11 +28,14 @@ from broadsheet.consumer.cli.journal_space import (
 )
 from broadsheet.consumer.cli.output import (
     ListFormat,
+    OutputFormat,
     Rows,
     counted,
     fields_of,
+    format_option,
     list_format_option,
     print_message,
+    print_messages,
     print_path,
     print_table,
     require_watchable,
@@ -43,6 +48,7 @@ from broadsheet.consumer.cli.specs_file import (
     errors_name_places,
     require_distinct,
 )
+from broadsheet.consumer.errors import WrongAppendOffsetError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.listing import ListResult
 from broadsheet.consumer.protocol import journal_pb2
@@ -59,6 +65,8 @@ from broadsheet.consumer.protocol.validation_journal import validate_apply_reque
 
 APPEND_BYTES_MAX = 4 * 1024 * 1024
 """Input read before it is appended; whole lines with `--lines`, so that no append splits one."""
+SIGNED_SECONDS = 3600.0
+"""Life of the URLs of fragments."""
 
 
 @click.command("list")
@@ -238,6 +246,202 @@ def verify_journals(
             raise ValidationError("fragments", f"{counted(len(problems), 'span')} damaged")
 
     run_command(work())
+
+
+@click.command("fragments")
+@click.argument("journal")
+@click.option(
+    "--since", default="", show_default=False, help="Only those stored in the last 90s, 2h, ..."
+)
+@click.option(
+    "--signed-urls",
+    is_flag=True,
+    help="Also the URLs to fetch stored fragments with, for an hour; brokers of Gazette have them.",
+)
+@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+@connection_options
+def list_fragments(
+    connection: Connection, journal: str, since: str, signed_urls: bool, output: str
+) -> None:
+    """List the fragments of a journal.
+
+    \b
+    Examples:
+      shardctl journals fragments flights/part-000
+      shardctl journals fragments flights/part-000 --since 24h -o json
+    """
+
+    async def work() -> None:
+        begin = 0
+        if since:
+            age = parse_duration(since, "--since").ToTimedelta()
+            begin = int((datetime.now(UTC) - age).timestamp())
+        async with connection.journals() as client:
+            found = await client.list_fragments(
+                journal,
+                begin_mod_time=begin,
+                signature_ttl_seconds=SIGNED_SECONDS if signed_urls else 0.0,
+            )
+        if output != OutputFormat.TABLE.value:
+            print_messages("fragments", found, OutputFormat(output))
+            return
+        columns = [
+            "BEGIN",
+            "END",
+            "BYTES",
+            "CODEC",
+            "STORED",
+            "STORE",
+            *(["URL"] if signed_urls else []),
+        ]
+        print_table(columns, [_fragment_row(each, signed_urls=signed_urls) for each in found])
+
+    run_command(work())
+
+
+def _fragment_row(
+    listed: journal_pb2.FragmentsResponse.ListedFragment, *, signed_urls: bool
+) -> list[str]:
+    spec = listed.spec
+    stored = (
+        datetime.fromtimestamp(spec.mod_time, UTC).isoformat() if spec.mod_time else "<not yet>"
+    )
+    row = [
+        str(spec.begin),
+        str(spec.end),
+        decimal(spec.end - spec.begin),
+        journal_pb2.CompressionCodec.Name(spec.compression_codec),
+        stored,
+        spec.backing_store or "<broker>",
+    ]
+    return [*row, listed.signed_url] if signed_urls else row
+
+
+@click.command("suspend")
+@click.argument("journal", nargs=-1)
+@selector_option
+@click.option(
+    "--force", is_flag=True, help="Also those whose content was stored too short a time ago."
+)
+@connection_options
+def suspend_journals(
+    connection: Connection, journal: Sequence[str], selector: str, force: bool
+) -> None:
+    """Suspend journals that nobody appends to.
+
+    An empty journal is suspended fully; any other can still be read. The next append resumes it. Without --force, only
+    journals whose content has been in fragments for their flush interval (a day, if they have none) are suspended.
+
+    \b
+    Examples:
+      shardctl journals suspend flights/part-000
+      shardctl journals suspend -l 'name:prefix=old/' --force
+    """
+
+    async def work() -> None:
+        async with connection.journals() as client:
+            for name in await _named(client, journal, selector):
+                suspended = await client.suspend(name, force=force)
+                click.echo(f"{name} {'suspended' if suspended else 'in use'}")
+
+    run_command(work())
+
+
+@click.command("reset-head")
+@click.argument("journal", nargs=-1)
+@selector_option
+@connection_options
+def reset_head(connection: Connection, journal: Sequence[str], selector: str) -> None:
+    """Accept that the end of journals was lost.
+
+    For journals whose appends are refused because of "a fragment index beyond its write head": they continue at the
+    end of the index, and the lost bytes become a hole, which readers skip. Journals that lost nothing are left alone.
+
+    \b
+    Examples:
+      shardctl journals reset-head flights/part-000
+      shardctl journals reset-head -l 'name:prefix=flights/'
+    """
+
+    async def work() -> None:
+        async with connection.journals() as client:
+            for name in await _named(client, journal, selector):
+                try:
+                    head = await client.reset_head(name)
+                except WrongAppendOffsetError:
+                    click.echo(f"{name} in use: it needs no reset")
+                else:
+                    click.echo(f"{name} continues at {head}")
+
+    run_command(work())
+
+
+@click.command("prune")
+@click.argument("journal", nargs=-1)
+@selector_option
+@click.option("--dry-run", is_flag=True, help="Print what would go; change nothing.")
+@connection_options
+def prune_journals(
+    connection: Connection, journal: Sequence[str], selector: str, dry_run: bool
+) -> None:
+    """Remove fragments that are older than their journal's retention.
+
+    A journal without a retention keeps everything, and the newest fragment always stays. Only this project's brokers
+    remove fragments, and with --retention they do so by themselves; for Gazette's, use gazctl journals prune.
+
+    \b
+    Examples:
+      shardctl journals prune --dry-run
+      shardctl journals prune -l 'name:prefix=flights/'
+    """
+
+    async def work() -> None:
+        async with connection.journals() as client:
+            listed = (await listed_journals(client, journal, selector)).journals
+            rows = [await _pruned(client, each.spec, dry_run=dry_run) for each in listed]
+        removed = "WOULD GO" if dry_run else "REMOVED"
+        print_table(["NAME", "RETENTION", "FRAGMENTS", removed, "BYTES"], rows)
+
+    run_command(work())
+
+
+async def _pruned(
+    client: JournalClient, spec: journal_pb2.JournalSpec, *, dry_run: bool
+) -> list[str]:
+    retention = spec.fragment.retention.ToTimedelta()
+    if not retention:
+        return [spec.name, "<for ever>", "", "0", ""]
+    fragments = [each.spec for each in await client.list_fragments(spec.name)]
+    horizon = (datetime.now(UTC) - retention).timestamp()
+    # From the beginning, so that no hole is left; those without a time are not stored yet.
+    expired = list(takewhile(lambda each: 0 < each.mod_time <= horizon, fragments[:-1]))
+    stored_elsewhere = [each for each in expired if each.backing_store]
+    if stored_elsewhere:
+        store = stored_elsewhere[0].backing_store
+        problem = f"{spec.name} has fragments in {store}: gazctl journals prune removes them"
+        raise ValidationError("JOURNAL", problem)
+    gone = expired if dry_run or not expired else await client.delete_fragments(spec.name, expired)
+    return [
+        spec.name,
+        format_duration(spec.fragment.retention),
+        str(len(fragments)),
+        str(len(gone)),
+        decimal(sum(each.end - each.begin for each in gone)),
+    ]
+
+
+async def _named(client: JournalClient, names: Sequence[str], selector: str) -> list[str]:
+    """Return the names of what is named or selected; something is.
+
+    Raises:
+        NothingSelectedError: nothing is.
+    """
+    if not names and not selector:
+        raise click.UsageError("expected names of journals, or --selector")
+    listed = (await listed_journals(client, names, selector)).journals
+    if not listed:
+        raise NothingSelectedError("--selector", f"no journal matches {selector!r}")
+    return [each.spec.name for each in listed]
 
 
 @click.command("quarantined")

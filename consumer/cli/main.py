@@ -104,6 +104,17 @@ def shards() -> None:
             "edits:label_journals", "Set and remove labels of a journal, or of those that match."
         ),
         "list": LazyCommand("journals:list_journals", "List journals."),
+        "fragments": LazyCommand("journals:list_fragments", "List the fragments of a journal."),
+        "prune": LazyCommand(
+            "journals:prune_journals",
+            "Remove fragments that are older than their journal's retention.",
+        ),
+        "reset-head": LazyCommand(
+            "journals:reset_head", "Accept that the end of journals was lost."
+        ),
+        "suspend": LazyCommand(
+            "journals:suspend_journals", "Suspend journals that nobody appends to."
+        ),
         "quarantined": LazyCommand(
             "journals:quarantined", "List unknown entries that the broker moved to quarantine."
         ),
@@ -154,6 +165,9 @@ def leases() -> None:
     cls=LazyGroup,
     lazy={
         "cordon": LazyCommand("members:cordon", "Keep new shards from each MEMBER (zone#suffix)."),
+        "drain": LazyCommand(
+            "members:drain", "Let each MEMBER (zone#suffix) hand its shards over and leave."
+        ),
         "list": LazyCommand(
             "members:list_members", "List each member, its replicas, and whether it accepts more."
         ),
@@ -163,16 +177,17 @@ def leases() -> None:
     },
 )
 def members() -> None:
-    """List members, and cordon them.
+    """List members, cordon and drain them.
 
     A cordoned member keeps the shards that it has, and gets no others, until it is uncordoned or its process ends.
-    `shardctl plan --drain MEMBER` shows how to move away what it has.
+    A drained member hands over what it has, and its process ends.
 
     \b
     Examples:
       shardctl members list
       shardctl members cordon zone-a#member-0 zone-a#member-1
       shardctl members uncordon zone-a#member-0
+      shardctl members drain zone-a#member-0
     """
 
 

@@ -1,22 +1,31 @@
-"""`shardctl members`: list members, cordon and uncordon them."""
+"""`shardctl members`: list members, cordon, uncordon and drain them."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
 from broadsheet.consumer.cli.output import (
     OutputFormat,
+    confirm,
     counted,
     format_option,
     print_messages,
     print_table,
     say,
 )
+from broadsheet.consumer.cli.plan import print_plan
+from broadsheet.consumer.client import AllocationClient
+from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember
 
+LOOK_SECONDS = 0.2
+"""Pause between two looks at who is there."""
 COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPOINT"]
 
 
@@ -71,6 +80,74 @@ def uncordon(connection: Connection, member: Sequence[str]) -> None:
       shardctl members uncordon zone-a#member-0
     """
     run_command(_mark(connection, member, cordoned=False))
+
+
+@click.command()
+@click.argument("member", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Print the plan; change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    metavar="SECONDS",
+    help="How long to wait until they have left; 0: do not wait.",
+)
+@connection_options
+def drain(
+    connection: Connection, member: Sequence[str], dry_run: bool, yes: bool, timeout: float
+) -> None:
+    """Let each MEMBER (zone#suffix) hand its shards over and leave.
+
+    The plan is shown, and carried out exactly as shown, or refused if the cluster changed in between. A drained member
+    ends its process once it holds nothing: what supervises it should not start it again. Ends with status 4 if a member
+    is still there when the time is over; it goes on leaving.
+
+    \b
+    Examples:
+      shardctl members drain zone-a#member-0 --dry-run
+      shardctl members drain zone-a#member-0 --yes --timeout 600
+    """
+
+    async def work() -> None:
+        async with connection.allocation() as client:
+            made = await client.plan(drain=member)
+            print_plan(made)
+            if dry_run:
+                return
+            confirm(f"Drain {', '.join(member)}?", yes=yes)
+            await client.apply_plan(made.plan_id)
+            for each in member:
+                click.echo(f"{each} draining")
+            if timeout:
+                await _until_gone(client, {*member}, timeout)
+
+    run_command(work())
+
+
+async def _until_gone(client: AllocationClient, leaving: set[str], timeout_seconds: float) -> None:
+    """Wait until members are no longer there, and say when each is not.
+
+    Raises:
+        TimeoutError: one still is.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    held: dict[str, int] = {}
+    while leaving:
+        # The member that was asked may be the one that leaves.
+        with suppress(EndpointError):
+            found = (await client.members()).members
+            held = {each.id: each.replicas for each in found if each.id in leaving}
+            for gone in sorted(leaving - held.keys()):
+                click.echo(f"{gone} left")
+            leaving = leaving & held.keys()
+        if leaving and time.monotonic() >= deadline:
+            left = ", ".join(
+                f"{each} ({counted(held.get(each, 0), 'replica')})" for each in sorted(leaving)
+            )
+            raise TimeoutError(f"not within {timeout_seconds:g} s: {left} still there")
+        if leaving:
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _mark(connection: Connection, member: Sequence[str], *, cordoned: bool) -> None:

@@ -379,6 +379,19 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless told not to; a script cannot answer, so it must say beforehand.
+
+    Raises:
+        click.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: expected --yes")
+    click.confirm(question, abort=True, err=True)
+
+
 # Logs on standard error: lines for people on a terminal, JSON for programs.
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -93,7 +93,7 @@ def plan(
             if output != OutputFormat.TABLE.value:
                 print_message(made, OutputFormat(output))
             else:
-                _print_plan(made)
+                print_plan(made)
 
     run_command(work())
 
@@ -157,7 +157,8 @@ def _at(revision: int) -> str:
     return f"; its changes were made at revision {revision}" if revision else ""
 
 
-def _print_plan(made: PlanResponse) -> None:
+def print_plan(made: PlanResponse) -> None:
+    """Print a plan's changes, what each member holds before and after, and how to carry it out."""
     if made.changes:
         rows = [
             [

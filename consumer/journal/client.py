@@ -21,7 +21,7 @@ from typing import Self
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.consumer.errors import JournalNotFoundError
+from broadsheet.consumer.errors import JournalNotFoundError, JournalSuspendedError
 from broadsheet.consumer.journal.appender import (
     append_once,
     append_patiently,
@@ -269,6 +269,48 @@ class JournalClient:
         if retry and in_turn is None:
             return await append_patiently(self._transport, request, pieces)
         return await append_once(self._transport, request, pieces, in_turn)
+
+    async def suspend(self, journal: str, *, force: bool = False) -> bool:
+        """Suspend a journal that nobody appends to; return whether it is suspended now.
+
+        An empty journal is suspended fully, any other partly: it can still be read. The next append resumes it.
+
+        Args:
+            journal: Its name.
+            force: Also if its content was not in stored fragments for its flush interval (a day, if it has none).
+
+        Raises:
+            JournalError: the journal does not exist, or cannot be appended to.
+            EndpointError: no broker could be reached.
+        """
+        how = AppendRequest.SUSPEND_NOW if force else AppendRequest.SUSPEND_IF_FLUSHED
+        try:
+            await self._barrier(AppendRequest(journal=journal, suspend=how))
+        except JournalSuspendedError:
+            return True
+        return False
+
+    async def reset_head(self, journal: str) -> int:
+        """Accept that a journal's end was lost: let it continue at the end of its fragment index; return the offset.
+
+        Appends are refused with IndexHasGreaterOffsetError until then. The bytes that were lost become a hole, which
+        readers skip. A journal that lost nothing is left as it is.
+
+        Raises:
+            WrongAppendOffsetError: another append came in between, so it needs no reset.
+            JournalError: the journal does not exist, is suspended, or cannot be appended to.
+            EndpointError: no broker could be reached.
+        """
+        head = await self.write_head(journal)
+        await self._barrier(
+            AppendRequest(journal=journal, offset=head, suspend=AppendRequest.SUSPEND_KEEP)
+        )
+        return head
+
+    async def _barrier(self, request: AppendRequest) -> AppendResponse:
+        request.min_etcd_revision = self._transport.revision_floor(0)
+        check_append(request, 0)
+        return await append_patiently(self._transport, request, ())
 
     async def ask_once(self, *, timeout_seconds: float) -> None:
         """Check that a broker answers, a refusal included. Never repeated.

@@ -39,3 +39,25 @@ def test_cordon_of_nobody_names_what_was_expected(cluster: CounterCluster) -> No
 
     assert refused.exit_code == 1
     assert "members[0]: expected a member of the cluster" in refused.output
+
+
+def test_drained_member_hands_over_and_leaves(cluster: CounterCluster) -> None:
+    """The plan is shown first; a script must say --yes; the command ends when the member has left, and its shards are
+    served by the other. `shardctl dev` starts it again.
+    """
+    listed = json.loads(cluster.shardctl("members", "list", "-o", "json").output)["members"]
+    (chosen,) = [each["id"] for each in listed if each["endpoint"] == cluster.addresses[0]]
+
+    dry = cluster.shardctl("members", "drain", chosen, "--dry-run")
+    unasked = cluster.shardctl("members", "drain", chosen)
+    unknown = cluster.shardctl("members", "drain", "local#nobody", "--yes")
+    assert json.loads(cluster.shardctl("members", "list", "-o", "json").output)["members"] == listed
+    drained = cluster.shardctl("members", "drain", chosen, "--yes", "--timeout", "300")
+    served = cluster.shardctl("shards", "wait", "-l", "app=counter", "--for=primary")
+
+    assert "nothing was changed" in dry.stderr
+    assert (unasked.exit_code, unknown.exit_code) == (2, 1)
+    assert "drain[0]: expected a member" in unknown.stderr
+    assert drained.exit_code == 0, drained.output
+    assert drained.stdout.endswith(f"{chosen} draining\n{chosen} left\n")
+    assert served.exit_code == 0, served.output

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from prometheus_client import start_http_server
 
 from broadsheet.allocator.errors import AllocatorError
 from broadsheet.allocator.runtime.event_loop import run
@@ -29,7 +28,7 @@ from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.quarantine import JournalQuarantine
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.broker.strangers import ACCEPT_OPTION, locked_quarantine, restore_entry
-from broadsheet.consumer.errors import ConsumerError, EndpointError
+from broadsheet.consumer.errors import ConsumerError
 from broadsheet.consumer.interpreter import (
     return_freed_memory,
     serve_only,
@@ -84,7 +83,15 @@ BURST_BYTES = 32 << 20
     show_default=True,
     help="Bytes of sealed fragments verified in the background, once a day; 0: none.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics.")
+@click.option(
+    "--admin-port",
+    envvar="BROKER_ADMIN_PORT",
+    type=click.IntRange(0, 65_535),
+    help="Serve health, metrics and debugging over HTTP here, on the host of --listen; 0 is any port.",
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics alone."
+)
 @click.option(
     "--metrics-host", default="", help="Address of the metrics; the host of --listen if absent."
 )
@@ -117,6 +124,7 @@ def main(**options: Any) -> None:
             data_dir=data_dir,
             host=host.strip("[]"),
             port=int(port),
+            admin_port=options["admin_port"],
             durability=Durability.parse(options["durability"]),
             auth_keys=keys_from(options["auth_keys"], options["auth_keys_file"]),
             allow_unauthenticated=options["allow_unauthenticated"],
@@ -164,11 +172,15 @@ async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: s
         loop.add_signal_handler(signal_number, stop.set)
     keep_new_files_private()
     share_heaps()  # Set before the broker starts its threads.
-    async with Broker(config) as broker, TaskGroup() as group:
+    async with (
+        Broker(config) as broker,
+        _metrics_server(broker, metrics_host, metrics_port),
+        TaskGroup() as group,
+    ):
         serve_only()
         group.start_soon(tend_memory(), name="tend memory")
-        if metrics_port is not None:
-            _serve_metrics(broker, metrics_host, metrics_port)
+        if broker.admin_address:
+            click.echo(f"admin {broker.admin_address}")
         click.echo(f"listening {broker.address}")
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
@@ -179,11 +191,15 @@ async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: s
         group.stop()
 
 
-def _serve_metrics(broker: Broker, host: str, port: int) -> None:
-    try:
-        start_http_server(port, addr=host, registry=broker.registry)
-    except OSError as error:
-        raise EndpointError(f"{host}:{port}", f"cannot serve metrics there: {error}") from error
+def _metrics_server(
+    broker: Broker, host: str, port: int | None
+) -> contextlib.AbstractAsyncContextManager[object]:
+    if port is None:
+        return contextlib.nullcontext()
+    # Imported here, because it takes as long as all the rest.
+    from broadsheet.consumer.admin import metrics_server
+
+    return metrics_server(host, port, broker.registry)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,8 @@ class BrokerConfig:
     """Settings of one broker process."""
 
     data_dir: Path
+    admin_port: int | None = None
+    """Port of health, metrics and debugging over HTTP, on `host`; 0 lets the system choose, None: none."""
     """Root of everything the broker keeps."""
     host: str = "127.0.0.1"
     port: int = 0
@@ -150,7 +152,7 @@ class BrokerConfig:
     zone: str = "local"
     """Failure domain shown in routes."""
     durability: Durability = Durability()
-    auth_keys: str = ""
+    auth_keys: str = field(default="", repr=False)
     """Base64 keys, separated by commas or spaces, or `file:PATH` of a file with them; empty serves everyone."""
     allow_unauthenticated: bool = False
     """Permission to serve addresses other than loopback without keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 import structlog
@@ -50,6 +50,9 @@ from broadsheet.consumer.broker.strangers import settle_root
 from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
 from broadsheet.consumer.standard_services import Health
+
+if TYPE_CHECKING:
+    from broadsheet.consumer.admin import AdminServer
 
 PING_INTERVAL_MIN_MS = 5_000
 """Shortest interval of pings; clients that ping more often are cut off. gRPC's own bound is five minutes."""
@@ -97,6 +100,7 @@ class Broker:
         self._logs = ExitStack()
         """Open resources other than journals; closed after a failed start, too."""
         self._stopped = False
+        self._admin: AdminServer | None = None
         self.health = Health()
         """Shown by the health service."""
         self.address = ""
@@ -104,6 +108,9 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         try:
+            if self._config.admin_port is not None:
+                # From before the data is read, which may take long: a process that reads is alive.
+                await self._start_admin(self._config.admin_port)
             self._root = await self._disk.run_owned(
                 lambda: open_data_root(
                     self._disk,
@@ -118,8 +125,34 @@ class Broker:
             await self._start(self._root)
         except BaseException:
             self._abandon()
+            await self._stop_admin()
             raise
         return self
+
+    async def _start_admin(self, port: int) -> None:
+        # Imported here, because it takes as long as all the rest, and a broker without the port does not need it.
+        from broadsheet.consumer.admin import AdminServer, standard_routes
+
+        admin = AdminServer(
+            self._config.host,
+            port,
+            routes=standard_routes(self.health, self.registry, self._variables),
+            verifier=self._verifier,
+            tls=self._config.tls,
+        )
+        self._admin = await admin.__aenter__()
+
+    async def _stop_admin(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            await admin.__aexit__(None, None, None)
+
+    def _variables(self) -> dict[str, object]:
+        """Return what the admin port shows of this broker."""
+        found: dict[str, object] = {"address": self.address, "config": self._config}
+        if self.health.is_serving:
+            found["journals"] = len(self._catalogue.entries)
+        return found
 
     async def _start(self, root: DataRoot) -> None:
         spares = SegmentRecycler(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
@@ -263,6 +296,7 @@ class Broker:
         await self._journals.close()
         await self._group.__aexit__(None, None, None)
         self._abandon()
+        await self._stop_admin()
         logger.info("broker.stopped", address=self.address)
 
     def _abandon(self) -> None:
@@ -271,6 +305,11 @@ class Broker:
         self._logs.close()
         if self._root is not None:
             self._root.release()
+
+    @property
+    def admin_address(self) -> str:
+        """URL of the admin port; empty if it has none."""
+        return self._admin.address if self._admin is not None else ""
 
     @property
     def data_dir(self) -> Path:

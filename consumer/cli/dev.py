@@ -171,11 +171,12 @@ class DevCluster:
             EmbeddedBrokerProcess(
                 directory / "broker",
                 port=broker_port,
-                arguments=self._key_arguments("--auth-keys-file"),
+                arguments=["--admin-port", "0", *self._key_arguments("--auth-keys-file")],
             )
         )
         self._members: list[EmbeddedMemberProcess] = []
         self._ports: list[int] = []
+        self._admin_ports: list[int] = []
         self._lives: list[int] = []
         self.address = ""
         """Of the first two members: either answers for all."""
@@ -185,12 +186,14 @@ class DevCluster:
         for index, own_port in enumerate(_member_ports(count, port)):
             self._lives.append(0)
             self._ports.append(own_port)
+            self._admin_ports.append(0)
             self._members.append(self._start_member(index))
         self._stack.callback(self._stop_members)
         addresses = [member.wait_until_ready() for member in self._members]
         self.address = ",".join(addresses[:2])
-        # A restarted member keeps its address.
-        self._ports = [int(address.rpartition(":")[2]) for address in addresses]
+        # A restarted member keeps its addresses.
+        self._ports = [_port_of(address) for address in addresses]
+        self._admin_ports = [_port_of(_admin_address(each)) for each in self._members]
 
     def apply(self, declared: Declared) -> None:
         """Apply the contents of the spec files."""
@@ -202,6 +205,9 @@ class DevCluster:
         say(f"broker   {self._broker.address}")
         for index, member in enumerate(self._members):
             say(f"dev-{index}    {member.wait_until_ready()} (pid {member.pid})")
+        # Health, metrics and debugging, as in production: the broker's, then the members'.
+        admins = [self._broker.admin_address, *map(_admin_address, self._members)]
+        say(f"admin    {' '.join(admins)}")
         say(f"logs     {self._directory}")
         keys = "".join(f" {each}" for each in self._key_arguments("--auth-keys-file"))
         say(
@@ -246,7 +252,7 @@ class DevCluster:
         arguments += ["--root", default_root(self._app), "--zone", f"zone-{index % 2}"]
         arguments += ["--suffix", f"{name}{self._lives[index]}", "--replaces", name]
         arguments += ["--port", str(self._ports[index]), "--drain-alone-seconds", "0"]
-        arguments += ["--settle", "0"]
+        arguments += ["--settle", "0", "--admin-port", str(self._admin_ports[index])]
         arguments += self._key_arguments("--auth-keys-file", "--broker-auth-keys-file")
         return EmbeddedMemberProcess(
             self._app, arguments, log_file=self._directory / f"dev-{index}.log"
@@ -286,6 +292,19 @@ async def _wait_for_primaries(shards: ShardClient) -> None:
                 if all(begun & {status.code for status in shard.status} for shard in listed):
                     return
                 await asyncio.sleep(PRIMARIES_LOOK_SECONDS)
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _admin_address(member: EmbeddedMemberProcess) -> str:
+    """Return the address of the admin port of a member that is, or was, ready."""
+    address = member.admin_address_or_none()
+    assert address is not None, (
+        "a member says where its admin port is before it says that it serves"
+    )
+    return address
 
 
 def _read(journals: Path | None, specs: Path | None) -> Declared:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,7 @@ from uuid import uuid4
 
 import click
 import structlog
-from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import (
@@ -35,7 +34,6 @@ from broadsheet.consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in
 from broadsheet.consumer.cli.output import LOG_LEVELS, log_to_stderr
 from broadsheet.consumer.cli.shard_options import shard_config, shard_options
 from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.interpreter import serve_only, tend_memory
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
@@ -47,6 +45,8 @@ from broadsheet.consumer.tls_options import server_tls_options, take_tls
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""
+ADMIN = "admin"
+"""First word of the line before, which says where its admin port is."""
 PATIENCE_SECONDS = 3.0
 """A member that is not ready by then says what it waits for; most are within one."""
 
@@ -221,7 +221,15 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @shard_options
 @_call_bound_options
 @_option(
-    "--metrics-port", type=int, help="Serve Prometheus metrics here, with those of the application."
+    "--admin-port",
+    envvar="CONSUMER_ADMIN_PORT",
+    type=click.IntRange(0, 65_535),
+    help="Serve health, metrics and debugging over HTTP here, where gRPC listens. 0 lets the system choose.",
+)
+@_option(
+    "--metrics-port",
+    type=int,
+    help="Serve Prometheus metrics alone here, with those of the application.",
 )
 @_option(
     "--metrics-host",
@@ -274,6 +282,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         suffix=options["suffix"] or f"member-{uuid4().hex[:8]}",
         host=options["host"],
         port=options["port"],
+        admin_port=options["admin_port"],
         bind_host=options["bind_host"],
         etcd=EtcdConfig(
             endpoints=tuple(options["endpoints"].split(",")),
@@ -323,14 +332,6 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
     )
 
 
-class _DefaultMetrics(Collector):
-    """Metrics of the application and its libraries, from prometheus_client's default registry."""
-
-    def collect(self) -> Iterator[Metric]:
-        """Return the present metrics."""
-        yield from REGISTRY.collect()
-
-
 async def _serve(
     application: Application[Any],
     config: MemberConfig,
@@ -339,24 +340,27 @@ async def _serve(
 ) -> None:
     serve_only()
     keep_new_files_private()
-    registry = CollectorRegistry()
-    service = Service(application, config, registry=registry)
-    if metrics_port is not None:
-        registry.register(_DefaultMetrics())
-        _serve_metrics(metrics_port, metrics_host, registry)
+    service = Service(application, config)
     with stop_on_signals(service, STOP_SIGNALS):
-        async with TaskGroup() as group:
+        async with (
+            _metrics_server(metrics_host, metrics_port, service.registry),
+            TaskGroup() as group,
+        ):
             group.start_soon(_announce(service, config), name="announce")
             group.start_soon(tend_memory(), name="tend memory")
             await service.run()
             group.stop()
 
 
-def _serve_metrics(port: int, host: str, registry: CollectorRegistry) -> None:
-    try:
-        start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        raise EndpointError(f"{host}:{port}", f"cannot serve metrics there: {error}") from error
+def _metrics_server(
+    host: str, port: int | None, registry: CollectorRegistry
+) -> AbstractAsyncContextManager[object]:
+    if port is None:
+        return nullcontext()
+    # Imported here, because it takes as long as all the rest.
+    from broadsheet.consumer.admin import metrics_server
+
+    return metrics_server(host, port, registry)
 
 
 async def _announce(service: Service, config: MemberConfig) -> None:
@@ -372,4 +376,6 @@ async def _announce(service: Service, config: MemberConfig) -> None:
         )
         await asyncio.wait([service.ready])
     if service.is_ready:
+        if service.admin_address:
+            click.echo(f"{ADMIN} {service.admin_address}")
         click.echo(f"{SERVING} {service.address}")

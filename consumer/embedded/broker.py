@@ -31,6 +31,7 @@ STOP_TIMEOUT_SECONDS = 20.0
 """More than the broker's own bound of a graceful stop."""
 READY_POLL_SECONDS = 0.02
 LOG_TAIL_BYTES = 2_000
+_ADMIN = re.compile(rb"^admin (https?://\S+)$", re.MULTILINE)
 _LISTENING = re.compile(rb"^listening (https?://\S+)$", re.MULTILINE)
 
 
@@ -122,6 +123,8 @@ class EmbeddedBrokerProcess:
         self._data_dir = data_dir
         self._child: ChildProcess | None = None
         self._address = ""
+        self.admin_address = ""
+        """URL of its admin port, if it has one."""
 
     @property
     def address(self) -> str:
@@ -219,6 +222,7 @@ class EmbeddedBrokerProcess:
             log = log_file.read_bytes()[log_begin:] if log_file.exists() else b""
             match = _LISTENING.search(log)
             if match is not None:
+                self._note_admin(log)
                 return match[1].decode()
             if child.exit_code is not None:
                 break
@@ -228,6 +232,11 @@ class EmbeddedBrokerProcess:
         log = log_file.read_bytes()[log_begin:]
         tail = log[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
         raise EmbeddedServerError("broker", f"it did not start on {self._directory()}: {tail}")
+
+    def _note_admin(self, log: bytes) -> None:
+        match = _ADMIN.search(log)
+        if match is not None:
+            self.admin_address = match[1].decode()
 
 
 def package_environment() -> dict[str, str]:

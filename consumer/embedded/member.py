@@ -18,6 +18,7 @@ START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 20.0
 READY_POLL_SECONDS = 0.02
 LOG_TAIL_BYTES = 2_000
+_ADMIN = re.compile(rb"^admin (https?://\S+)$", re.MULTILINE)
 _SERVING = re.compile(rb"^serving (https?://\S+)$", re.MULTILINE)
 
 
@@ -70,6 +71,11 @@ class EmbeddedMemberProcess:
     def address_or_none(self) -> str | None:
         """Return the member's address, `http://host:port` or `https://host:port`, if it is ready."""
         match = _SERVING.search(self._log())
+        return None if match is None else match[1].decode()
+
+    def admin_address_or_none(self) -> str | None:
+        """Return the address of the member's admin port, if it is ready and has one."""
+        match = _ADMIN.search(self._log())
         return None if match is None else match[1].decode()
 
     def wait_until_ready(self) -> str:

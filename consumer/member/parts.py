@@ -234,11 +234,10 @@ def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.
     """
     config.require_guarded()
     _require_files(config.tls)
-    verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
     limits = CallLimits(config.calls)
     registry.register(limits)
     server = grpc.aio.server(
-        interceptors=(RpcGuard(verifier, limits),),
+        interceptors=(RpcGuard(verifier_of(config), limits),),
         options=(
             ("grpc.max_receive_message_length", config.request_bytes_max),
             # Two processes on one port would each get half of the requests, silently.
@@ -475,6 +474,11 @@ def _part_status(local_shards: LocalShards, key_space: KeySpace, name: str) -> S
 
 def _auth(config: MemberConfig) -> KeyedAuth | NoAuth:
     """Return the signer of requests to other members."""
+    return verifier_of(config)
+
+
+def verifier_of(config: MemberConfig) -> KeyedAuth | NoAuth:
+    """Return the verifier of clients' tokens."""
     return KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
 
 

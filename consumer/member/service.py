@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -53,6 +53,7 @@ from broadsheet.consumer.member.parts import (
     compose,
     host_and_port,
     new_server,
+    verifier_of,
 )
 from broadsheet.consumer.member.state_directory import StateDirectory, default_parent
 from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
@@ -61,6 +62,9 @@ from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.standard_services import Health
+
+if TYPE_CHECKING:
+    from broadsheet.consumer.admin import AdminServer
 
 log = structlog.get_logger()
 
@@ -99,6 +103,7 @@ class Service:
         self._leaving = asyncio.Event()
         self._forced = asyncio.Event()
         self._address = ""
+        self._admin: AdminServer | None = None
         self._parts: MemberParts | None = None
 
     @property
@@ -110,6 +115,11 @@ class Service:
     def address(self) -> str:
         """URL of the member, `http://host:port`, or `https://` with a certificate; known once it is ready."""
         return self._address
+
+    @property
+    def admin_address(self) -> str:
+        """URL of the admin port, which answers before the member is ready; empty if it has none."""
+        return self._admin.address if self._admin is not None else ""
 
     @property
     def resolver(self) -> ShardResolver:
@@ -161,6 +171,9 @@ class Service:
             server, port = new_server(config, self.registry)
             stack.push_async_callback(server.stop, None)
             self._address = f"{config.scheme}://{host_and_port(config.host, port)}"
+            if config.admin_port is not None:
+                # From before the member joins until it has left: a process that waits for etcd is alive.
+                await stack.enter_async_context(self._new_admin_server(config.admin_port))
             etcd = await stack.enter_async_context(EtcdClient(config.etcd))
             journals = await stack.enter_async_context(
                 JournalClient(
@@ -187,6 +200,38 @@ class Service:
             )
             stack.push_async_callback(parts.peers.close)
             await self._live(parts, server)
+
+    def _new_admin_server(self, port: int) -> AdminServer:
+        # Imported here, because it takes as long as all the rest, and a member without the port does not need it.
+        from broadsheet.consumer.admin import AdminServer, standard_routes
+
+        self._admin = AdminServer(
+            self._config.listen_host,
+            port,
+            routes=standard_routes(self.health, self.registry, self._variables),
+            verifier=verifier_of(self._config),
+            tls=self._config.tls,
+        )
+        return self._admin
+
+    def _variables(self) -> dict[str, object]:
+        """Return what the admin port shows of this member."""
+        found: dict[str, object] = {
+            "member": str(self.member_id),
+            "address": self._address,
+            "is_ready": self._serving,
+            "is_leaving": self._leaving.is_set(),
+            "config": self._config,
+        }
+        if self._parts is not None:
+            key_space = self._parts.key_space
+            found |= {
+                "revision": key_space.header.revision,
+                "members": len(key_space.members),
+                "shards": len(key_space.items),
+                "replicas_here": len(self._parts.local_shards.shards),
+            }
+        return found
 
     async def _live(self, parts: MemberParts, server: grpc.aio.Server) -> None:
         # Before the member joins, because from then on it may lead or take over a shard at any time. The import holds

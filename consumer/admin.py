@@ -1,0 +1,641 @@
+"""The admin port of a process: one HTTP server for health, metrics and debugging, on the host where gRPC listens.
+
+    GET /livez        200 as long as the process answers
+    GET /healthz      the same, for tools that know only this name
+    GET /readyz       200 while the process serves, else 503; ?service=shard/ID asks as gRPC's health service would
+    GET /metrics      Prometheus text, or OpenMetrics for those that accept it
+    GET /debug/tasks  stacks of asyncio tasks, grouped, and of threads
+    GET /debug/vars   versions, resources and configuration as JSON, without secrets
+
+`/debug/*` needs a token with READ if the process verifies tokens. To add a route, append an `AdminRoute` to those that
+are given to `AdminServer`: its handler gets aiohttp's request, and the caller's claims as `request[CLAIMS]`.
+
+A client may send whatever it likes, and take as long as it likes: what it can hold is bounded in bytes, seconds and
+connections, and a new connection displaces the one that has kept the server waiting longest, so slow clients cannot
+lock probes out. Metrics are rendered by one thread, at most once a second, because they take long for many shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import platform
+import resource
+import ssl
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, Self, cast
+from uuid import uuid4
+
+import structlog
+from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import Pems, TlsConfig, tls_files
+from broadsheet.consumer.errors import EndpointError, NotAuthorizedError, UnauthenticatedError
+from broadsheet.consumer.protocol.auth import (
+    AUTHORIZATION,
+    Capability,
+    Claims,
+    NoAuth,
+    TokenVerifier,
+)
+from broadsheet.consumer.standard_services import SERVING, Health
+
+CONNECTIONS_MAX: Final = 128
+"""Open connections. Prometheus, probes and a few browsers take one to six each."""
+REQUEST_SECONDS_MAX: Final = 10.0
+"""From a connection, or the first byte of a further request, to its last header."""
+HANDSHAKE_SECONDS_MAX: Final = 5.0
+"""Time of a handshake with TLS."""
+HANDLER_SECONDS_MAX: Final = 30.0
+"""Time of a handler, with its request's body."""
+IDLE_SECONDS_MAX: Final = 75.0
+"""Time in which a client takes an answer and sends its next request; longer than most intervals between scrapes."""
+HEAD_BYTES_MAX: Final = 512 << 10
+"""Bytes received before a request's handler starts, and after it has ended without reading the body. The event loop
+reads 256 KiB at a time, so the beginning of a body may come with the head.
+"""
+BODY_BYTES_MAX: Final = 64 << 10
+"""Body of a request, if its route does not say otherwise."""
+BACKLOG: Final = 128
+LINGER_SECONDS: Final = 1.0
+"""How long a body that no handler wants is read and dropped."""
+SHUTDOWN_SECONDS_MAX: Final = 1.0
+"""Time for handlers to end after their connections were closed."""
+SCRAPES_MAX: Final = 8
+"""Answers with metrics that are being sent. Each may be of another second, and has megabytes for many shards."""
+CHUNK_BYTES: Final = 64 << 10
+"""Bytes of metrics that are given to a connection before it must take them."""
+RENDERING_SECONDS: Final = 1.0
+"""Metrics that are no older than this are sent again."""
+TASKS_MAX: Final = 2_000
+"""Tasks that are looked at for `/debug/tasks`, because the event loop waits meanwhile: some 20 ms."""
+FRAMES_MAX: Final = 32
+"""Frames of one stack."""
+
+CLAIMS: Final = web.RequestKey("claims", Claims)
+"""Key of the caller's claims in a request."""
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminRoute:
+    """One path of the admin port."""
+
+    path: str
+    """As aiohttp writes it, with `{name}` for parts that vary."""
+    handler: Handler
+    method: str = "GET"
+    """GET serves HEAD, too."""
+    require: Capability | None = None
+    """What the caller's token must permit; None: anybody may call it."""
+    streams: bool = False
+    """Whether the handler may take any time, as a stream of events does."""
+    body_bytes_max: int = BODY_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminBounds:
+    """Bounds of an admin server; tests use others."""
+
+    connections_max: int = CONNECTIONS_MAX
+    request_seconds_max: float = REQUEST_SECONDS_MAX
+    handler_seconds_max: float = HANDLER_SECONDS_MAX
+    idle_seconds_max: float = IDLE_SECONDS_MAX
+    head_bytes_max: int = HEAD_BYTES_MAX
+
+
+class AdminServer:
+    """The HTTP server of one process. An async context manager; handlers run on the loop that entered it."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        routes: Sequence[AdminRoute],
+        verifier: TokenVerifier,
+        bounds: AdminBounds | None = None,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        """Create a server that does not listen yet.
+
+        Args:
+            host: Where to listen.
+            port: 0 lets the system choose.
+            routes: What it serves.
+            verifier: Checks the tokens of routes that need one.
+            bounds: What clients may take.
+            tls: With a certificate, the server speaks HTTPS. It asks clients for none, because probes have none.
+
+        Raises:
+            ValidationError: a file of `tls` cannot be used.
+        """
+        self._listen = host, port
+        try:
+            self._tls = _ReloadedContext(tls) if tls is not None and tls.serves else None
+        except ValidationError as error:
+            raise error.under("tls") from None
+        self._routes = routes
+        self._verifier = verifier
+        self._bounds = bounds or AdminBounds()
+        self.connections: dict[_Connection, None] = {}
+        """Open connections, in the order in which they began to keep us waiting."""
+        self._by_transport: dict[asyncio.BaseTransport | None, _Connection] = {}
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.AbstractServer | None = None
+        self.address = ""
+        """URL of the server, once it listens."""
+
+    async def __aenter__(self) -> Self:
+        host, port = self._listen
+        app = web.Application(
+            client_max_size=max(each.body_bytes_max for each in self._routes),
+            middlewares=[self._hold],
+        )
+        for route in self._routes:
+            answer = partial(self._answer, route)
+            app.router.add_route(route.method, route.path, answer)
+            if route.method == "GET":
+                app.router.add_route("HEAD", route.path, answer)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            keepalive_timeout=self._bounds.idle_seconds_max,
+            # A client sees an early answer only if what it sends meanwhile is read.
+            lingering_time=LINGER_SECONDS,
+            # A stream of events ends with its client, or with the process.
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_SECONDS_MAX,
+        )
+        await self._runner.setup()
+        new_protocol = cast("Callable[[], asyncio.Protocol]", self._runner.server)
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: self._new_connection(new_protocol()),
+                host,
+                port,
+                backlog=BACKLOG,
+                ssl=self._tls.context if self._tls else None,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX if self._tls else None,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise EndpointError(
+                f"{host}:{port}", f"cannot serve the admin port there: {error.strerror or error}"
+            ) from error
+        bound = self._server.sockets[0].getsockname()[1]
+        scheme = "https" if self._tls else "http"
+        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{bound}"
+        _log.info("admin.serving", address=self.address)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self.connections):
+            connection.abort()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self.address = ""
+
+    def _new_connection(self, inner: asyncio.Protocol) -> _Connection:
+        if self._tls is not None:
+            # This connection's handshake comes next.
+            self._tls.refresh()
+        return _Connection(self, inner)
+
+    @property
+    def bounds(self) -> AdminBounds:
+        """What clients may take."""
+        return self._bounds
+
+    def admit(self, connection: _Connection) -> bool:
+        """Take a new connection; at the bound, end the one that has kept us waiting longest, if any has."""
+        if len(self.connections) >= self._bounds.connections_max:
+            waited_for = next((each for each in self.connections if not each.is_busy), None)
+            if waited_for is None:
+                return False
+            waited_for.abort()
+            self.forget(waited_for)
+        self.connections[connection] = None
+        self._by_transport[connection.transport] = connection
+        return True
+
+    def begin_wait(self, connection: _Connection) -> None:
+        """Note that it is a connection's turn to send."""
+        if connection in self.connections:
+            del self.connections[connection]
+            self.connections[connection] = None
+
+    def forget(self, connection: _Connection) -> None:
+        """Drop an ended connection. Idempotent."""
+        self.connections.pop(connection, None)
+        self._by_transport.pop(connection.transport, None)
+
+    @web.middleware
+    async def _hold(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Serve a request, also one of no route; it is not the client's turn meanwhile."""
+        connection = self._by_transport.get(request.transport)
+        if connection is None:
+            raise web.HTTPServiceUnavailable(text="the connection was displaced\n")
+        with connection.busy():
+            return await handler(request)
+
+    async def _answer(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
+        try:
+            request[CLAIMS] = self._claims_of(route, request)
+            if (request.content_length or 0) > route.body_bytes_max:
+                raise web.HTTPRequestEntityTooLarge(
+                    max_size=route.body_bytes_max, actual_size=request.content_length or 0
+                )
+            seconds = None if route.streams else self._bounds.handler_seconds_max
+            async with asyncio.timeout(seconds):
+                answer = await route.handler(request)
+        except web.HTTPException:
+            raise
+        except UnauthenticatedError as error:
+            headers = {"WWW-Authenticate": "Bearer"}
+            return web.Response(status=401, text=f"{error}\n", headers=headers)
+        except NotAuthorizedError as error:
+            return web.Response(status=403, text=f"{error}\n")
+        except TimeoutError:
+            return web.Response(status=503, text="the answer took too long\n")
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # The text of an unexpected error may reveal secrets, so the caller gets only the id of the log entry.
+            incident_id = uuid4().hex[:12]
+            _log.error("admin.failed", path=route.path, incident_id=incident_id, exc_info=error)
+            return web.Response(
+                status=500, text=f"internal error; the server's log has it under {incident_id}\n"
+            )
+        if not answer.prepared:
+            for name, value in _HEADERS.items():
+                answer.headers.setdefault(name, value)
+        return answer
+
+    def _claims_of(self, route: AdminRoute, request: web.Request) -> Claims:
+        if route.require is None:
+            return Claims(capability=Capability(0))
+        given = request.headers.get("Authorization")
+        metadata = () if given is None else ((AUTHORIZATION, given),)
+        return self._verifier.verify(metadata, route.require)
+
+
+class _ReloadedContext:
+    """A server's TLS context that follows its files; connections keep the certificate that they began with."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self._tls = tls
+        self._files = tls_files(tls)
+        self._used: Pems | None = None
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Use the present certificate in further handshakes."""
+        present = self._files.present()
+        assert self._tls.cert_file is not None, "a server has a certificate"
+        if present is not self._used:
+            # Should the files change once more in between, the look after this one finds it.
+            with suppress(OSError, ssl.SSLError):
+                self.context.load_cert_chain(self._tls.cert_file, self._tls.key_file)
+            self._used = present
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: aiohttp's protocol, with a clock and a count of bytes while the client has to send."""
+
+    def __init__(self, server: AdminServer, inner: asyncio.Protocol) -> None:
+        self._server = server
+        self._inner = inner
+        self._alarm: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._is_admitted = False
+        self.transport: asyncio.Transport | None = None
+        self.is_busy = False
+        """Whether a handler is at work for it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for a request, or refuse the connection."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._is_admitted = self._server.admit(self)
+        if not self._is_admitted:
+            self.transport.abort()
+            return
+        self._await_client(self._server.bounds.request_seconds_max)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes on; the first ones of a request begin its time."""
+        if not self._is_admitted:
+            return
+        if not self.is_busy:
+            if not self._head_bytes:
+                self._await_client(self._server.bounds.request_seconds_max)
+            self._head_bytes += len(data)
+            if self._head_bytes > self._server.bounds.head_bytes_max:
+                self.abort()
+                return
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass the end of the client's stream on."""
+        return self._inner.eof_received() if self._is_admitted else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up."""
+        self._silence()
+        self._server.forget(self)
+        if self._is_admitted:
+            self._is_admitted = False
+            self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass the transport's back-pressure on."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass the transport's back-pressure on."""
+        self._inner.resume_writing()
+
+    def busy(self) -> _Busy:
+        """Return the block in which a handler is at work."""
+        return _Busy(self)
+
+    def begin_handler(self) -> None:
+        """Stop the clock, because it is not the client's turn."""
+        self.is_busy = True
+        self._head_bytes = 0
+        self._silence()
+
+    def end_handler(self) -> None:
+        """Wait until the client has taken the answer and sent its next request."""
+        self.is_busy = False
+        if self._is_admitted:
+            self._await_client(self._server.bounds.idle_seconds_max)
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._silence()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _await_client(self, seconds: float) -> None:
+        self._silence()
+        self._server.begin_wait(self)
+        self._alarm = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+
+class _Busy:
+    """The time of a handler."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.begin_handler()
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.end_handler()
+
+
+def standard_routes(
+    health: Health, registry: CollectorRegistry, variables: Callable[[], Mapping[str, object]]
+) -> list[AdminRoute]:
+    """Return the routes that every process has.
+
+    Args:
+        health: Of the process.
+        registry: Of its metrics; those of prometheus_client's default registry are added.
+        variables: Returns what `/debug/vars` shows beside the variables of every process.
+    """
+
+    async def live(request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="ok\n")
+
+    async def ready(request: web.Request) -> web.Response:
+        name = request.query.get("service", "")
+        status = health.status_of(name)
+        if status is None:
+            return web.Response(status=404, text="no service or shard of this name\n")
+        if status != SERVING:
+            return web.Response(status=503, text="not serving\n")
+        return web.Response(text="ok\n")
+
+    async def tasks(request: web.Request) -> web.Response:
+        del request
+        return web.Response(text=task_report())
+
+    async def show_variables(request: web.Request) -> web.Response:
+        del request
+        return web.json_response({**process_variables(), **shown(variables())}, dumps=_as_json)
+
+    return [
+        AdminRoute(path="/livez", handler=live),
+        AdminRoute(path="/healthz", handler=live),
+        AdminRoute(path="/readyz", handler=ready),
+        metrics_route("/metrics", registry),
+        AdminRoute(path="/debug/tasks", handler=tasks, require=Capability.READ),
+        AdminRoute(path="/debug/vars", handler=show_variables, require=Capability.READ),
+    ]
+
+
+def metrics_server(host: str, port: int, registry: CollectorRegistry) -> AdminServer:
+    """Return a server of metrics alone, at any path and without TLS, as prometheus_client's own; see `AdminServer`."""
+    routes = [metrics_route("/{path:.*}", registry)]
+    return AdminServer(host, port, routes=routes, verifier=NoAuth())
+
+
+def metrics_route(path: str, registry: CollectorRegistry) -> AdminRoute:
+    """Return the route of a registry's metrics, with those of the default registry."""
+    renderings = {each: _Rendering(registry, as_open=each) for each in (False, True)}
+    sending: dict[asyncio.Transport | None, None] = {}
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        # The library's own choice reflects the header's version; these two are what Prometheus asks for.
+        as_open = "application/openmetrics-text" in request.headers.get("Accept", "")
+        if len(sending) >= SCRAPES_MAX:
+            # The first is the slowest: others of its time have been sent.
+            slowest = next(iter(sending))
+            del sending[slowest]
+            if slowest is not None:
+                slowest.abort()
+        transport = request.transport
+        sending[transport] = None
+        try:
+            body = memoryview(await renderings[as_open].read())
+            kind = openmetrics.CONTENT_TYPE_LATEST if as_open else _PLAIN
+            answer = web.StreamResponse(headers={"Content-Type": kind, **_HEADERS})
+            answer.content_length = len(body)
+            await answer.prepare(request)
+            # In pieces, because a connection keeps what it was given until its client takes it.
+            for begin in range(0, len(body), CHUNK_BYTES):
+                await answer.write(bytes(body[begin : begin + CHUNK_BYTES]))
+            return answer
+        finally:
+            sending.pop(transport, None)
+
+    return AdminRoute(path=path, handler=metrics)
+
+
+_PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
+_RENDERER: Final = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+"""One thread of its own: scrapes cannot take more than one processor, nor wait behind others' blocking work."""
+
+
+class _AllMetrics(Collector):
+    """Metrics of a registry and of the default one, where applications and libraries put theirs."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present metrics."""
+        names: set[str] = set()
+        for metric in self._registry.collect():
+            names.add(metric.name)
+            yield metric
+        if self._registry is not REGISTRY:
+            # A name must not occur twice: scrapers refuse the whole text.
+            yield from (metric for metric in REGISTRY.collect() if metric.name not in names)
+
+
+class _Rendering:
+    """The text of metrics, made once for all that ask at about the same time."""
+
+    def __init__(self, registry: CollectorRegistry, *, as_open: bool) -> None:
+        self._metrics = _AllMetrics(registry)
+        self._generate: Callable[[Any], bytes] = (
+            openmetrics.generate_latest if as_open else generate_latest
+        )
+        self._made_at = float("-inf")
+        self._making: asyncio.Future[bytes] | None = None
+
+    async def read(self) -> bytes:
+        """Return the text, made at most `RENDERING_SECONDS` ago."""
+        making = self._making
+        if making is None or (making.done() and monotonic() - self._made_at > RENDERING_SECONDS):
+            making = self._making = asyncio.get_running_loop().run_in_executor(
+                _RENDERER, self._render
+            )
+        # Shielded, because others wait for the same text when one of them goes away.
+        return await asyncio.shield(making)
+
+    def _render(self) -> bytes:
+        self._made_at = monotonic()
+        return self._generate(self._metrics)
+
+
+_started_at: Final = monotonic()
+
+
+def process_variables() -> dict[str, object]:
+    """Return versions and resources of this process. Its command line is left out, because it may have keys."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "pid": os.getpid(),
+        "uptime_seconds": round(monotonic() - _started_at, 3),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("broadsheet", "grpcio", "protobuf")},
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3),
+        "resident_bytes": _resident_bytes(),
+        "threads": threading.active_count(),
+        "tasks": len(asyncio.all_tasks()),
+        "gc": {"counts": gc.get_count(), "frozen": gc.get_freeze_count()},
+    }
+
+
+def _resident_bytes() -> int:
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return 0
+
+
+def shown(value: Any) -> Any:
+    """Return a value for JSON; of dataclasses, fields that their `repr` hides, such as keys, are left out."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: shown(getattr(value, each.name)) for each in fields(value) if each.repr}
+    if isinstance(value, Mapping):
+        return {str(key): shown(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [shown(each) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def task_report() -> str:
+    """Return the stacks of tasks and threads: files, lines and functions, without values."""
+    tasks = asyncio.all_tasks()
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for task in islice(tasks, TASKS_MAX):
+        groups.setdefault(_stack_of(task), []).append(task.get_name())
+    lines = [f"{len(tasks)} tasks, of which {min(len(tasks), TASKS_MAX)} are shown", ""]
+    for stack, names in sorted(groups.items(), key=lambda item: -len(item[1])):
+        few = ", ".join(sorted(names)[:3])
+        lines += [f"{len(names)} x {few}{', …' if len(names) > 3 else ''}", *stack, ""]
+    by_id = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented; it has no public name
+        lines.append(f"thread {by_id.get(ident, ident)}")
+        summary = traceback.extract_stack(frame, limit=FRAMES_MAX)
+        lines += [f"    {each.filename}:{each.lineno} {each.name}" for each in summary]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _stack_of(task: asyncio.Task[Any]) -> tuple[str, ...]:
+    """Return the frames of a task, the outermost first; `Task.get_stack` shows only that one of a waiting task."""
+    return tuple(islice(_frames(task.get_coro()), FRAMES_MAX))
+
+
+def _frames(awaited: Any) -> Iterator[str]:
+    while awaited is not None:
+        frame = _first(awaited, ("cr_frame", "gi_frame", "ag_frame"))
+        if frame is None:
+            yield f"    awaits {type(awaited).__name__}"
+            return
+        yield f"    {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+        awaited = _first(awaited, ("cr_await", "gi_yieldfrom", "ag_await"))
+
+
+def _first(value: Any, names: Iterable[str]) -> Any:
+    return next(
+        (found for name in names if (found := getattr(value, name, None)) is not None), None
+    )

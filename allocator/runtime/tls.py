@@ -434,7 +434,7 @@ def handshake_advice(address: str, detail: str) -> str:
     # Once a connection was open, the same text means that the server ended.
     if "failed to connect" not in detail or not _CLOSED.search(detail):
         return ""
-    if address.startswith("https://"):
+    if address.lower().startswith("https://"):
         return "does it require a certificate of clients? name ours in cert_file, key_file (--tls-cert, --tls-key)"
     return "does it speak TLS? then use https://"
 

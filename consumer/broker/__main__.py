@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+# Before gRPC is imported: it would print a line for each failed handshake of TLS, which anybody can cause as often as
+# they like.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from broadsheet.allocator.errors import AllocatorError
 from broadsheet.allocator.runtime.event_loop import run

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from broadsheet.consumer.cli.lazy_group import LazyCommand, LazyGroup
+
+# Before gRPC is imported, with the commands: it would print a line for each failed handshake of TLS, which our own
+# errors tell better, and which anybody can cause as often as they like.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 @click.group(

@@ -38,11 +38,11 @@ class ClusterAccess:
     def permits(self, endpoint: str) -> bool:
         """Report whether a route's member may be asked: not in clear text, if the members that were given have TLS."""
         # Not by `is_tls`, whose module imports gRPC.
-        return not self._has_tls or endpoint.startswith("https://")
+        return not self._has_tls or endpoint.lower().startswith("https://")
 
     @property
     def _has_tls(self) -> bool:
-        return all(address.startswith("https://") for address in self.addresses)
+        return all(address.lower().startswith("https://") for address in self.addresses)
 
     def auth(self) -> ClientAuth | None:
         """Return the signer of requests; None without keys.

@@ -66,7 +66,13 @@ if TYPE_CHECKING:
     )
     from broadsheet.consumer.message.uuid import Flags
     from broadsheet.consumer.op_future import OpFuture
-    from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
+    from broadsheet.consumer.protocol.auth import (
+        BearerAuth,
+        Capability,
+        Claims,
+        KeyedAuth,
+        TrustConfig,
+    )
     from broadsheet.consumer.protocol.journal_pb2 import JournalSpec, LabelSelector
     from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ConsumerSpec, ShardSpec, Status
     from broadsheet.consumer.rpc.call_context import claims_of
@@ -80,6 +86,7 @@ __all__ = [
     "Application",
     "ArrowType",
     "BatchConsumer",
+    "BearerAuth",
     "BeginFinisher",
     "BoundExceededError",
     "Capability",
@@ -126,6 +133,7 @@ __all__ = [
     "SyncShardClient",
     "TlsConfig",
     "TransportPolicy",
+    "TrustConfig",
     "UnauthenticatedError",
     "claims_of",
     "modulo_mapping",
@@ -168,7 +176,9 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "JournalSpec": "broadsheet.consumer.protocol.journal_pb2",
             "JsonStructType": "broadsheet.consumer.message.types",
             "JsonType": "broadsheet.consumer.message.types",
+            "BearerAuth": "broadsheet.consumer.protocol.auth",
             "KeyedAuth": "broadsheet.consumer.protocol.auth",
+            "TrustConfig": "broadsheet.consumer.protocol.auth",
             "LabelSelector": "broadsheet.consumer.protocol.journal_pb2",
             "MappedJournal": "broadsheet.consumer.message.mapping",
             "MemberConfig": "broadsheet.consumer.config",

@@ -15,7 +15,12 @@ from broadsheet.consumer.journal.channels import is_loopback, parse_endpoints
 from broadsheet.consumer.load_report import CAPACITY_MAX
 from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
 from broadsheet.consumer.protocol.alphabet import validate_token
-from broadsheet.consumer.protocol.auth import KeyedAuth, is_keys_file
+from broadsheet.consumer.protocol.auth import (
+    KeyedAuth,
+    TrustConfig,
+    is_keys_file,
+    require_certificates,
+)
 from broadsheet.consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
@@ -80,6 +85,8 @@ class MemberConfig:
     when it changes; empty turns authorization off."""
     broker_auth_keys: str = field(default="", repr=False)
     """The same for the journal brokers."""
+    trust: TrustConfig = field(default_factory=TrustConfig)
+    """Callers who are believed beside those with keys. It needs `auth_keys`, which sign the calls among members."""
     allow_unauthenticated: bool = False
     """Confirms that an address other than loopback may be served without keys."""
     revoke_predecessors_prefix: str | None = None
@@ -143,6 +150,12 @@ class MemberConfig:
         _require_policy(self.allocation)
         _require_keys(self.auth_keys, "auth_keys")
         _require_keys(self.broker_auth_keys, "broker_auth_keys")
+        require_certificates(self.trust, self.tls)
+        if self.trust.is_any and not self.auth_keys:
+            raise ValidationError(
+                "auth_keys",
+                "expected keys beside trust: they sign the calls among members, which permit no more than a caller's",
+            )
         if self.revoke_predecessors_prefix == "":
             raise ValidationError(
                 "revoke_predecessors_prefix",

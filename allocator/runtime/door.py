@@ -20,6 +20,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "botocore": ("aws", "boto3"),
     "cloudpickle": ("spark", "cloudpickle"),
     "confluent_kafka": ("kafka", "confluent-kafka"),
+    "cryptography": ("jwks", "cryptography"),
     "orjson": ("spark", "orjson"),
     "pandas": ("spark", "pandas"),
     "psutil": ("spark", "psutil"),

@@ -41,7 +41,7 @@ from broadsheet.consumer.interpreter import (
     tend_memory,
 )
 from broadsheet.consumer.private_directory import keep_new_files_private
-from broadsheet.consumer.protocol.auth import keys_from
+from broadsheet.consumer.protocol.auth import keys_from, trust_from
 from broadsheet.consumer.tls_options import server_tls_options, take_tls
 
 TRIM_SECONDS = 10.0
@@ -64,6 +64,23 @@ BURST_BYTES = 32 << 20
     envvar="BROKER_AUTH_KEYS_FILE",
     type=click.Path(path_type=Path),
     help="File with such keys, in place of --auth-keys; read again when it changes.",
+)
+@click.option(
+    "--jwks",
+    envvar="BROKER_AUTH_JWKS",
+    help="Public keys of those who sign tokens: a file, or https://…",
+)
+@click.option(
+    "--jwks-issuer", envvar="BROKER_AUTH_JWKS_ISSUER", help="Their tokens' iss; any if absent."
+)
+@click.option(
+    "--jwks-audience", envvar="BROKER_AUTH_JWKS_AUDIENCE", help="Their tokens' aud; any if absent."
+)
+@click.option(
+    "--identities-file",
+    envvar="BROKER_AUTH_IDENTITIES_FILE",
+    type=click.Path(path_type=Path),
+    help="YAML file: what the certificates of clients permit; read again when it changes.",
 )
 @click.option("--allow-unauthenticated", is_flag=True, help="Serve other machines without keys.")
 @server_tls_options
@@ -132,6 +149,7 @@ def main(**options: Any) -> None:
             admin_port=options["admin_port"],
             durability=Durability.parse(options["durability"]),
             auth_keys=keys_from(options["auth_keys"], options["auth_keys_file"]),
+            trust=trust_from(options),
             allow_unauthenticated=options["allow_unauthenticated"],
             tls=take_tls(options),
             spare_bytes_max=options["spare_bytes"],

@@ -229,13 +229,17 @@ class AppendHandler:
     async def append(self, requests: object, context: Context) -> AppendResponse:
         """Serve one append. Messages are read as raw bytes, see `wire`."""
         del requests  # read from the context, because that can be cut off by a deadline
-        claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
+        claims = await self._resolver.authorize(context, Capability.APPEND)
         request = await self._first_request(context)
         receive = partial(self._receive_at_pace, context, request)
         return await self._append(request, claims, receive, AppendTurn(), summed=True)
 
-    async def append_whole(self, whole: WholeAppend) -> AppendResponse:
+    async def append_whole(self, whole: WholeAppend, context: Context) -> AppendResponse:
         """Serve an append whose content is complete, once its predecessors have succeeded.
+
+        Args:
+            whole: The append.
+            context: Of the stream that it came by.
 
         Raises:
             Exception: any that `fault_of` accepts.
@@ -244,7 +248,9 @@ class AppendHandler:
         request = append.parameters
         # Checked before the append takes its place, because names are kept and each predecessor is
         # awaited.
-        claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
+        claims = await self._resolver.authorize(
+            context, Capability.APPEND, metadata=append.metadata.items()
+        )
         self._require_bounded_turn(append)
         validate_append_request(request, first=True)
         with self._turns.turn(append.name, append.after) as turn:

@@ -218,7 +218,7 @@ class _Stream:
     async def _answer_of(self, whole: WholeAppend) -> AppendStreamResponse.Answer:
         number = whole.append.number
         try:
-            response = await self._appends.append_whole(whole)
+            response = await self._appends.append_whole(whole, self._context)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -14,6 +14,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.channels import is_loopback
 from broadsheet.consumer.places import option_of
+from broadsheet.consumer.protocol.auth import TrustConfig, require_certificates
 
 # Bounds on what all clients together may use: each is an option of the process and a metric.
 #
@@ -154,6 +155,8 @@ class BrokerConfig:
     durability: Durability = Durability()
     auth_keys: str = field(default="", repr=False)
     """Base64 keys, separated by commas or spaces, or `file:PATH` of a file with them; empty serves everyone."""
+    trust: TrustConfig = field(default_factory=TrustConfig)
+    """Callers who are believed beside those with keys."""
     allow_unauthenticated: bool = False
     """Permission to serve addresses other than loopback without keys."""
     tls: TlsConfig | None = None
@@ -192,11 +195,15 @@ class BrokerConfig:
     stop_grace_seconds: float = 15.0
     """Longest duration of a graceful stop."""
 
+    def __post_init__(self) -> None:
+        """Raise ValidationError if certificates are to permit something, and none is asked for."""
+        require_certificates(self.trust, self.tls)
+
     @property
     def is_guarded(self) -> bool:
         """True if only this machine can connect, or keys or certificates are asked for, or the operator allows all."""
         certificates = self.tls is not None and self.tls.requires_client_certificates
-        guards = self.auth_keys or certificates or self.allow_unauthenticated
+        guards = self.auth_keys or self.trust.is_any or certificates or self.allow_unauthenticated
         return bool(guards) or is_loopback(self.host)
 
     @property

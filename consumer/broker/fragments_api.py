@@ -251,7 +251,7 @@ class VerifyHandler:
         validate_journal(request.journal)
         # The caller has shown a token; the permission it needs depends on the request.
         required = Capability.APPLY if request.discard_damaged else Capability.READ
-        claims = self._resolver.authorize(context.invocation_metadata(), required)
+        claims = await self._resolver.authorize(context, required)
         resolution = await self._resolver.resolve(
             request.journal, claims, min_revision=0, proxied=None
         )

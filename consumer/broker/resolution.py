@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import grpc
 
+from broadsheet.allocator.runtime.tls import peer_identity
 from broadsheet.consumer.broker.catalogue import Catalogue, CatalogueEntry
-from broadsheet.consumer.broker.faults import RpcFault
+from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.journals import Journals, Served
 from broadsheet.consumer.protocol.alphabet import split_journal
 from broadsheet.consumer.protocol.auth import Capability, Claims, Metadata, TokenVerifier
@@ -102,13 +103,24 @@ class JournalResolver:
         self._headers: dict[tuple[int, bool], Header] = {}
         """The newest headers, because many answers share one."""
 
-    def authorize(self, metadata: Metadata | None, require: Capability) -> Claims:
-        """Return the claims of the caller, from the request's metadata.
+    async def authorize(
+        self, context: Context, require: Capability, *, metadata: Metadata | None = None
+    ) -> Claims:
+        """Return the claims of the caller.
+
+        Args:
+            context: Of the call.
+            require: Capabilities of which none may be missing.
+            metadata: Those that show the claims; None: the call's.
 
         Raises:
             UnauthenticatedError, NotAuthorizedError: it has not shown them.
         """
-        return self._verifier.verify(metadata, require)
+        return await self._verifier.verify_call(
+            context.invocation_metadata() if metadata is None else metadata,
+            require,
+            identity=lambda: peer_identity(context.auth_context()),
+        )
 
     def header(self, *, routed: bool = False) -> Header:
         """Return a header for the current revision, to be copied into an answer."""

@@ -48,7 +48,7 @@ from broadsheet.consumer.broker.service import (
 from broadsheet.consumer.broker.staging import StagingArea
 from broadsheet.consumer.broker.strangers import settle_root
 from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
+from broadsheet.consumer.protocol.auth import server_auth
 from broadsheet.consumer.standard_services import Health
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Broker:
         """Prometheus metrics of the broker."""
         self._checks = FragmentChecks(self._disk)
         self._group = TaskGroup()
-        self._verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
+        self._verifier = server_auth(config.auth_keys, config.trust)
         self._root: DataRoot | None = None
         self._logs = ExitStack()
         """Open resources other than journals; closed after a failed start, too."""

@@ -84,7 +84,7 @@ class Admission:
         async def admitted(message: bytes, context: Context) -> Answer:
             async with answered(context):
                 with self._limits.calls.taken(context.peer()):
-                    claims = self._resolver.authorize(context.invocation_metadata(), require)
+                    claims = await self._resolver.authorize(context, require)
                     bounds = self._limits.bounds
                     self._limits.refusals.require(len(message), bounds, bound, "request")
                     return await inner(_parsed(message, parse), claims, context)
@@ -122,7 +122,7 @@ class Admission:
         async def admitted(request: object, context: Context) -> object:
             async with answered(context):
                 with self._limits.calls.taken(context.peer()):
-                    self._resolver.authorize(context.invocation_metadata(), Capability.READ)
+                    await self._resolver.authorize(context, Capability.READ)
                     return await inner(request, context)
             raise AssertionError("an aborted call has ended")
 

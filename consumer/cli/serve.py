@@ -39,7 +39,7 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from broadsheet.consumer.places import option_of
 from broadsheet.consumer.private_directory import keep_new_files_private
-from broadsheet.consumer.protocol.auth import keys_from
+from broadsheet.consumer.protocol.auth import keys_from, trust_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.tls_options import server_tls_options, take_tls
 
@@ -213,6 +213,19 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="File with such keys, in place of --broker-auth-keys; read again when it changes.",
 )
 @_option(
+    "--jwks",
+    envvar="AUTH_JWKS",
+    help="Public keys of those who sign tokens: a file, or https://…",
+)
+@_option("--jwks-issuer", envvar="AUTH_JWKS_ISSUER", help="Their tokens' iss; any if absent.")
+@_option("--jwks-audience", envvar="AUTH_JWKS_AUDIENCE", help="Their tokens' aud; any if absent.")
+@_option(
+    "--identities-file",
+    envvar="AUTH_IDENTITIES_FILE",
+    type=click.Path(path_type=Path),
+    help="YAML file: what the certificates of clients permit; read again when it changes.",
+)
+@_option(
     "--allow-unauthenticated",
     is_flag=True,
     help="Serve other machines without --auth-keys or --tls-client-ca.",
@@ -302,6 +315,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         drain_covered_seconds_max=options["drain_covered_seconds"],
         drain_alone_seconds_max=options["drain_alone_seconds"],
         auth_keys=keys_from(options["auth_keys"], options["auth_keys_file"]),
+        trust=trust_from(options),
         allow_unauthenticated=options["allow_unauthenticated"],
         tls=take_tls(options),
         broker_auth_keys=keys_from(options["broker_auth_keys"], options["broker_auth_keys_file"]),

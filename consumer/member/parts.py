@@ -43,7 +43,7 @@ from broadsheet.consumer.member.failure_detector import FailureDetector
 from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
-from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth
+from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth, TokenVerifier, server_auth
 from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
 from broadsheet.consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
@@ -474,12 +474,12 @@ def _part_status(local_shards: LocalShards, key_space: KeySpace, name: str) -> S
 
 def _auth(config: MemberConfig) -> KeyedAuth | NoAuth:
     """Return the signer of requests to other members."""
-    return verifier_of(config)
-
-
-def verifier_of(config: MemberConfig) -> KeyedAuth | NoAuth:
-    """Return the verifier of clients' tokens."""
     return KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
+
+
+def verifier_of(config: MemberConfig) -> TokenVerifier:
+    """Return the verifier of clients' requests."""
+    return server_auth(config.auth_keys, config.trust)
 
 
 def _retain_peers(peers: Peers, key_space: KeySpace, group: TaskGroup) -> None:

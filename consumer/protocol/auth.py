@@ -13,17 +13,29 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntFlag
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
-from broadsheet.consumer.protocol.token_keys import FILE_PREFIX, WatchedFile
+from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.consumer.protocol.token_keys import (
+    FILE_PREFIX,
+    PublicKey,
+    PublicKeyFile,
+    PublicKeyServer,
+    WatchedFile,
+    check_keys_url,
+    public_keys_of,
+)
 
 AUTHORIZATION = "authorization"
 """Metadata key of the token."""
@@ -37,14 +49,19 @@ TOKEN_LIFE_SECONDS = 3600.0
 """Life of a token, unless the caller sets another."""
 APPLY_TOKEN_LIFE_SECONDS = 60.0
 """Life of a token that can change specs."""
+APPLICATION_CAPABILITY = 1 << 16
+"""Lowest capability that applications may use as they like."""
+SUBJECT_CHARACTERS_MAX = 256
 _PADDED_KEY_BYTES = 48
 """Length of an HS384 digest, which is below the block of either hash (64 and 128 bytes)."""
+
+_MISSING = "missing metadata `authorization: Bearer TOKEN`"
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class Capability(IntFlag):
-    """Permissions in a token. Applications may use bits from 65,536 up."""
+    """Permissions in a token. Applications may use bits from `APPLICATION_CAPABILITY` up."""
 
     LIST = 2
     APPLY = 4
@@ -63,6 +80,8 @@ class Claims:
     """Journals (by labels and `name`) or shards (by labels and `id`) that it covers; empty is all."""
     expires_at: datetime | None = None
     """None: `TOKEN_LIFE_SECONDS` after it is signed; in verified claims, never."""
+    subject: str = ""
+    """The caller, as its token or certificate names it; for the audit log. Empty: not named."""
 
     @classmethod
     def process(cls) -> Claims:
@@ -90,15 +109,22 @@ class ClientAuth(Protocol):
         ...
 
 
+Identity = Callable[[], str | None]
+"""Returns the identity of a connection's certificate (`peer_identity`); called only if it matters."""
+
+
 class TokenVerifier(Protocol):
     """Server side of authorization: the check of requests."""
 
-    def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
+    async def verify_call(
+        self, metadata: Metadata | None, require: Capability, *, identity: Identity
+    ) -> Claims:
         """Return the claims of a request.
 
         Args:
             metadata: The request's metadata, e.g. `context.invocation_metadata()`.
             require: Capabilities of which none may be missing.
+            identity: Of the caller's certificate.
 
         Raises:
             UnauthenticatedError: the token is missing, malformed, expired or signed with an unknown key.
@@ -119,6 +145,13 @@ class NoAuth:
         """Return claims with `require`, on everything, without expiry."""
         del metadata
         return Claims(capability=require)
+
+    async def verify_call(
+        self, metadata: Metadata | None, require: Capability, *, identity: Identity
+    ) -> Claims:
+        """Return the same."""
+        del identity
+        return self.verify(metadata, require)
 
 
 class BearerAuth:
@@ -169,6 +202,8 @@ class KeyedAuth:
             "iat": now,
             "exp": claims.expires_at or now + timedelta(seconds=TOKEN_LIFE_SECONDS),
         }
+        if claims.subject:
+            payload["sub"] = claims.subject
         return jwt.encode(payload, self._keys_in_use().keys[0], algorithm=ALGORITHM)
 
     def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
@@ -177,22 +212,32 @@ class KeyedAuth:
 
     def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
         """Return the claims of a request; see `TokenVerifier`."""
-        header = _authorization_of(metadata)
-        if header is None:
-            if self._keys_in_use().allow_missing:
-                expires_at = datetime.now(UTC) + timedelta(seconds=TOKEN_LIFE_SECONDS)
-                return Claims(capability=require, expires_at=expires_at)
-            raise UnauthenticatedError("missing metadata `authorization: Bearer TOKEN`")
-        scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise UnauthenticatedError("malformed metadata `authorization`: expected Bearer TOKEN")
-        claims = _claims_of(self._decode(token.strip()))
-        lacking = require & ~claims.capability
-        if lacking:
-            raise NotAuthorizedError(
-                f"the token lacks the capability {_names(lacking)}; it has {_names(claims.capability)}"
-            )
-        return claims
+        token = _token_of(metadata)
+        if token is None:
+            if self.allows_missing:
+                return expiring(require)
+            raise UnauthenticatedError(_MISSING)
+        return require_capability(self.claims_in(token), require)
+
+    async def verify_call(
+        self, metadata: Metadata | None, require: Capability, *, identity: Identity
+    ) -> Claims:
+        """Return the same."""
+        del identity
+        return self.verify(metadata, require)
+
+    @property
+    def allows_missing(self) -> bool:
+        """Report whether the keys let requests without a token through."""
+        return self._keys_in_use().allow_missing
+
+    def claims_in(self, token: str) -> Claims:
+        """Return the claims of a token.
+
+        Raises:
+            UnauthenticatedError: it is malformed, expired or signed with an unknown key.
+        """
+        return _claims_of(self._decode(token))
 
     def _decode(self, token: str) -> dict[str, Any]:
         import jwt
@@ -213,6 +258,285 @@ class KeyedAuth:
             except jwt.InvalidTokenError as error:
                 raise UnauthenticatedError(f"bad token: {error}") from error
         raise UnauthenticatedError("bad token: signed with an unknown key")
+
+
+# Callers whom a server believes without a key of its own.
+
+_HMAC: Final = ("HS256", "HS384")
+_SPIFFE: Final = "spiffe://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustConfig:
+    """Callers whom a server believes beside those that have its keys. Files are read where the server runs."""
+
+    jwks: str = ""
+    """Public keys of those who sign tokens: a file, or `https://…`; a set of JSON Web Keys."""
+    issuer: str = ""
+    """Their tokens' `iss` must be this; empty: anything."""
+    audience: str = ""
+    """Their tokens' `aud` must have this; empty: anything."""
+    identities_file: str = ""
+    """What the certificates of clients permit, see `parse_identities`."""
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ValidationError: a field is given without the one that it needs, or the URL is not safe.
+        """
+        for name in ("issuer", "audience"):
+            if getattr(self, name) and not self.jwks:
+                raise ValidationError(name, "expected jwks beside it, whose tokens it restricts")
+        if "://" in self.jwks:
+            check_keys_url(self.jwks)
+
+    @property
+    def is_any(self) -> bool:
+        """Report whether anybody is believed."""
+        return bool(self.jwks or self.identities_file)
+
+
+def require_certificates(trust: TrustConfig, tls: TlsConfig | None) -> None:
+    """Refuse identities for a server that does not ask clients for certificates.
+
+    Raises:
+        ValidationError: no caller would have an identity.
+    """
+    if trust.identities_file and not (tls and tls.requires_client_certificates):
+        raise ValidationError(
+            "trust.identities_file",
+            "expected the authorities of clients' certificates beside it (--tls-client-ca)",
+        )
+
+
+def server_auth(keys_text: str, trust: TrustConfig) -> TokenVerifier:
+    """Return what verifies the calls of a server.
+
+    Args:
+        keys_text: As for `KeyedAuth`; empty: there are none.
+        trust: Who is believed beside those with keys.
+
+    Raises:
+        ValidationError, ExtraMissingError: keys or a file cannot be used.
+    """
+    keyed = KeyedAuth(keys_text) if keys_text else None
+    if not trust.is_any:
+        return keyed or NoAuth()
+    return ServerAuth(
+        keyed,
+        trust,
+        public_keys=public_keys_of(trust.jwks) if trust.jwks else None,
+        identities=WatchedFile(
+            Path(trust.identities_file), parse_identities, name="identities_file"
+        )
+        if trust.identities_file
+        else None,
+    )
+
+
+class ServerAuth:
+    """Verifies callers by shared keys, public keys, or certificates. A token counts before a certificate."""
+
+    def __init__(
+        self,
+        keyed: KeyedAuth | None,
+        trust: TrustConfig,
+        *,
+        public_keys: PublicKeyFile | PublicKeyServer | None,
+        identities: WatchedFile[Identities] | None,
+    ) -> None:
+        self._keyed = keyed
+        self._trust = trust
+        self._public_keys = public_keys
+        self._identities = identities
+
+    async def verify_call(
+        self, metadata: Metadata | None, require: Capability, *, identity: Identity
+    ) -> Claims:
+        """Return the claims of a request; see `TokenVerifier`."""
+        token = _token_of(metadata)
+        # A token that is wrong is refused, also of a caller whose certificate would do: it is a mistake, or an attempt.
+        claims = await self._claims_in(token) if token else self._claims_of(identity(), require)
+        return require_capability(claims, require)
+
+    def _claims_of(self, identity: str | None, require: Capability) -> Claims:
+        """Return the claims of a caller without a token."""
+        if identity is not None and self._identities is not None:
+            granted = self._identities.present().of(identity)
+            if granted is not None:
+                return replace(
+                    granted,
+                    subject=identity[:SUBJECT_CHARACTERS_MAX],
+                    # So that a long stream does not outlive a change of the file by more.
+                    expires_at=datetime.now(UTC) + timedelta(seconds=TOKEN_LIFE_SECONDS),
+                )
+        if self._keyed is not None and self._keyed.allows_missing:
+            return expiring(require)
+        entry = f": {identity} has no entry" if identity and self._identities is not None else ""
+        raise UnauthenticatedError(f"{_MISSING}{entry}")
+
+    async def _claims_in(self, token: str) -> Claims:
+        import jwt
+
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.InvalidTokenError as error:
+            raise UnauthenticatedError(f"bad token: {error}") from error
+        # The header says only which kind of key to look for; a key has one algorithm, whatever the header says.
+        if header.get("alg") in _HMAC and self._keyed is not None:
+            return self._keyed.claims_in(token)
+        if self._public_keys is None:
+            raise UnauthenticatedError("bad token: signed with an unknown key")
+        key_id = header.get("kid", "")
+        key = self._public_keys.known(key_id) or await self._public_keys.sought(key_id)
+        if key is None:
+            raise UnauthenticatedError("bad token: signed with an unknown key")
+        return self._claims_by(key, token)
+
+    def _claims_by(self, key: PublicKey, token: str) -> Claims:
+        import jwt
+
+        issuer, audience = self._trust.issuer, self._trust.audience
+        required = ["exp", *(["iss"] if issuer else []), *(["aud"] if audience else [])]
+        try:
+            return _claims_of(
+                jwt.decode(
+                    token,
+                    key.key,
+                    algorithms=[key.algorithm],
+                    leeway=LEEWAY_SECONDS,
+                    issuer=issuer or None,
+                    audience=audience or None,
+                    options={"require": required, "verify_aud": bool(audience)},
+                )
+            )
+        except jwt.InvalidTokenError as error:
+            raise UnauthenticatedError(f"bad token: {error}") from error
+
+
+class _Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of an identities' file."""
+
+    identity: str
+    capabilities: list[str | int]
+    selector: str = ""
+
+
+class _Grants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    identities: list[_Grant]
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """What the certificates of clients permit."""
+
+    exact: Mapping[str, Claims]
+    prefixes: Mapping[str, Claims]
+    """By what an identity begins with, a slash at its end; the longest first."""
+
+    def of(self, identity: str) -> Claims | None:
+        """Return what an identity may do; None if it is not known."""
+        found = self.exact.get(identity)
+        if found is not None:
+            return found
+        return next(
+            (
+                claims
+                for prefix, claims in self.prefixes.items()
+                if identity.startswith(prefix) and identity != prefix
+            ),
+            None,
+        )
+
+
+def parse_identities(content: bytes) -> Identities:
+    """Return the identities of a YAML file.
+
+        identities:
+          - identity: billing.example.com            # or spiffe://example.com/billing, or a common name
+            capabilities: [LIST, READ]               # by name, or an application's by number
+            selector: app=billing                    # absent: everything
+          - identity: spiffe://example.com/ns/ops/*  # everything below
+            capabilities: [ALL]
+
+    An entry for the identity itself counts before prefixes, and a longer prefix before a shorter one.
+
+    Raises:
+        ValidationError: it is malformed; the error names the entry.
+    """
+    import yaml  # Here, because clients do not need it.
+
+    try:
+        entries = msgspec.convert(yaml.safe_load(content), _Grants).identities
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise ValidationError("identities_file", f"expected `identities:` {problem}") from error
+    exact: dict[str, Claims] = {}
+    prefixes: dict[str, Claims] = {}
+    for index, entry in enumerate(entries):
+        place = f"identities[{index}]"
+        claims = Claims(
+            capability=_capability_of(entry.capabilities, place),
+            selector=_selector_of(entry, place),
+        )
+        name = entry.identity.removesuffix("*")
+        is_prefix = name != entry.identity
+        if "*" in name or not name or (is_prefix and not _is_spiffe_path(name)):
+            raise ValidationError(
+                f"{place}.identity",
+                f"expected a name, or spiffe://DOMAIN/…/*, got {entry.identity!r}",
+            )
+        known = prefixes if is_prefix else exact
+        if name in known:
+            raise ValidationError(f"{place}.identity", f"{entry.identity} has an entry already")
+        known[name] = claims
+    longest_first = sorted(prefixes.items(), key=lambda each: -len(each[0]))
+    return Identities(exact, dict(longest_first))
+
+
+def _is_spiffe_path(name: str) -> bool:
+    """Tell whether a text begins identities of one trust domain: only their parts are checked, and mean a hierarchy."""
+    domain, slash, _ = name.removeprefix(_SPIFFE).partition("/")
+    return name.startswith(_SPIFFE) and bool(domain and slash) and name.endswith("/")
+
+
+def _selector_of(entry: _Grant, place: str) -> LabelSelector:
+    try:
+        return parse_selector(entry.selector)
+    except ValidationError as error:
+        raise error.under(place) from error
+
+
+def _capability_of(given: Iterable[str | int], place: str) -> Capability:
+    found = Capability(0)
+    for each in given:
+        found |= parse_capability(str(each), f"{place}.capabilities")
+    if not found:
+        raise ValidationError(f"{place}.capabilities", "expected one at least")
+    return found
+
+
+def parse_capability(text: str, place: str) -> Capability:
+    """Return a capability by its name, or an application's by its number.
+
+    Raises:
+        ValidationError: there is none such.
+    """
+    if (
+        text.isascii()
+        and text.isdecimal()
+        and APPLICATION_CAPABILITY <= int(text) <= Capability.ALL
+    ):
+        return Capability(int(text))
+    try:
+        return Capability[text.upper()]
+    except KeyError:
+        names = ", ".join(str(each.name) for each in (*Capability, Capability.ALL))
+        raise ValidationError(
+            place,
+            f"expected one of {names}, or a number from {APPLICATION_CAPABILITY} up, got {text!r}",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +575,17 @@ def keys_from(text: str, file: Path | None) -> str:
     return text if file is None else f"{FILE_PREFIX}{file.absolute()}"
 
 
+def trust_from(options: Mapping[str, Any]) -> TrustConfig:
+    """Return what the options of a command line say, by parameter name; `Any`, because it has other options too."""
+    file = options["identities_file"]
+    return TrustConfig(
+        jwks=options["jwks"] or "",
+        issuer=options["jwks_issuer"] or "",
+        audience=options["jwks_audience"] or "",
+        identities_file="" if file is None else str(file.absolute()),
+    )
+
+
 def _keys_in_file(content: bytes) -> _Keys:
     try:
         return _keys_in(content.decode("ascii"))
@@ -273,13 +608,29 @@ def expiring(
     selector: LabelSelector | None = None,
     *,
     life_seconds: float = TOKEN_LIFE_SECONDS,
+    subject: str = "",
 ) -> Claims:
     """Return claims that expire `life_seconds` from now."""
     return Claims(
         capability=capability,
         selector=selector or LabelSelector(),
         expires_at=datetime.now(UTC) + timedelta(seconds=life_seconds),
+        subject=subject,
     )
+
+
+def require_capability(claims: Claims, require: Capability) -> Claims:
+    """Return claims that have a capability.
+
+    Raises:
+        NotAuthorizedError: they lack it.
+    """
+    lacking = require & ~claims.capability
+    if lacking:
+        raise NotAuthorizedError(
+            f"the token lacks the capability {capability_text(lacking)}; it has {capability_text(claims.capability)}"
+        )
+    return claims
 
 
 def _decoded(text: str, index: int) -> bytes:
@@ -296,10 +647,17 @@ def _decoded(text: str, index: int) -> bytes:
     return key.ljust(_PADDED_KEY_BYTES, b"\0")
 
 
-def _authorization_of(metadata: Metadata | None) -> str | None:
+def _token_of(metadata: Metadata | None) -> str | None:
+    """Return the token of a request; None without one."""
     for key, value in metadata or ():
         if key.lower() == AUTHORIZATION:
-            return value.decode(errors="replace") if isinstance(value, bytes) else value
+            header = value.decode(errors="replace") if isinstance(value, bytes) else value
+            scheme, _, token = header.partition(" ")
+            if scheme.lower() != "bearer" or not token:
+                raise UnauthenticatedError(
+                    "malformed metadata `authorization`: expected Bearer TOKEN"
+                )
+            return token.strip()
     return None
 
 
@@ -312,9 +670,16 @@ def _claims_of(decoded: dict[str, Any]) -> Claims:
             capability=Capability(capability),
             selector=_selector_from_json(selector),
             expires_at=datetime.fromtimestamp(decoded["exp"], UTC),
+            subject=_subject_of(decoded),
         )
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise UnauthenticatedError(f"bad token: malformed claims: {error}") from error
+
+
+def _subject_of(decoded: dict[str, Any]) -> str:
+    """Return the subject as it may be logged."""
+    subject = str(decoded.get("sub", ""))[:SUBJECT_CHARACTERS_MAX]
+    return "".join(each if each.isprintable() else "?" for each in subject)
 
 
 def _selector_to_json(selector: LabelSelector) -> dict[str, object]:
@@ -347,7 +712,8 @@ def _selector_from_json(selector: dict[str, Any]) -> LabelSelector:
     return LabelSelector(include=half("include"), exclude=half("exclude"))
 
 
-def _names(capability: Capability) -> str:
+def capability_text(capability: Capability) -> str:
+    """Return a capability for people, e.g. `LIST+READ`."""
     if capability == Capability.ALL:
         return "ALL"
     # Bit by bit, because the enumeration of a flag has no members for the bits of applications.

@@ -129,7 +129,10 @@ class LeaderForwarder:
         endpoint = process_of(member).process_spec.endpoint
         remaining = context.time_remaining()
         timeout_seconds = HOP_SECONDS_MAX if remaining is None else min(remaining, HOP_SECONDS_MAX)
-        claims = expiring(capability, claims_of(context).selector, life_seconds=timeout_seconds)
+        caller = claims_of(context)
+        claims = expiring(
+            capability, caller.selector, life_seconds=timeout_seconds, subject=caller.subject
+        )
         try:
             return await method_of(self._peers.channel_at(endpoint))(
                 request,

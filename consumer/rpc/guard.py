@@ -23,6 +23,7 @@ import grpc
 import structlog
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.tls import peer_identity
 from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
 from broadsheet.consumer.rpc.call_context import CallContext
 from broadsheet.consumer.rpc.call_limits import CallLimits
@@ -118,7 +119,11 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                 claims = (
                     _NO_CLAIMS
                     if require is None
-                    else self._verifier.verify(context.invocation_metadata(), require)
+                    else await self._verifier.verify_call(
+                        context.invocation_metadata(),
+                        require,
+                        identity=lambda: peer_identity(context.auth_context()),
+                    )
                 )
                 async with asyncio.timeout(_seconds_left(claims)):
                     yield CallContext(context, claims)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -34,7 +33,7 @@ from broadsheet.consumer.errors import BoundExceededError, EndpointError
 from broadsheet.consumer.key_space import is_visible, spec_of
 from broadsheet.consumer.move_messages import UNASSIGNED
 from broadsheet.consumer.protocol import shard_pb2_grpc
-from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth
+from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from broadsheet.consumer.protocol.call_metadata import actor_of
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
 from broadsheet.consumer.protocol.labels import ID, label_set, selector
@@ -225,7 +224,9 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         call = shard_pb2_grpc.ShardStub(channel).Stat(
             forwarded,
             timeout=timeout_seconds,
-            metadata=self._auth.metadata(_hop_claims(request.shard, life_seconds=timeout_seconds)),
+            metadata=self._auth.metadata(
+                _hop_claims(request.shard, claims_of(context), life_seconds=timeout_seconds)
+            ),
         )
         try:
             response = await call
@@ -310,12 +311,13 @@ def _hints_answer(hints: FSMHints | None) -> GetHintsResponse.ResponseHints:
     return GetHintsResponse.ResponseHints(hints=hints)
 
 
-def _hop_claims(shard_id: str, *, life_seconds: float) -> Claims:
+def _hop_claims(shard_id: str, caller: Claims, *, life_seconds: float) -> Claims:
     """Return claims for one Stat of one shard, for which the caller is authorized."""
-    return Claims(
-        capability=Capability.READ,
-        selector=selector(label_set((ID, shard_id))),
-        expires_at=datetime.now(UTC) + timedelta(seconds=life_seconds),
+    return expiring(
+        Capability.READ,
+        selector(label_set((ID, shard_id))),
+        life_seconds=life_seconds,
+        subject=caller.subject,
     )
 
 

@@ -25,7 +25,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.protocol.auth import keys_from
+from broadsheet.consumer.protocol.auth import TrustConfig, keys_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.spark_bridge.errors import ClusterConfError
@@ -84,6 +84,7 @@ class MemberSettings(TypedDict, total=False):
     watch_delay_seconds: float
     auth_keys: str
     broker_auth_keys: str
+    trust: TrustConfig
     allow_unauthenticated: bool
     tls: TlsConfig | None
     announce_seconds_max: float

@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ from weakref import WeakSet
 import grpc
 import grpc.aio
 import structlog
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from broadsheet.allocator.errors import ValidationError
 
@@ -85,6 +88,8 @@ class Pems:
     cert: bytes | None
     key: bytes | None = field(repr=False)
     client_ca: bytes | None
+    expires_at: datetime | None
+    """When `cert` expires; None without it, or if its form is unknown."""
     stamps: tuple[_Stamp, ...] = field(repr=False)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -115,6 +120,7 @@ class TlsFiles:
         self._pems = _read(config)
         self._refused: tuple[_Stamp, ...] | None = None
         """State of the files that was last refused, so that the log says so once."""
+        self._tell_if_expired()
 
     def present(self) -> Pems:
         """Return the contents in use: those of the files, unless they changed within `LOOK_SECONDS`, or are wrong."""
@@ -138,6 +144,17 @@ class TlsFiles:
             return
         self._refused = None
         log.info("tls.reloaded", cert_file=str(self._config.cert_file or ""))
+        self._tell_if_expired()
+
+    def _tell_if_expired(self) -> None:
+        # Not refused: clocks differ, and a server that others still trust should not end by ours.
+        expires_at = self._pems.expires_at
+        if expires_at is not None and expires_at < datetime.now(UTC):
+            log.warning(
+                "tls.certificate_expired",
+                cert_file=str(self._config.cert_file),
+                expired_at=expires_at.isoformat(),
+            )
 
 
 @lru_cache(maxsize=_CONFIGS_MAX)
@@ -187,6 +204,7 @@ def _read(config: TlsConfig) -> Pems:
         cert=contents["cert_file"],
         key=contents["key_file"],
         client_ca=contents["client_ca_file"],
+        expires_at=_expiry_of(contents["cert_file"] or b""),
         stamps=stamps,
     )
 
@@ -231,6 +249,88 @@ def _require_key_fits(config: TlsConfig) -> None:
 def _reason_of(error: Exception) -> str:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return str(reason or error).lower().replace("_", " ")
+
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_VERSION, _UTC_TIME = 0xA0, 0x17
+_CENTURY_PIVOT = 50
+"""Two-digit years from this on are of the last century (RFC 5280 §4.1.2.5.1)."""
+
+
+def _expiry_of(pem: bytes) -> datetime | None:
+    """Return when the first certificate of a file expires; None if there is none, or it has an unknown form.
+
+    The standard library shows this of a certificate that it has verified alone. Source: RFC 5280 §4.1.
+    """
+    found = _CERTIFICATE.search(pem)
+    if found is None:
+        return None
+    try:
+        der = ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
+        (_, certificate) = _elements(der)[0]
+        (_, body) = _elements(certificate)[0]
+        fields = [element for element in _elements(body) if element[0] != _VERSION]
+        # The serial number, the algorithm and the issuer come before.
+        (_, validity) = fields[3]
+        (tag, text) = _elements(validity)[1]
+        return _time_of(tag, text.decode("ascii"))
+    except (ValueError, IndexError):
+        return None
+
+
+def _elements(content: bytes) -> list[tuple[int, bytes]]:
+    """Return tags and contents of the DER elements that follow each other in `content`."""
+    elements = []
+    at = 0
+    while at < len(content):
+        tag, length = content[at], content[at + 1]
+        at += 2
+        if length & 0x80:  # The length of the length.
+            octets = length & 0x7F
+            length = int.from_bytes(content[at : at + octets], "big")
+            at += octets
+        elements.append((tag, content[at : at + length]))
+        at += length
+    return elements
+
+
+def _time_of(tag: int, text: str) -> datetime:
+    if tag == _UTC_TIME:
+        text = f"{'19' if int(text[:2]) >= _CENTURY_PIVOT else '20'}{text}"
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+class CertificateMetrics(Collector):
+    """Collects the time at which a server's certificate expires."""
+
+    def __init__(self, tls: TlsConfig, *, prefix: str) -> None:
+        """Create the collector.
+
+        Args:
+            tls: The server's files.
+            prefix: Of the name; a member and a broker may share a registry.
+        """
+        self._tls = tls
+        self._name = f"{prefix}_certificate_expiry_timestamp_seconds"
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the present sample; it has none if the certificate's form is unknown."""
+        gauge = self._gauge()
+        expires_at = tls_files(self._tls).present().expires_at
+        if expires_at is not None:
+            gauge.add_metric((), expires_at.timestamp())
+        yield gauge
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return the name alone, so that registering reads nothing."""
+        yield self._gauge()
+
+    def _gauge(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            self._name,
+            "When the certificate that is served expires, seconds of Unix time.",
+            labels=(),
+        )
 
 
 # Servers.
@@ -401,6 +501,10 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
     (
         re.compile(r"CERTIFICATE_VERIFY_FAILED.*(expired|not yet valid)"),
         "its certificate is not valid at this time: renew it, and compare the clocks",
+    ),
+    (
+        re.compile(r"CERTIFICATE_VERIFY_FAILED.*purpose"),
+        "its certificate is not for servers: it lacks the purpose of server authentication",
     ),
     (
         re.compile(r"CERTIFICATE_VERIFY_FAILED"),

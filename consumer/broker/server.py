@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import add_port
+from broadsheet.allocator.runtime.tls import CertificateMetrics, add_port
 from broadsheet.consumer.broker.append import AppendHandler
 from broadsheet.consumer.broker.append_stream import AppendStreamHandler
 from broadsheet.consumer.broker.catalogue import Catalogue, read_catalogue
@@ -228,11 +228,14 @@ class Broker:
     def _bind(self) -> int:
         listen = f"{_bracketed(self._config.host)}:{self._config.port}"
         try:
-            return add_port(self._server, listen, self._config.tls)
+            port = add_port(self._server, listen, self._config.tls)
         except RuntimeError as error:
             raise EndpointError(listen, f"cannot listen: {error}") from error
         except ValidationError as error:
             raise error.under("tls") from None
+        if self._config.tls is not None and self._config.tls.serves:
+            self.registry.register(CertificateMetrics(self._config.tls, prefix="broadsheet_broker"))
+        return port
 
     def _load(self, root: DataRoot) -> None:
         """Read the catalogue and move unknown directories away. Blocking."""

@@ -23,7 +23,7 @@ from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import TlsConfig, add_port, tls_files
+from broadsheet.allocator.runtime.tls import CertificateMetrics, TlsConfig, add_port, tls_files
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
 from broadsheet.consumer.config import MemberConfig
@@ -244,6 +244,8 @@ def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.
             ("grpc.so_reuseport", 0),
         ),
     )
+    if config.tls is not None and config.tls.serves:
+        registry.register(CertificateMetrics(config.tls, prefix="broadsheet_member"))
     address = host_and_port(config.listen_host, config.port)
     try:
         return server, add_port(server, address, config.tls)

@@ -6,6 +6,8 @@ import asyncio
 import functools
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -24,6 +26,7 @@ from broadsheet.spark_bridge.task_resolver import (
     token_of_heads,
 )
 from tests.support.asked_tally import TOTAL, AskedTally, TallyStub
+from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually_sync
 from tests.support.members import Producer
 from tests.support.spark import make_journals, process_listening_at, shard_specs
@@ -45,21 +48,45 @@ SHORT_TASKS = 24
 def cluster(
     spark: SparkSession, services: Services, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ShardCluster]:
-    """Two members that serve three shards of an application that can be asked, each with a standby."""
+    """Two members that serve three shards of an application that can be asked, each with a standby.
+
+    They speak TLS alone, and ask their clients for certificates, as the session's conf says.
+    """
     application = functools.partial(AskedTally, tmp_path_factory.mktemp("states"), output="")
-    with ShardCluster(
-        spark,
-        application,
-        members=2,
-        root=f"/test/{uuid4().hex}",
-        etcd=services.etcd,
-        broker=services.broker_address,
-    ) as running:
+    with _tls_in_conf(spark, tmp_path_factory.mktemp("certificates")):
+        described = ShardCluster(
+            spark,
+            application,
+            members=2,
+            root=f"/test/{uuid4().hex}",
+            etcd=services.etcd,
+            broker=services.broker_address,
+        )
+    with described as running:
         make_journals(services.broker_address, JOURNALS)
         running.apply(shard_specs(NAME, JOURNALS))
         running.wait_for_primary(SHARDS)
         yield running
     close_connections()
+
+
+@contextmanager
+def _tls_in_conf(spark: SparkSession, directory: Path) -> Iterator[None]:
+    """Name the files for TLS in the conf, for clusters that are described within the block."""
+    tls = CertificateAuthority(directory).tls("member", "127.0.0.1", mutual=True)
+    named = {
+        "caFile": tls.ca_file,
+        "certFile": tls.cert_file,
+        "keyFile": tls.key_file,
+        "clientCaFile": tls.client_ca_file,
+    }
+    for name, path in named.items():
+        spark.conf.set(f"spark.broadsheet.tls.{name}", str(path))
+    try:
+        yield
+    finally:
+        for name in named:
+            spark.conf.unset(f"spark.broadsheet.tls.{name}")
 
 
 @pytest.fixture

@@ -22,6 +22,11 @@ class Certificate:
     key_file: Path
 
 
+def yesterday() -> datetime:
+    """Return when a certificate that has expired did so."""
+    return datetime.now(UTC) - timedelta(days=1)
+
+
 class CertificateAuthority:
     """Signs certificates; its own is the trust anchor."""
 
@@ -33,7 +38,11 @@ class CertificateAuthority:
         self._authority.cert_pem.write_to_path(self.ca_file)
 
     def certificate(
-        self, name: str, *identities: str, expired: bool = False, uris: tuple[str, ...] = ()
+        self,
+        name: str,
+        *identities: str,
+        expires_at: datetime | None = None,
+        uris: tuple[str, ...] = (),
     ) -> Certificate:
         """Return a certificate signed by this authority for host names or addresses.
 
@@ -42,12 +51,12 @@ class CertificateAuthority:
         made = Certificate(
             cert_file=self._directory / f"{name}.pem", key_file=self._directory / f"{name}.key"
         )
-        now = datetime.now(UTC)
+        today = datetime.now(UTC)
         issued = self._authority.issue_cert(
             *(identities or ("nobody.test",)),
             common_name=name,
-            not_before=now - timedelta(days=2),
-            not_after=now - timedelta(days=1) if expired else now + timedelta(days=1),
+            not_before=today - timedelta(days=2),
+            not_after=expires_at or today + timedelta(days=1),
         )
         issued.private_key_pem.write_to_path(made.key_file)
         chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)

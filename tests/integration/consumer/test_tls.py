@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 import structlog.testing
+from cryptography import x509
 
 from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
@@ -30,7 +31,7 @@ from broadsheet.consumer.protocol.journal_pb2 import ReadRequest
 from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
 from broadsheet.consumer.resolver.hearing import Hearing
 from tests.support.broker import next_message
-from tests.support.certificates import CertificateAuthority
+from tests.support.certificates import CertificateAuthority, yesterday
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, create_journals, shard, upserts, wait_for_primaries
 from tests.support.shardctl_runs import Ran, shardctl
@@ -63,6 +64,12 @@ def _journals(address: str, tls: TlsConfig | None) -> JournalClient:
     return JournalClient(address, policy=TransportPolicy(tls=tls, patience_seconds=0))
 
 
+def _expiry_of(tls: TlsConfig) -> float:
+    assert tls.cert_file is not None
+    certificate = x509.load_pem_x509_certificate(tls.cert_file.read_bytes())
+    return certificate.not_valid_after_utc.timestamp()
+
+
 async def _refusal(address: str, tls: TlsConfig | None) -> str:
     """Return how a broker's client says that it cannot connect."""
     async with _journals(address, tls) as journals:
@@ -80,10 +87,14 @@ async def test_broker_and_client_speak_tls_and_know_each_other(
         await journals.append(SOURCE, b'{"key":"a"}\n')
         reader = journals.reader(SOURCE, block=False)
         address = broker.address
+        expiry = broker.broker.registry.get_sample_value(
+            "broadsheet_broker_certificate_expiry_timestamp_seconds"
+        )
         content = b"".join([span.content async for span in reader])
         listed = await journals.list()
 
     assert address.startswith("https://")
+    assert expiry == _expiry_of(tls)
     assert content == b'{"key":"a"}\n'
     assert [*listed.journals[0].route.endpoints] == [address]
 
@@ -125,7 +136,7 @@ async def test_server_with_a_wrong_certificate_is_not_spoken_to(
     said: str,
 ) -> None:
     """A certificate for another host, or one that has expired, proves nothing about this server."""
-    made = authority.certificate("server", *names, expired=expired)
+    made = authority.certificate("server", *names, expires_at=yesterday() if expired else None)
     tls = TlsConfig(ca_file=authority.ca_file, cert_file=made.cert_file, key_file=made.key_file)
     async with _broker(tmp_path, tls) as broker:
         assert said in await _refusal(broker.address, tls)
@@ -282,12 +293,16 @@ async def test_members_serve_and_forward_over_tls(secured: Cluster, tls: TlsConf
             forwarded = await asks_other.stat("shard-1", read_through={SOURCE: end})
             planned = await allocation.plan()
             pruned = [log async for log in recovery.plan_prune()]
+        expiry = first.registry.get_sample_value(
+            "broadsheet_member_certificate_expiry_timestamp_seconds"
+        )
 
     assert first.address.startswith("https://")
     assert {each[:8] for each in forwarded.header.route.endpoints} == {"https://"}
     assert forwarded.header.process_id.suffix == primary
     assert planned.plan_id
     assert pruned == []
+    assert expiry == _expiry_of(tls)
 
 
 @pytest.mark.etcd

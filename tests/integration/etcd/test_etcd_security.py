@@ -14,7 +14,7 @@ import pytest
 from broadsheet.allocator.errors import EtcdAuthenticationError, EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
-from tests.support.certificates import CertificateAuthority
+from tests.support.certificates import CertificateAuthority, yesterday
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.etcd
@@ -78,7 +78,7 @@ async def test_tls_with_a_renewed_certificate_needs_no_other_client(
     authority: CertificateAuthority, tls_server: EmbeddedEtcd
 ) -> None:
     """A client outlives its certificate: once the files hold another, its next connection uses that."""
-    own = authority.certificate("client", "client.test", expired=True)
+    own = authority.certificate("client", "client.test", expires_at=yesterday())
     config = EtcdConfig(
         endpoints=(tls_server.endpoint,),
         ca_file=authority.ca_file,

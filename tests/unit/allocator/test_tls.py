@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import structlog.testing
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
     PrivateFormat,
     load_pem_private_key,
 )
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import (
     LOOK_SECONDS,
+    CertificateMetrics,
     TlsConfig,
     TlsFiles,
     handshake_advice,
     peer_identity,
 )
-from tests.support.certificates import CertificateAuthority
+from tests.support.certificates import CertificateAuthority, yesterday
 
 
 @pytest.fixture
@@ -134,6 +138,28 @@ def test_a_renewed_certificate_is_used_once_both_of_its_files_are_there(
     assert files.present() is files.present()
 
 
+@pytest.mark.parametrize("years", [1, 60])
+def test_expiry_of_a_certificate_is_shown_and_told_once_it_has_passed(
+    authority: CertificateAuthority, years: int
+) -> None:
+    """Alerts need the time before it comes; X.509 writes years from 2050 on in another form."""
+    expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(days=365 * years)
+    made = authority.certificate("server", "a.test", expires_at=expires_at)
+    made.cert_file.write_bytes(b"a comment\n" + made.cert_file.read_bytes())
+    tls = TlsConfig(cert_file=made.cert_file, key_file=made.key_file)
+
+    assert TlsFiles(tls).present().expires_at == expires_at
+    registry = CollectorRegistry()
+    registry.register(CertificateMetrics(tls, prefix="test"))
+    name = "test_certificate_expiry_timestamp_seconds"
+    assert registry.get_sample_value(name) == expires_at.timestamp()
+
+    expired = authority.certificate("expired", "a.test", expires_at=yesterday())
+    with structlog.testing.capture_logs() as logs:
+        TlsFiles(TlsConfig(cert_file=expired.cert_file, key_file=expired.key_file))
+    assert [line["event"] for line in logs] == ["tls.certificate_expired"]
+
+
 def test_files_that_vanish_leave_the_former_in_use(authority: CertificateAuthority) -> None:
     """A volume that is remounted must not end the service of those who have their certificates in memory."""
     tls, now = authority.tls("server", "a.test"), _Seconds()
@@ -172,6 +198,7 @@ def test_a_renewal_by_a_link_is_noticed(authority: CertificateAuthority, tmp_pat
     [
         ("https://a:1", "CERTIFICATE_VERIFY_FAILED: unable to get local issuer", "--tls-ca"),
         ("https://a:1", "CERTIFICATE_VERIFY_FAILED: certificate has expired", "renew it"),
+        ("https://a:1", "CERTIFICATE_VERIFY_FAILED: unsuitable certificate purpose", "for servers"),
         ("https://a:1", "Hostname Verification Check failed.", "for another name"),
         ("https://a:1", "OPENSSL_internal:WRONG_VERSION_NUMBER", "use http://"),
         ("https://a:1", "failed to connect to all addresses; Socket closed", "--tls-cert"),

@@ -16,6 +16,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 @click.group(
     cls=LazyGroup,
     lazy={
+        "can-i": LazyCommand(
+            "access:can_i",
+            "Ask the servers whether our credentials permit VERB of KIND, or of the one named ID.",
+        ),
         "dev": LazyCommand("dev:dev", "Run a whole cluster on this machine until Ctrl-C."),
         "explain": LazyCommand(
             "plan:explain", "Explain a shard's placement, and what it waits for."
@@ -24,6 +28,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
             "plan:plan", "Print what a change would move, without changing anything."
         ),
         "serve": LazyCommand("serve:serve", "Run one member of an application's group."),
+        "token": LazyCommand("access:token", "Print a token signed with the cluster's keys."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )

@@ -307,6 +307,17 @@ class JournalClient:
         )
         return head
 
+    async def require_may_append(self, journal: str) -> None:
+        """Check that this client may append to a journal, without changing it.
+
+        Raises:
+            UnauthenticatedError, NotAuthorizedError: it may not.
+            JournalError: the journal does not exist, is hidden from the client, or cannot be appended to at present.
+            EndpointError: no broker could be reached.
+        """
+        # Without content nothing is written, and a suspended journal stays so.
+        await self._barrier(AppendRequest(journal=journal, suspend=AppendRequest.SUSPEND_NO_RESUME))
+
     async def _barrier(self, request: AppendRequest) -> AppendResponse:
         request.min_etcd_revision = self._transport.revision_floor(0)
         check_append(request, 0)

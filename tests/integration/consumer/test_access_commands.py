@@ -1,0 +1,187 @@
+"""`shardctl token` and `shardctl can-i` against a real member and broker with keys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.auth import Capability, KeyedAuth
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.consumer.protocol.labels import label_set, parse_selector
+from tests.support.broker import journal_spec
+from tests.support.members import Cluster, shard, upserts
+from tests.support.shardctl_runs import Ran, shardctl
+
+pytestmark = pytest.mark.etcd
+
+KEYS = b64encode(b"a key of members and brokers").decode()
+MINE, THEIRS = "a/mine", "a/theirs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A member and a broker, each with something of two teams."""
+
+    address: str
+    broker: str
+    directory: Path
+
+    async def run(self, line: str) -> Ran:
+        """Run a command beside the servers' loop."""
+        return await asyncio.to_thread(shardctl, f"shardctl {line}")
+
+    async def can_i(self, question: str, credentials: str) -> tuple[bool, str, str]:
+        """Return the answer, its reason, and what was said on stderr."""
+        options = f"--address {self.address} --broker {self.broker} {credentials}"
+        ran = await self.run(f"can-i {question} -o json {options}")
+        if not ran.stdout:
+            return False, "", ran.stderr
+        answer = json.loads(ran.stdout)
+        assert ran.status == (0 if answer["allowed"] else 1)
+        return answer["allowed"], answer["reason"], ran.stderr
+
+
+@pytest.fixture
+async def place(
+    etcd_server: EmbeddedEtcdProcess, etcd_root: str, tmp_path: Path
+) -> AsyncIterator[_Place]:
+    """Yield the servers; the file `keys` has their keys."""
+    (tmp_path / "keys").write_text(KEYS)
+    auth = KeyedAuth(KEYS)
+    config = BrokerConfig(data_dir=tmp_path / "broker", auth_keys=KEYS)
+    async with EmbeddedBroker(tmp_path, config=config) as broker:
+        teams = {MINE: label_set({"team": "a"}), THEIRS: label_set({"team": "b"})}
+        async with JournalClient(broker.address, auth=auth) as journals:
+            await journals.apply(
+                [
+                    JournalApply.Change(upsert=journal_spec(name, labels=labels))
+                    for name, labels in teams.items()
+                ]
+            )
+        cluster = Cluster(
+            etcd_endpoint=etcd_server.endpoint,
+            broker_address=broker.address,
+            root=etcd_root,
+            directory=tmp_path,
+            settings={"auth_keys": KEYS, "broker_auth_keys": KEYS},
+        )
+        async with cluster.member("a") as service:
+            async with ShardClient(service.address, auth=auth) as client:
+                await client.apply(
+                    upserts(shard(MINE, MINE, team="a"), shard(THEIRS, THEIRS, team="b"))
+                )
+            yield _Place(service.address, broker.address, tmp_path)
+
+
+async def _token(place: _Place, *options: str) -> str:
+    """Make a token with the command, and return the options that show it."""
+    made = await place.run(f"token {' '.join(options)} --auth-keys-file {place.directory}/keys")
+    assert made.status == 0, made.stderr
+    (place.directory / "token").write_text(made.stdout)
+    return f"--token-file {place.directory}/token"
+
+
+QUESTIONS = {
+    "list shards": True,
+    f"list shards {MINE}": True,
+    f"list shards {THEIRS}": False,
+    "read shards": False,
+    "apply shards": True,
+    f"apply shards {MINE}": True,
+    f"apply shards {THEIRS}": False,
+    "list journals": True,
+    f"list journals {THEIRS}": False,
+    f"read journals {MINE}": False,
+    f"append journals {MINE}": False,
+    "apply journals": True,
+    f"apply journals {MINE}": True,
+    f"apply journals {THEIRS}": False,
+    "list members": False,
+    "apply members": False,
+}
+"""Answers for a token with LIST and APPLY on team a."""
+
+
+async def test_can_i_asks_the_servers(place: _Place) -> None:
+    """Plan: a token made by the command for one team; each question, and then what changed: nothing."""
+    scoped = await _token(place, "-c", "LIST", "-c", "apply", "-l", "team=a")
+
+    wrong = {
+        question: (await place.can_i(question, scoped))[:2]
+        for question, expected in QUESTIONS.items()
+        if (await place.can_i(question, scoped))[0] is not expected
+    }
+
+    assert wrong == {}
+    assert "lacks the capability READ" in (await place.can_i("read shards", scoped))[1]
+    assert "does not cover" in (await place.can_i(f"apply shards {THEIRS}", scoped))[1]
+    assert "must not be restricted" in (await place.can_i("list members", scoped))[1]
+    async with ShardClient(place.address, auth=KeyedAuth(KEYS)) as client:
+        assert len((await client.list()).shards) == 2
+    async with JournalClient(place.broker, auth=KeyedAuth(KEYS)) as journals:
+        assert len((await journals.list()).journals) == 2
+        assert await journals.write_head(MINE) == 0
+
+
+async def test_can_i_tells_who_may_everything_and_who_nothing(place: _Place) -> None:
+    """Whoever has the keys may all; without credentials nothing is permitted, which is no error."""
+    for question in QUESTIONS:
+        assert await place.can_i(question, f"--auth-keys-file {place.directory}/keys") == (
+            True,
+            "",
+            "",
+        ), question
+        allowed, reason, _ = await place.can_i(question, "")
+        assert (allowed, "missing metadata" in reason) == (False, True), question
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "told"),
+    [
+        ("can-i append shards --address x", 2, "expected one of list, read, apply"),
+        ("can-i list members zone-a#a", 2, "expected no ID"),
+        ("can-i list shards --address http://127.0.0.1:1", 1, "cannot reach"),
+        ("token -c LIST", 1, "--auth-keys-file: expected the file"),
+        ("token -c WRITE --auth-keys eA==", 1, "--capability: expected one of LIST"),
+        ("token -c LIST --life 0s --auth-keys eA==", 1, "--life: expected more than nothing"),
+        ("token -c LIST --life -1h --auth-keys eA==", 1, "--life: expected more than nothing"),
+        ("token -c LIST -l '=' --auth-keys eA==", 1, "selector"),
+        ("token --auth-keys eA==", 2, "--capability"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(line: str, status: int, told: str) -> None:
+    """A question that was not asked has no answer, neither yes nor no."""
+    ran = shardctl(f"shardctl {line}")
+
+    assert (ran.status, ran.stdout) == (status, "")
+    assert told in ran.stderr.splitlines()[-1]
+
+
+def test_token_says_what_it_is() -> None:
+    """What was asked for is in the token, and what is printed beside it is what it says."""
+    ran = shardctl(
+        f"shardctl token -c LIST -c 65536 -l team=a --life 15m --subject maria --auth-keys {KEYS} -o json"
+    )
+    table = shardctl(f"shardctl token -c ALL --auth-keys {KEYS} -o table")
+
+    shown = json.loads(ran.stdout)
+    metadata = (("authorization", f"Bearer {shown['token']}"),)
+    claims = KeyedAuth(KEYS).verify(metadata, Capability.LIST)
+    assert claims.capability == Capability.LIST | Capability(65536)
+    assert claims.selector.include == parse_selector("team=a").include
+    assert claims.subject == shown["subject"] == "maria"
+    assert claims.expires_at is not None
+    assert claims.expires_at.isoformat(timespec="seconds") == shown["expires_at"]
+    assert (shown["capabilities"], shown["selector"]) == ("LIST+0x10000", "team=a")
+    assert table.stdout.splitlines()[1].split() == ["capabilities", "ALL"]

@@ -9,7 +9,8 @@ Invariants:
 * Revisions only grow, and come from one cluster; anything else is a fatal error.
 
 The first change after a quiet time is applied at once. Those that follow within `apply_delay_seconds` are applied
-together at its end, so that a burst costs its observers one pass and a lone change costs no wait.
+together at its end, so that a burst costs its observers one pass and a lone change costs no wait. `read_back` ends the
+delay early.
 
 Source: gazette/core keyspace/key_space.go. Ours: the first change is applied at once, a compaction leads to a reload,
 and the watched prefix ends with a slash.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import structlog
 from sortedcontainers import SortedDict
@@ -75,6 +76,8 @@ class KeySpace:
         self._apply_delay_seconds = apply_delay_seconds
         self._observers: list[Callable[[], None]] = []
         self._updated = asyncio.Event()
+        self._hurried = asyncio.Event()
+        """Set while somebody waits for an own write, for whose sake nothing is held back."""
         self._resume_revision = 0
         self.header = _NOT_LOADED
         self.changes = Changes()
@@ -200,6 +203,15 @@ class KeySpace:
         while self.header.revision < revision:
             await self._updated.wait()
 
+    async def read_back(self, revision: int) -> None:
+        """Wait until our own write, made at `revision`, is applied; the delay of bursts is skipped for it.
+
+        For callers that make one write after another and wait for each, like a batch of an Apply: with the delay, each
+        would take `apply_delay_seconds`.
+        """
+        self._hurried.set()
+        await self.wait_for_revision(revision)
+
     async def catch_up(self, *, timeout_seconds: float) -> bool:
         """Wait until everything is applied that etcd held when this was called; False if that takes too long.
 
@@ -243,7 +255,10 @@ class KeySpace:
             while not queue.empty():
                 batches.append(queue.get_nowait())
             self.apply(batches)
-            await asyncio.sleep(self._apply_delay_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._apply_delay_seconds):
+                    await self._hurried.wait()
+            self._hurried.clear()
 
     async def _reload(self) -> None:
         backoff = Backoff()

@@ -90,8 +90,8 @@ KEEPALIVE_MILLISECONDS = 10_000
 KEEPALIVE_TIMEOUT_MILLISECONDS = 5_000
 RECONNECT_MILLISECONDS_MAX = 500
 """A peer that restarts is found again within this; gRPC's own default is two minutes."""
-MESSAGE_BYTES_MAX = 16 << 20
-"""Largest response accepted from a peer, bytes."""
+MESSAGE_BYTES_MAX = 64 << 20
+"""Largest response accepted from a member, bytes: a listing of 100,000 shards has 20 MB."""
 CLOSE_SECONDS = 5.0
 """Time for open requests to a process that left to finish."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (

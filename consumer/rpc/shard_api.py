@@ -262,7 +262,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     async def _read_back(self, revision: int) -> None:
         try:
             async with asyncio.timeout(READ_BACK_SECONDS_MAX):
-                await self._key_space.wait_for_revision(revision)
+                await self._key_space.read_back(revision)
         except TimeoutError:
             log.warning("shard_api.read_back_timeout", revision=revision)
 

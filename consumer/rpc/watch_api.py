@@ -8,10 +8,12 @@ position with equal selectors share their responses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
+from weakref import WeakValueDictionary
 
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.runtime.clock import Clock
@@ -83,6 +85,8 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         self._shared: dict[tuple[int, bytes, bytes], Sequence[WatchShardsResponse]] = {}
         """Responses at `_shared_revision`, by position and selectors."""
         self._shared_revision = 0
+        self._tables: WeakValueDictionary[tuple[int, bytes, bytes], _Table] = WeakValueDictionary()
+        """Tables that are being sent, by revision and selectors."""
 
     async def WatchShards(  # noqa: N802 - gRPC's name
         self, request: WatchShardsRequest, context: Context
@@ -148,14 +152,17 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         """Yield all rows. What changes while they are sent is sent again afterwards, because it is newer than the
         header.
         """
-        listing, draft = self._listing(view), _Draft(header, reset=True)
-        for number, item_id in enumerate(list(self._key_space.items), start=1):
-            draft.add(listing.row(item_id))
-            if draft.is_full:
-                yield draft.take()
-            if number % ROWS_PER_RESPONSE == 0:
-                await asyncio.sleep(0)
-        yield draft.take(more=False)
+        key = (header.etcd.revision, *view.key)
+        table = self._tables.get(key)
+        if table is None:
+            parts = table_of(self._listing(view), list(self._key_space.items), header)
+            table = self._tables[key] = _Table(parts)
+        number = 0
+        while table.reaches(number):
+            if (part := table.parts[number]) is not None:
+                yield part
+            number += 1
+            await asyncio.sleep(0)
 
     def _difference(
         self,
@@ -176,6 +183,35 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
 
     def _listing(self, view: _View) -> Listing:
         return Listing(self._key_space, wanted=view.wanted, allowed=view.allowed)
+
+
+class _Table:
+    """The responses of a table that begins anew, which all calls that need it at one revision share."""
+
+    def __init__(self, parts: Iterator[WatchShardsResponse | None]) -> None:
+        self._to_come = parts
+        self.parts: list[WatchShardsResponse | None] = []
+
+    def reaches(self, number: int) -> bool:
+        """Report whether there is a part of this number; the first call that asks has it made."""
+        if number == len(self.parts):
+            self.parts.extend(islice(self._to_come, 1))
+        return number < len(self.parts)
+
+
+def table_of(
+    listing: Listing, ids: Sequence[ItemId], header: Header
+) -> Iterator[WatchShardsResponse | None]:
+    """Yield the responses that hold all rows, and None after some rows that the caller does not see.
+
+    So each step takes little time.
+    """
+    draft = _Draft(header, reset=True)
+    for number, item_id in enumerate(ids, start=1):
+        draft.add(listing.row(item_id))
+        if draft.is_full or number % ROWS_PER_RESPONSE == 0:
+            yield None if draft.is_empty else draft.take()
+    yield draft.take(more=False)
 
 
 class _Draft:

@@ -102,6 +102,17 @@ async def test_key_space_applies_a_lone_change_at_once_and_a_burst_together(
     assert 2 <= len(passes) <= 3 + burst_seconds / delay_seconds
 
 
+async def test_read_back_of_own_writes_ends_the_delay_of_bursts(
+    etcd: EtcdClient, keys: Keys
+) -> None:
+    """One write after another, each waited for: the delay of ten minutes is never waited for."""
+    key_space = KeySpace(etcd, keys, PlainDecoder(), apply_delay_seconds=600.0)
+    await key_space.load()
+    async with _watched(key_space), asyncio.timeout(300):
+        for number in range(20):
+            await key_space.read_back(await etcd.put(keys.item(ITEM), b"R=%d" % number))
+
+
 async def test_key_space_reloads_after_compaction_and_tells_observers_once() -> None:
     """Cut off while history is made and compacted away: it returns with the difference, in one step, and follows on."""
     keys = Keys(f"/test/{uuid4().hex}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from hypothesis import event, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, RangeResult, WatchBatch
@@ -19,7 +19,7 @@ from broadsheet.consumer.protocol.labels import label_set, selector
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
 from broadsheet.consumer.resolver.decision import header_of
-from broadsheet.consumer.rpc.watch_api import difference_of
+from broadsheet.consumer.rpc.watch_api import ROWS_PER_RESPONSE, difference_of, table_of
 from broadsheet.consumer.shard_listing import Listing, ShardChangeLog, list_shards
 from tests.support.key_space_values import KEYS, etcd_header, member_id, shard_spec
 
@@ -93,7 +93,6 @@ class _Watcher:
         listing = Listing(world.key_space, wanted=self._wanted, allowed=self._allowed)
         touched = world.changes.since(self.table.revision) if self.table.revision else None
         if touched is not None:
-            event("by changes")
             responses = difference_of(touched, listing, header)
             known = set(self.table)
             gone = {shard_id for response in responses for shard_id in response.removed}
@@ -101,10 +100,8 @@ class _Watcher:
             assert gone <= known | {str(each) for each in touched}
             self.table.revision = header.etcd.revision
             return responses
-        event("anew")
-        rows = [listing.row(item_id) for item_id in world.key_space.items]
-        shards = [row for row in rows if row is not None]
-        return [WatchShardsResponse(header=header, reset=True, shards=shards)]
+        parts = table_of(listing, list(world.key_space.items), header)
+        return [part for part in parts if part is not None]
 
 
 _ASSIGNED = [("shard", "shard-1", "a"), ("replica", "shard-1", "x"), ("member", "x", "1")]
@@ -168,3 +165,17 @@ def test_changes_before_the_memory_are_unknown() -> None:
     assert world.changes.since(newest) == {}
     assert set(world.changes.since(newest - 2) or ()) == {"shard-2", "shard-3"}
     assert world.changes.since(newest - 3) is None
+
+
+def test_table_begins_anew_though_the_first_rows_are_not_for_the_caller() -> None:
+    """The row that it sees comes in a late part; what its table had before is gone all the same."""
+    world, watcher = _World(remembered=1), _Watcher(TEAM_A, ALL)
+    world.put(KEYS.item(ItemId("gone")), shard_spec("gone", team="a").SerializeToString())
+    watcher.look(world)
+    world.delete(KEYS.item(ItemId("gone")))
+    for number in range(2 * ROWS_PER_RESPONSE):
+        shard_id = f"other-{number:04d}"
+        world.put(KEYS.item(ItemId(shard_id)), shard_spec(shard_id, team="b").SerializeToString())
+    world.put(KEYS.item(ItemId("seen")), shard_spec("seen", team="a").SerializeToString())
+    watcher.look(world)
+    assert set(watcher.table) == {"seen"}

@@ -63,6 +63,8 @@ class EtcdStatus:
     db_bytes: int
     leader_id: int
     """0 while there is none."""
+    errors: tuple[str, ...] = ()
+    """What it says is wrong with it, such as an alarm for a full database."""
 
 
 class EtcdClient:
@@ -164,6 +166,7 @@ class EtcdClient:
             version=response.version,
             db_bytes=response.db_size,
             leader_id=response.leader,
+            errors=tuple(response.errors),
         )
 
     async def lease_grant(self, ttl_seconds: int) -> LeaseId:

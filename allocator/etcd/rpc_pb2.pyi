@@ -1054,12 +1054,17 @@ class StatusResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     DB_SIZE_FIELD_NUMBER: _builtins.int
     LEADER_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     db_size: _builtins.int
     """Bytes."""
     leader: _builtins.int
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is wrong with the endpoint, such as an alarm for a full database."""
+
     def __init__(
         self,
         *,
@@ -1067,10 +1072,11 @@ class StatusResponse(_message.Message):
         version: _builtins.str = ...,
         db_size: _builtins.int = ...,
         leader: _builtins.int = ...,
+        errors: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["db_size", b"db_size", "header", b"header", "leader", b"leader", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["db_size", b"db_size", "errors", b"errors", "header", b"header", "leader", b"leader", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

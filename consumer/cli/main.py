@@ -21,6 +21,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
             "Ask the servers whether our credentials permit VERB of KIND, or of the one named ID.",
         ),
         "dev": LazyCommand("dev:dev", "Run a whole cluster on this machine until Ctrl-C."),
+        "doctor": LazyCommand(
+            "doctor:doctor", "Examine the cluster: what is wrong, and what to do about it."
+        ),
         "explain": LazyCommand(
             "plan:explain", "Explain a shard's placement, and what it waits for."
         ),
@@ -75,7 +78,7 @@ def main() -> None:
             "Remove fragments that no recovery needs from recovery logs.",
         ),
         "recover": LazyCommand(
-            "recover:recover_shard", "Write a shard's files as its recovery log has them."
+            "recovery:recover_shard", "Write a shard's files as its recovery log has them."
         ),
         "reset-source": LazyCommand(
             "reset_source:reset_source", "Make a shard continue in a source that was replaced."

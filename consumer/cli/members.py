@@ -21,9 +21,11 @@ from broadsheet.consumer.cli.output import (
 )
 from broadsheet.consumer.cli.plan import print_plan
 from broadsheet.consumer.client import AllocationClient
-from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.errors import EndpointError, PlanNotAppliedError
 from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember
 
+PLANS_MAX = 5
+"""Plans that are made of one drain, each because the cluster changed after the one before."""
 LOOK_SECONDS = 0.2
 """Pause between two looks at who is there."""
 COLUMNS = ["MEMBER", "STATE", "REPLICAS", "PRIMARIES", "LIMIT", "LEADER", "ENDPOINT"]
@@ -99,7 +101,7 @@ def drain(
 ) -> None:
     """Let each MEMBER (zone#suffix) hand its shards over and leave.
 
-    The plan is shown, and carried out exactly as shown, or refused if the cluster changed in between. A drained member
+    The plan is shown, and refused if the cluster changed in between; with --yes, another is made. A drained member
     ends its process once it holds nothing: what supervises it should not start it again. Ends with status 4 if a member
     is still there when the time is over; it goes on leaving.
 
@@ -111,18 +113,47 @@ def drain(
 
     async def work() -> None:
         async with connection.allocation() as client:
-            made = await client.plan(drain=member)
-            print_plan(made)
-            if dry_run:
+            if not await _drained(client, member, dry_run=dry_run, yes=yes):
                 return
-            confirm(f"Drain {', '.join(member)}?", yes=yes)
-            await client.apply_plan(made.plan_id)
             for each in member:
                 click.echo(f"{each} draining")
             if timeout:
                 await _until_gone(client, {*member}, timeout)
 
     run_command(work())
+
+
+async def _drained(
+    client: AllocationClient, member: Sequence[str], *, dry_run: bool, yes: bool
+) -> bool:
+    """Show the plan of a drain and carry it out; return whether the members leave now.
+
+    Raises:
+        PlanNotAppliedError: the cluster changed in between, again and again if nobody has to look at the plan.
+    """
+    for attempt in range(PLANS_MAX):
+        made = await client.plan(drain=member)
+        print_plan(made)
+        if dry_run:
+            return False
+        confirm(f"Drain {', '.join(member)}?", yes=yes)
+        try:
+            await client.apply_plan(made.plan_id)
+        except PlanNotAppliedError as error:
+            # They leave all the same, if only the leader's plan is another one.
+            is_leaving = await _are_leaving(client, {*member})
+            if not is_leaving and (not yes or attempt == PLANS_MAX - 1):
+                raise
+            say(str(error))
+            if not is_leaving:
+                continue
+        return True
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _are_leaving(client: AllocationClient, asked: set[str]) -> bool:
+    found = (await client.members()).members
+    return all(each.exiting for each in found if each.id in asked)
 
 
 async def _until_gone(client: AllocationClient, leaving: set[str], timeout_seconds: float) -> None:

@@ -319,6 +319,9 @@ _STATE_COLUMNS = frozenset({"STATUS", "STATE"})
 _COLOURS = {
     "PRIMARY": "green",
     "ready": "green",
+    "ok": "green",
+    "warn": "yellow",
+    "bad": "red",
     "STANDBY": "cyan",
     "BACKFILL": "yellow",
     "IDLE": "yellow",

@@ -41,6 +41,7 @@ from broadsheet.consumer.journal.listing import (
     ask_once,
     list_fragments,
     list_journals,
+    probe_store,
     watch_journals,
 )
 from broadsheet.consumer.journal.pipelining import Pipelined
@@ -400,6 +401,18 @@ class JournalClient:
             life.FromNanoseconds(int(signature_ttl_seconds * 1e9))
             request.signatureTTL.CopyFrom(life)
         return await list_fragments(self._transport, request)
+
+    async def probe_store(self, store: str = "file:///") -> str:
+        """Let the broker write, read and remove a file in a fragment store; return what went wrong, empty if nothing.
+
+        Args:
+            store: URL of the store, as journals' specs name it. An embedded broker probes its own disk, whatever it is.
+
+        Raises:
+            ValidationError: it is no URL.
+            EndpointError: no broker could be reached.
+        """
+        return await probe_store(self._transport, store)
 
     async def delete_fragments(
         self, journal: str, fragments: Sequence[Fragment]

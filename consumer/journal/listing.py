@@ -41,6 +41,8 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyResponse,
     FragmentsRequest,
     FragmentsResponse,
+    FragmentStoreHealthRequest,
+    FragmentStoreHealthResponse,
     Header,
     LabelSelector,
     ListRequest,
@@ -55,6 +57,7 @@ from broadsheet.consumer.protocol.validation_journal import (
     validate_fragments_response,
     validate_list_request,
     validate_list_response,
+    validate_store_health_request,
 )
 
 BACKOFF_SECONDS_MAX = 2.0
@@ -308,6 +311,26 @@ async def _fragments_page(
     if response.status != Status.OK:
         raise error_of_status(request.journal, response.status)
     return response
+
+
+async def probe_store(transport: JournalTransport, store: str) -> str:
+    """Let the broker write, read and remove a file in a fragment store; return what went wrong, empty if nothing.
+
+    Raises:
+        ValidationError: the store is no URL.
+        EndpointError: no broker could be reached.
+    """
+    request = FragmentStoreHealthRequest(fragment_store=store)
+    validate_store_health_request(request)
+    peer = transport.default_peer()
+    metadata = transport.metadata(Capability.READ, LabelSelector(), life_seconds=TOKEN_LIFE_SECONDS)
+    response: FragmentStoreHealthResponse = await answer_of(
+        peer.stub.FragmentStoreHealth(request, metadata=metadata, timeout=UNARY_TIMEOUT_SECONDS),
+        peer.endpoint,
+    )
+    if response.status == Status.OK:
+        return ""
+    return response.store_health_error or Status.Name(response.status)
 
 
 def _require_newer(address: str, header: Header, seen: Header) -> None:

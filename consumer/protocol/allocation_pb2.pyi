@@ -743,21 +743,31 @@ class ListMembersResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Of etcd, as of which this holds."""
+    version: _builtins.str
+    """Version of the member that answers."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterMember]:
         """Sorted by id."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """By the clock of the member that answers."""
 
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         members: _abc.Iterable[Global___ClusterMember] | None = ...,
+        version: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "revision", b"revision", "time", b"time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

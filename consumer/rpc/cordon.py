@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
@@ -40,6 +42,15 @@ CATCH_UP_SECONDS_MAX = 5.0
 
 log = structlog.get_logger()
 
+
+@cache
+def _installed_version() -> str:
+    try:
+        return version("broadsheet")
+    except PackageNotFoundError:
+        return ""  # imported from a directory, not installed
+
+
 AssignmentKey = tuple[ItemId, MemberId, int]
 
 
@@ -66,10 +77,13 @@ class Cordon:
         assignments = list(key_space.assignments)
         # On a thread, because counting very many replicas takes long enough to delay keep-alives.
         replicas, primaries = await asyncio.to_thread(_count, assignments)
-        return ListMembersResponse(
+        response = ListMembersResponse(
             revision=revision,
             members=[_shown(member, replicas, primaries, leader) for member in members],
+            version=_installed_version(),
         )
+        response.time.GetCurrentTime()
+        return response
 
     async def mark(self, request: CordonMembersRequest, *, actor: str) -> CordonMembersResponse:
         """Cordon or uncordon all members of the request, or none.

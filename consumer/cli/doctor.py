@@ -1,0 +1,435 @@
+"""`shardctl doctor`: examines etcd, brokers, members, clocks, versions, certificates and shards.
+
+Checks return findings, and a check that cannot be made is a finding, too. What is examined is judged by pure functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from rich.filesize import decimal
+
+from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdStatus
+from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.runtime.tls import TlsFiles
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.describe import status_of
+from broadsheet.consumer.cli.lazy_group import ExitStatus
+from broadsheet.consumer.cli.output import (
+    OutputFormat,
+    counted,
+    format_option,
+    print_fields,
+    print_table,
+    say,
+)
+from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.journal.channels import parse_endpoints
+from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember, ListMembersResponse
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse
+
+SKEW_SECONDS_MAX = 1.0
+"""Difference of clocks that is worth a word: leases and restarts bear it, timestamps of messages show it."""
+EXPIRY_DAYS_MIN = 14
+"""Certificates that end sooner are named."""
+ETCD_BYTES_MAX = 2 * 1024**3 * 3 // 4
+"""Three quarters of etcd's default quota (`--quota-backend-bytes`), above which it takes no writes."""
+CONNECT_SECONDS_MAX = 5.0
+NAMED_MAX = 3
+"""Shards and members named in one finding; the rest are counted."""
+
+
+class Level(Enum):
+    """How bad a finding is."""
+
+    GOOD = "ok"
+    DOUBTFUL = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was examined."""
+
+    level: Level
+    what: str
+    """The part of the cluster."""
+    detail: str
+    remedy: str = ""
+
+
+def _good(what: str, detail: str) -> Finding:
+    return Finding(Level.GOOD, what, detail)
+
+
+def _doubtful(what: str, detail: str, remedy: str) -> Finding:
+    return Finding(Level.DOUBTFUL, what, detail, remedy)
+
+
+def _bad(what: str, detail: str, remedy: str) -> Finding:
+    return Finding(Level.BAD, what, detail, remedy)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more
+
+
+# Judgements: pure.
+
+
+def judge_etcd(endpoint: str, status: EtcdStatus) -> list[Finding]:
+    """Judge what an endpoint of etcd says of itself."""
+    what = f"etcd {endpoint}"
+    found = [
+        _bad(what, f"it says: {error}", "a full database: compact, defragment, disarm the alarm")
+        for error in status.errors
+    ]
+    if not status.leader_id:
+        found.append(_bad(what, "it knows no leader", "start a majority of etcd's members"))
+    size = decimal(status.db_bytes)
+    if status.db_bytes > ETCD_BYTES_MAX:
+        problem = f"its database has {size}; etcd stops writing at its quota, 2 GiB by default"
+        found.append(_doubtful(what, problem, "compact and defragment it, or raise its quota"))
+    return found or [_good(what, f"version {status.version}, database of {size}")]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A member's answer about the cluster, and when it came."""
+
+    endpoint: str
+    members: ListMembersResponse
+    asked_wall_seconds: float
+    answered_wall_seconds: float
+
+    @property
+    def skew_seconds(self) -> float:
+        """How far the member's clock is ahead of ours at least; negative: behind."""
+        if not self.members.HasField("time"):
+            return 0.0  # a member of an earlier version
+        theirs = self.members.time.ToNanoseconds() / 1e9
+        # It was read at some time in between: only what is outside is certain.
+        return max(theirs - self.answered_wall_seconds, 0.0) + min(
+            theirs - self.asked_wall_seconds, 0.0
+        )
+
+
+def judge_answers(answers: Sequence[Answer]) -> list[Finding]:
+    """Judge clocks and versions of members."""
+    found = [
+        _doubtful(
+            "clocks",
+            f"{each.endpoint} is {abs(each.skew_seconds):.1f} s {'ahead' if each.skew_seconds > 0 else 'behind'}",
+            "synchronise the clocks of that machine and this one (NTP)",
+        )
+        for each in answers
+        if abs(each.skew_seconds) > SKEW_SECONDS_MAX
+    ]
+    if answers and not found:
+        found.append(_good("clocks", f"within {SKEW_SECONDS_MAX:g} s of this machine's"))
+    versions = Counter(each.members.version or "unknown" for each in answers)
+    texts = [f"{version} ({counted(count, 'member')})" for version, count in versions.items()]
+    if len(versions) > 1:
+        detail = f"members differ: {', '.join(texts)}"
+        found.append(_doubtful("versions", detail, "finish the rollout"))
+    elif versions:
+        found.append(_good("versions", texts[0]))
+    return found
+
+
+def judge_members(
+    members: Sequence[ClusterMember], shards: Sequence[ListResponse.Shard]
+) -> list[Finding]:
+    """Judge whether members lead, and have room for what shards want."""
+    found = []
+    if not members:
+        return [_bad("members", "there are none", "start some: shardctl serve")]
+    leaders = [member.id for member in members if member.leads]
+    if not leaders:
+        detail = "none leads, so nothing is assigned or moved"
+        found.append(_bad("members", detail, "wait a lease (20 s); else look at their logs"))
+    for state, marked in (
+        ("cordoned", [member.id for member in members if member.cordoned]),
+        ("leaving", [member.id for member in members if member.exiting]),
+    ):
+        if marked:
+            remedy = "shardctl members uncordon" if state == "cordoned" else "wait until they left"
+            found.append(_doubtful("members", f"{_named(marked)} {state}", remedy))
+    room = sum(member.shard_limit for member in members if not member.exiting)
+    wanted = sum(1 + shard.spec.hot_standbys for shard in shards if not shard.spec.disable)
+    if room < wanted:
+        detail = f"they take {room} replicas, and shards want {wanted}"
+        found.append(_bad("members", detail, "start more members, or raise their --limit"))
+    zones = {member.id.partition("#")[0] for member in members}
+    if len(zones) == 1 and any(shard.spec.hot_standbys for shard in shards):
+        detail = f"all are in zone {zones.pop()}, so standbys fall with their primaries"
+        found.append(_doubtful("members", detail, "start members in another zone"))
+    room_text = f"room for {room} replicas, {wanted} wanted"
+    return found or [_good("members", f"{counted(len(members), 'member')}, {room_text}")]
+
+
+def judge_shards(shards: Sequence[ListResponse.Shard]) -> list[Finding]:
+    """Judge the states of shards."""
+    by_state: dict[str, list[str]] = {}
+    for shard in shards:
+        by_state.setdefault(status_of(shard), []).append(shard.spec.id)
+    found = []
+    for state in ("FAILED", "UNAVAILABLE", "UNASSIGNED"):
+        if ids := by_state.get(state):
+            detail = f"{counted(len(ids), 'shard')} {state}: {_named(ids)}"
+            found.append(_bad("shards", detail, f"shardctl explain {ids[0]}"))
+    if slow := by_state.get("IDLE", []) + by_state.get("BACKFILL", []):
+        detail = f"{counted(len(slow), 'shard')} still starting: {_named(slow)}"
+        found.append(_doubtful("shards", detail, f"wait; shardctl explain {slow[0]}"))
+    counts = ", ".join(f"{len(ids)} {state}" for state, ids in sorted(by_state.items()))
+    return found or [_good("shards", counts or "there are none")]
+
+
+def judge_certificate(what: str, not_after: datetime, now: datetime) -> Finding:
+    """Judge how long a certificate is still valid."""
+    left = not_after - now
+    until = f"{not_after:%Y-%m-%d %H:%M}Z"
+    if left <= timedelta():
+        return _bad(what, f"its certificate ended {until}", "renew it")
+    if left < timedelta(days=EXPIRY_DAYS_MIN):
+        return _doubtful(what, f"its certificate ends {until}, in {left.days} days", "renew it")
+    return _good(what, f"certificate valid until {until}")
+
+
+# Examinations.
+
+
+class _Examination:
+    """One run of all checks."""
+
+    def __init__(self, connection: Connection, etcd: EtcdConfig | None) -> None:
+        self._connection = connection
+        self._etcd = etcd
+        self.findings: list[Finding] = []
+
+    async def run(self) -> None:
+        """Make every check."""
+        if self._etcd is None:
+            skipped = "not examined; name it with --etcd"
+            self.findings.append(_good("etcd", skipped))
+        else:
+            for endpoint in self._etcd.endpoints:
+                await self._check(f"etcd {endpoint}", self._examine_etcd, endpoint)
+        await self._check("members", self._examine_members)
+        for endpoint in parse_endpoints(self._connection.broker, may_be_tls=True):
+            await self._check(f"broker {endpoint}", self._examine_broker, endpoint)
+        await self._check("certificates", self._examine_certificates)
+
+    async def _check(
+        self, what: str, examine: Callable[..., Awaitable[list[Finding]]], *args: str
+    ) -> None:
+        try:
+            self.findings += await examine(*args)
+        except (ConsumerError, AllocatorError, TimeoutError) as error:
+            text = " ".join(str(error).split())
+            self.findings.append(_bad(what, text, _REMEDY[what.partition(" ")[0]]))
+
+    async def _examine_etcd(self, endpoint: str) -> list[Finding]:
+        assert self._etcd is not None, "asked before"
+        async with EtcdClient(replace(self._etcd, endpoints=(endpoint,))) as client:
+            return judge_etcd(endpoint, await client.status())
+
+    async def _examine_members(self) -> list[Finding]:
+        async with self._connection.shards() as client:
+            shards = (await client.list()).shards
+        async with self._connection.allocation() as allocation:
+            members = (await allocation.members()).members
+        found = judge_members(members, shards) + judge_shards(shards)
+        given = parse_endpoints(self._connection.address, may_be_tls=True)
+        known = [member.endpoint for member in members]
+        answers = []
+        for endpoint in dict.fromkeys([*known, *given]):
+            try:
+                answers.append(await self._ask(endpoint))
+            except (ConsumerError, AllocatorError, TimeoutError) as error:
+                detail = " ".join(str(error).split())
+                # An address that was only given may be another name of a member, or of none.
+                make = _bad if endpoint in known else _doubtful
+                found.append(make(f"member {endpoint}", detail, _REMEDY["member"]))
+        return found + judge_answers(answers)
+
+    async def _ask(self, endpoint: str) -> Answer:
+        alone = replace(self._connection, address=endpoint)
+        async with alone.allocation() as allocation:
+            asked = time.time()
+            members = await allocation.members()
+            return Answer(endpoint, members, asked, time.time())
+
+    async def _examine_broker(self, endpoint: str) -> list[Finding]:
+        what = f"broker {endpoint}"
+        async with replace(self._connection, broker=endpoint).journals() as client:
+            await client.ask_once(timeout_seconds=CONNECT_SECONDS_MAX)
+            journals = (await client.list()).journals
+            stores = {store for each in journals for store in each.spec.fragment.stores}
+            found = []
+            for store in sorted(stores) or ["file:///"]:
+                if problem := await client.probe_store(store):
+                    remedy = "look at its disk: is it full, read-only, or gone?"
+                    found.append(_bad(what, f"it cannot write {store}: {problem}", remedy))
+        return found or [
+            _good(what, f"{counted(len(journals), 'journal')}, its store takes writes")
+        ]
+
+    async def _examine_certificates(self) -> list[Finding]:
+        texts = [*parse_endpoints(self._connection.address, may_be_tls=True)]
+        texts += parse_endpoints(self._connection.broker, may_be_tls=True)
+        context = await asyncio.to_thread(_tls_context, self._connection)
+        found = []
+        tls = self._connection.tls
+        if tls is not None and tls.cert_file is not None:
+            pems = await asyncio.to_thread(lambda: TlsFiles(tls).present())
+            if pems.expires_at is not None:
+                what = f"certificate {tls.cert_file}"
+                found.append(judge_certificate(what, pems.expires_at, datetime.now(UTC)))
+        for endpoint in dict.fromkeys(text for text in texts if text.startswith("https://")):
+            what = f"certificate {endpoint}"
+            try:
+                until = await asyncio.to_thread(_certificate_end, endpoint, context)
+            except OSError as error:
+                reason = getattr(error, "verify_message", "") or error.strerror or str(error)
+                found.append(_bad(what, reason, "renew it, or name its authority with --tls-ca"))
+            else:
+                found.append(judge_certificate(what, until, datetime.now(UTC)))
+        return found
+
+
+_REMEDY = {
+    "etcd": "is it started, and reachable from here? compare --etcd",
+    "members": "is a member started, and reachable from here? compare --address",
+    "member": "is that process well, and reachable from here? look at its log",
+    "broker": "is it started, and reachable from here? compare --broker",
+    "certificates": "compare --tls-ca, --tls-cert and --tls-key",
+}
+
+
+def _tls_context(connection: Connection) -> ssl.SSLContext:
+    """Return what trusts the authorities of a connection.
+
+    Raises:
+        ValidationError: a file cannot be used.
+    """
+    tls = connection.tls
+    try:
+        ca_file = tls.ca_file if tls is not None else None
+        context = ssl.create_default_context(cafile=ca_file)
+        if tls is not None and tls.cert_file is not None:
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+    except OSError as error:
+        raise ValidationError("--tls-ca", f"cannot be used: {error.strerror or error}") from error
+    return context
+
+
+def _certificate_end(endpoint: str, context: ssl.SSLContext) -> datetime:
+    """Return when the certificate of a server ends. Blocking.
+
+    Raises:
+        OSError: the server cannot be reached, or its certificate is not valid.
+    """
+    url = urlsplit(endpoint)
+    address = (url.hostname or "", url.port or 443)
+    with (
+        socket.create_connection(address, timeout=CONNECT_SECONDS_MAX) as raw,
+        context.wrap_socket(raw, server_hostname=url.hostname) as connected,
+    ):
+        shown = connected.getpeercert()
+        assert shown is not None, "the context demands one"
+        return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)
+
+
+@click.command("doctor")
+@click.option(
+    "--etcd",
+    "endpoints",
+    envvar="ETCD_ADDRESS",
+    default="",
+    show_default=False,
+    show_envvar=True,
+    help="Comma-separated endpoints of etcd, to examine that, too.",
+)
+@click.option(
+    "--etcd-ca-file",
+    type=click.Path(path_type=Path, exists=True),
+    help="Authority of etcd's certificates.",
+)
+@click.option(
+    "--etcd-cert-file",
+    type=click.Path(path_type=Path, exists=True),
+    help="Our certificate for etcd.",
+)
+@click.option("--etcd-key-file", type=click.Path(path_type=Path, exists=True), help="Its key.")
+@click.option("--etcd-user", envvar="ETCD_USER", help="User of etcd, where it asks for one.")
+@click.option("--etcd-password", envvar="ETCD_PASSWORD", help="The user's password.")
+@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+@connection_options
+def doctor(connection: Connection, endpoints: str, output: str, **options: Any) -> None:
+    """Examine the cluster: what is wrong, and what to do about it.
+
+    Etcd, members, their clocks and versions, shards, brokers and their disks, certificates. Ends with status 1 if
+    anything is bad; changes nothing but a small file that a broker writes to its store and removes.
+
+    \b
+    Examples:
+      shardctl doctor
+      shardctl doctor --etcd etcd-1:2379,etcd-2:2379 -o json
+    """
+
+    async def work() -> None:
+        etcd = None
+        if endpoints:
+            etcd = EtcdConfig(
+                endpoints=tuple(endpoints.split(",")),
+                ca_file=options["etcd_ca_file"],
+                cert_file=options["etcd_cert_file"],
+                key_file=options["etcd_key_file"],
+                username=options["etcd_user"],
+                password=options["etcd_password"],
+            )
+        examination = _Examination(connection, etcd)
+        await examination.run()
+        found.extend(examination.findings)
+
+    found: list[Finding] = []
+    run_command(work())
+    _print_findings(found, output)
+    bad = sum(each.level is Level.BAD for each in found)
+    if bad:
+        say(f"{counted(bad, 'thing')} wrong")
+        raise SystemExit(ExitStatus.FAILED)
+
+
+def _print_findings(found: Sequence[Finding], output: str) -> None:
+    if output != OutputFormat.TABLE.value:
+        rows = [
+            {
+                "state": each.level.value,
+                "what": each.what,
+                "detail": each.detail,
+                "remedy": each.remedy,
+            }
+            for each in found
+        ]
+        print_fields({"findings": rows}, OutputFormat(output))
+        return
+    columns = ["STATE", "WHAT", "FOUND", "DO"]
+    print_table(
+        columns, [[each.level.value, each.what, each.detail, each.remedy] for each in found]
+    )

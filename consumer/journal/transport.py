@@ -323,6 +323,8 @@ class JournalTransport:
         self.applied_revision = 0
         """Newest etcd revision of our own applies; later reads and appends wait for it, and so see them."""
         self._auth = auth
+        # Asked once, because with several addresses that cannot be reached, asking goes on to the next.
+        self._was_given_tls = is_tls(channels.default_endpoint)
 
     def default_peer(self) -> Peer:
         """Return the broker for requests that concern no particular journal."""
@@ -342,8 +344,7 @@ class JournalTransport:
 
     def _is_downgrade(self, endpoint: str) -> bool:
         """Report whether a route leads from TLS to clear text, where our token would be readable on the way."""
-        default = self.channels.default_endpoint
-        return is_tls(default) and not is_tls(endpoint)
+        return self._was_given_tls and not is_tls(endpoint)
 
     def _peer(self, endpoint: str) -> Peer:
         return Peer(endpoint, self.channels.stub(endpoint), self.channels.bulk(endpoint))

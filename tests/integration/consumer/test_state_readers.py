@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
-from broadsheet.spark_bridge.shard_tables.access import ClusterAccess, StateReadError
+from broadsheet.spark_bridge.format_options import TlsPaths
+from broadsheet.spark_bridge.shard_tables.access import (
+    ClusterAccess,
+    NoMemberAnsweredError,
+    StateReadError,
+)
+from broadsheet.spark_bridge.shard_tables.shards_format import list_shards, progress_of
 from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder, scan_batches
+from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,
@@ -39,12 +48,12 @@ def _order(address: str, primary: str, **others: Any) -> ScanOrder:
         members=[ProcessSpec.ID(zone="zone-a", suffix="said")], endpoints=[primary], primary=0
     )
     defaults: dict[str, Any] = {
+        "access": ClusterAccess(addresses=(GONE, address)),
         "columns": ("count", "key"),
         "max_staleness_seconds": 0.0,
         "patience_seconds": 10.0,
     }
     return ScanOrder(
-        access=ClusterAccess(addresses=(GONE, address)),
         shard_id=SHARD,
         route=route.SerializeToString(),
         table="counts",
@@ -102,3 +111,36 @@ async def test_reader_goes_on_to_the_primary_from_wherever_it_was_sent(
             await _read(_order(one.address, one.address, columns=("sum",)))
     with pytest.raises(StateReadError, match=r"no member answered for it within 0\.3 s; .*refused"):
         await _read(_order(GONE, GONE, patience_seconds=0.3))
+
+
+async def test_reader_speaks_tls_and_follows_no_route_into_clear_text(
+    cluster: Cluster, journals: JournalClient, tmp_path: Path
+) -> None:
+    """Tables of members that serve TLS alone. A route that names a member in clear text is not followed, because a
+    token would be readable on the way: the members that were given tell another.
+    """
+    await create_logs(journals, SHARD)
+    tls = CertificateAuthority(tmp_path).tls("member", "127.0.0.1", mutual=True)
+    async with (
+        cluster.member(
+            "a",
+            application=TALLIES["sqlite"][0](cluster.directory, output="test/output"),
+            state_dir=str(tmp_path / "a"),
+            tls=tls,
+        ) as member,
+        ShardClient(member.address, tls=tls) as client,
+    ):
+        await client.apply(upserts(recorded(shard(SHARD, SOURCE), cluster.root)))
+        end = await Producer(journals).publish(SOURCE, KEYS)
+        await wait_for_primaries(client, SHARD, timeout_seconds=300.0)
+        await client.wait_read_through(SHARD, {SOURCE: end}, timeout_seconds=300.0)
+        access = ClusterAccess(addresses=(member.address,), tls=TlsPaths.of_config(tls))
+        order = _order(member.address, GONE, access=access, patience_seconds=300.0)
+        listing = await list_shards(access, "")
+        progress = await progress_of(access, "", listing)
+        without = replace(access, tls=TlsPaths())
+
+        assert await _read(order) == ({"zone-a#member-a"}, dict(Counter(KEYS)))
+        assert [key[0] for key in progress] == [SHARD]
+        with pytest.raises(NoMemberAnsweredError, match="--tls-ca"):
+            await list_shards(without, "")

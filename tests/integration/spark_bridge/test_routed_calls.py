@@ -310,7 +310,7 @@ async def test_calls_go_over_tls_and_never_fall_back(cluster: AskedCluster, tmp_
         shipped._plan = replace(plan, routes=(clear,), seeds=("https://127.0.0.1:1",))
         misled = pickle.loads(pickle.dumps(shipped))  # noqa: S301 - our own
         with pytest.raises(ShardNotServedError, match="does not speak TLS"):
-            await ask(misled, SHARD, timeout=0.5)
+            await ask(misled, SHARD, timeout=2.0)
 
 
 async def _served(member: Service) -> TaskResolver:

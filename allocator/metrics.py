@@ -1,4 +1,4 @@
-"""Prometheus metrics of the allocator. Names are Gazette's where the meaning is the same.
+"""Prometheus metrics of the allocator and of its calls to etcd. Names are Gazette's where the meaning is the same.
 
 Each session has its own registry or shares the caller's, because several members may live in one process, and a name
 can be registered only once.
@@ -10,12 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.primaries import primary_spread
 from broadsheet.allocator.state.alloc_state import AllocState
 from broadsheet.allocator.transition.converge import Convergence, ReplicaCounts
+
+ETCD_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Etcd answers within a few milliseconds; above 0.1 s its disk or network is in trouble; 5 s is the deadline."""
+
+
+class EtcdMetrics:
+    """Time that unary calls to etcd take, retries included; a `broadsheet.allocator.etcd.calls.CallObserver`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "broadsheet_etcd_request_seconds",
+            "Time of a request to etcd, with its retries.",
+            ("method",),
+            registry=registry,
+            buckets=ETCD_BUCKETS_SECONDS,
+        )
+        self._failures = Counter(
+            "broadsheet_etcd_request_failures",
+            "Requests to etcd that ended with an error.",
+            ("method",),
+            registry=registry,
+        )
+
+    def on_called(self, method: str, seconds: float, *, failed: bool) -> None:
+        """Count one call."""
+        self._seconds.labels(method).observe(seconds)
+        if failed:
+            self._failures.labels(method).inc()
 
 
 class AllocatorMetrics:

@@ -1,4 +1,4 @@
-"""Standard gRPC services of a member and a broker: health, reflection and channelz.
+"""What each gRPC server of ours has: health, reflection, channelz, and metrics of its calls and its process.
 
 Health and reflection are public: load balancers and Kubernetes' probes have no token, and what they learn (that a
 process is up, which services it has) is in this repository. Their calls have bounds of their own, so that strangers
@@ -16,7 +16,12 @@ Source: gRPC health checking protocol, https://github.com/grpc/grpc/blob/master/
 
 from __future__ import annotations
 
+import asyncio
+import platform
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -24,6 +29,7 @@ from google.protobuf.descriptor_pool import Default
 from grpc_channelz.v1 import channelz, channelz_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from broadsheet.consumer.broker.signal import Signal
 
@@ -182,6 +188,199 @@ def _channelz_methods(private: Wrap) -> Methods:
             private(getattr(servicer, method.name)), request.FromString, answer.SerializeToString
         )
     return methods
+
+
+# Metrics.
+
+CALL_BUCKETS_SECONDS: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    10.0,
+)
+"""From a Stat answered from memory to one that waits for a transaction; streams last longer, and are told by `+Inf`."""
+LAG_BUCKETS_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LAG_LOOK_SECONDS: Final = 0.5
+"""Pause between two looks at how late the event loop is."""
+_KINDS: Final = {
+    (False, False): "unary",
+    (True, False): "client_stream",
+    (False, True): "server_stream",
+    (True, True): "bidi_stream",
+}
+"""By whether requests and answers are streams."""
+_CODES: Final = {
+    code.value[0]: "".join(part.capitalize() for part in code.name.split("_"))
+    for code in grpc.StatusCode
+} | {grpc.StatusCode.OK.value[0]: "OK", grpc.StatusCode.CANCELLED.value[0]: "Canceled"}
+"""Names of status codes as Go's gRPC has them."""
+_CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
+_UNKNOWN: Final[int] = grpc.StatusCode.UNKNOWN.value[0]
+
+
+class CallMetrics:
+    """Counts and times of a server's calls.
+
+    Source: go-grpc-prometheus, which Gazette's servers use (names and labels).
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("grpc_type", "grpc_service", "grpc_method")
+        self._started = Counter(
+            "grpc_server_started", "Calls that began.", labels, registry=registry
+        )
+        self._handled = Counter(
+            "grpc_server_handled",
+            "Calls that ended, by status.",
+            (*labels, "grpc_code"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "grpc_server_handling_seconds",
+            "Time from a call's beginning to its end.",
+            labels,
+            registry=registry,
+            buckets=CALL_BUCKETS_SECONDS,
+        )
+        self._series: dict[str, _CallSeries] = {}
+
+    def measured(self, method: str, handler: Any, context: Any) -> MeasuredCall:
+        """Return the block in which a call is served.
+
+        Args:
+            method: `/package.Service/Method`, which the server has.
+            handler: gRPC's handler of the method, which tells the kind of call.
+            context: Of the call.
+        """
+        series = self._series.get(method)
+        if series is None:
+            kind = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
+            _, service, name = method.split("/", 2)
+            labels = (kind, service, name)
+            series = self._series[method] = _CallSeries(
+                self._started.labels(*labels),
+                self._seconds.labels(*labels),
+                lambda code: self._handled.labels(*labels, _CODES[code]),
+            )
+        return MeasuredCall(series, context)
+
+    def metered(self, service: str, methods: Methods) -> Methods:
+        """Return handlers, all coroutine functions, whose calls are measured."""
+        return {
+            name: self._metered(f"/{service}/{name}", handler) for name, handler in methods.items()
+        }
+
+    def _metered(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        make, inner = shape_of(handler)
+
+        async def measured(request: Any, context: Any) -> Any:
+            with self.measured(method, handler, context):
+                return await inner(request, context)
+
+        made: grpc.RpcMethodHandler[Any, Any] = make(
+            measured, handler.request_deserializer, handler.response_serializer
+        )
+        return made
+
+
+def shape_of(handler: Any) -> tuple[Any, Any]:
+    """Return gRPC's factory of handlers of this kind, and the handler's function."""
+    if handler.request_streaming and handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler, handler.stream_stream
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler, handler.stream_unary
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler, handler.unary_stream
+    return grpc.unary_unary_rpc_method_handler, handler.unary_unary
+
+
+@dataclass(frozen=True, slots=True)
+class _CallSeries:
+    """Series of one method, looked up once, because labels cost more than counting."""
+
+    started: Counter
+    seconds: Histogram
+    new_handled: Callable[[int], Counter]
+    handled: dict[int, Counter] = field(default_factory=dict)
+    """By status; only those that occurred."""
+
+    def count(self, code: int) -> None:
+        """Count an end."""
+        counter = self.handled.get(code)
+        if counter is None:
+            counter = self.handled[code] = self.new_handled(code)
+        counter.inc()
+
+
+class MeasuredCall:
+    """The block in which one call is served."""
+
+    __slots__ = ("_began", "_context", "_series")
+
+    def __init__(self, series: _CallSeries, context: Any) -> None:
+        self._series = series
+        self._context = context
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._series.started.inc()
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._series.seconds.observe(time.perf_counter() - self._began)
+        self._series.count(self._code(kind))
+
+    def _code(self, kind: type[BaseException] | None) -> int:
+        if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
+            return _CANCELLED
+        code = self._context.code()
+        number = code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
+        # gRPC answers UNKNOWN for an error that nobody made a status of.
+        return _UNKNOWN if kind is not None and not number else number
+
+
+class ProcessMetrics:
+    """What was built, and how late the event loop is."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._build = Gauge(
+            "broadsheet_build_info",
+            "1, labelled with versions and the kind of process.",
+            ("kind", "version", "python", "grpc"),
+            registry=registry,
+        )
+        self._lag = Histogram(
+            "broadsheet_event_loop_lag_seconds",
+            "How late the event loop runs what is due; nothing else in the process runs meanwhile.",
+            registry=registry,
+            buckets=LAG_BUCKETS_SECONDS,
+        )
+
+    def set_build(self, kind: str) -> None:
+        """Show the versions.
+
+        Args:
+            kind: `member` or `broker`.
+        """
+        self._build.labels(
+            kind, version("broadsheet"), platform.python_version(), grpc.__version__
+        ).set(1)
+
+    async def watch_loop(self) -> None:
+        """Measure the event loop's lag until cancelled."""
+        while True:
+            due = time.perf_counter() + LAG_LOOK_SECONDS
+            await asyncio.sleep(LAG_LOOK_SECONDS)
+            self._lag.observe(max(0.0, time.perf_counter() - due))
 
 
 class NamedServices(grpc.aio.Server):

@@ -59,6 +59,14 @@ Invocation = Callable[[grpc.aio.Channel, Metadata, float], Awaitable[ResponseT]]
 """One attempt on a channel, with metadata and a timeout in seconds."""
 
 
+class CallObserver(Protocol):
+    """Told of each unary call, for metrics."""
+
+    def on_called(self, method: str, seconds: float, *, failed: bool) -> None:
+        """Take the name of the method, `Txn`, and how long the call took, retries included."""
+        ...
+
+
 class NoAnswerError(Exception):
     """A stream ended without an error but also without an answer."""
 
@@ -97,8 +105,15 @@ def _may_be_repeated(error: BaseException) -> bool:
 class Caller:
     """Performs calls on a pool of channels."""
 
-    def __init__(self, pool: ChannelPool, config: EtcdConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        pool: ChannelPool,
+        config: EtcdConfig,
+        clock: Clock,
+        observer: CallObserver | None = None,
+    ) -> None:
         self.pool = pool
+        self._observer = observer
         self._config = config
         self._clock = clock
         self._token: str | None = None
@@ -118,10 +133,22 @@ class Caller:
         self, method: Method[RequestT, ResponseT], request: RequestT, *, idempotent: bool
     ) -> ResponseT:
         """Call a unary method; see `call`."""
-        return await self.call(
-            lambda channel, metadata, timeout: method.invoke(channel, request, metadata, timeout),
-            idempotent=idempotent,
-        )
+        began = self._clock.monotonic_seconds()
+        failed = True
+        try:
+            response = await self.call(
+                lambda channel, metadata, timeout: method.invoke(
+                    channel, request, metadata, timeout
+                ),
+                idempotent=idempotent,
+            )
+            failed = False
+        finally:
+            if self._observer is not None:
+                seconds = self._clock.monotonic_seconds() - began
+                name = method.path.rpartition("/")[2]
+                self._observer.on_called(name, seconds, failed=failed)
+        return response
 
     async def call(self, invocation: Invocation[ResponseT], *, idempotent: bool) -> ResponseT:
         """Attempt a call until it is answered, must not be repeated, or its deadline passes.

@@ -17,7 +17,7 @@ import grpc.aio
 from broadsheet.allocator.errors import EtcdRequestError, LeaseNotFoundError
 from broadsheet.allocator.etcd import rpc_pb2
 from broadsheet.allocator.etcd.api import Header, LeaseLife, RangeResult, TxnResult, WatchBatch
-from broadsheet.allocator.etcd.calls import Caller, Metadata, Method, NoAnswerError
+from broadsheet.allocator.etcd.calls import Caller, CallObserver, Metadata, Method, NoAnswerError
 from broadsheet.allocator.etcd.channel import ChannelPool
 from broadsheet.allocator.etcd.config import EtcdConfig as EtcdConfig
 from broadsheet.allocator.etcd.convert import header_from, put_to, txn_result_from, txn_to
@@ -70,11 +70,17 @@ class EtcdStatus:
 class EtcdClient:
     """An async context manager; its methods may be called concurrently on the loop that entered it."""
 
-    def __init__(self, config: EtcdConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: EtcdConfig,
+        *,
+        clock: Clock | None = None,
+        observer: CallObserver | None = None,
+    ) -> None:
         self._config = config
         clock = clock or SystemClock()
         self._pool = ChannelPool(config, clock)
-        self._caller = Caller(self._pool, config, clock)
+        self._caller = Caller(self._pool, config, clock, observer)
         self._resources = AsyncExitStack()
 
     @property

@@ -284,6 +284,20 @@ class Committer:
             else None
         )
         spec = self._journal.entry.spec
+        began = self._site.clock.monotonic_seconds()
+        metrics = self._site.commits
+        try:
+            await self._perform_now(store, plan, spec, registers)
+        except JournalStoreError:
+            metrics.failures.inc()
+            raise
+        metrics.seconds.observe(self._site.clock.monotonic_seconds() - began)
+        metrics.bytes.inc(plan.bytes)
+        metrics.appends.inc(len(plan.contents))
+
+    async def _perform_now(
+        self, store: JournalStore, plan: _Plan, spec: JournalSpec, registers: bytes | None
+    ) -> None:
         if len(plan.contents) == 1 and _is_adopted(plan.contents[0], spec):
             await self._adopt(store, plan, registers)
             return

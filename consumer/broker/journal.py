@@ -22,7 +22,7 @@ from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk, is_out_of_space
 from broadsheet.consumer.broker.flow_control import Receivers, Throttle
 from broadsheet.consumer.broker.fragments import FragmentIndex, SealedFragment
-from broadsheet.consumer.broker.limits import BrokerLimits
+from broadsheet.consumer.broker.limits import BrokerLimits, CommitMetrics
 from broadsheet.consumer.broker.lineage import UNKNOWN, Lineage
 from broadsheet.consumer.broker.preconditions import JournalEnd
 from broadsheet.consumer.broker.quarantine import JournalQuarantine
@@ -163,6 +163,7 @@ class Site:
     free_space: FreeSpace
     direct: InlineCommits
     limits: BrokerLimits
+    commits: CommitMetrics
     boot_id: str
     quarantine: JournalQuarantine
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Histogram, Metric
+from prometheus_client import Counter as MetricCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -20,6 +21,8 @@ from broadsheet.consumer.places import Places, option_of
 
 CHUNK_BYTES_LEAST = 16 << 10
 """Content of one message to a reader while readers are at their bound."""
+COMMIT_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+"""A sync takes a tenth of a millisecond on a good disk, ten on a spinning one; above 0.1 s the disk is overloaded."""
 STALLED_SECONDS = 1.0
 """A reader that takes nothing for this long is stalled; it is cut off only if others need the bytes."""
 
@@ -106,6 +109,7 @@ class CountedReader:
         # Not in a `finally`, because the bytes of a failed write are free only when the call ends.
         yield
         self.silent_since, self.in_writing = None, 0
+        self._readers.sent_bytes += counted
         self.give_back(counted)
 
 
@@ -115,6 +119,8 @@ class ReaderBytes:
     def __init__(self, bounds: BrokerBounds, clock: Clock) -> None:
         self.level = Level(bounds, "readers_bytes_max")
         self.now = clock.monotonic_seconds
+        self.sent_bytes = 0
+        """Content that was sent since the start."""
         self._readers: set[CountedReader] = set()
 
     @property
@@ -253,6 +259,31 @@ class BrokerLimits:
 # in `BrokerBounds`.
 
 
+class CommitMetrics:
+    """Metrics of a broker's commits, of all journals together."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
+            "broadsheet_broker_commit_seconds",
+            "Time of a commit of appends of one journal, with the sync that its durability asks for.",
+            registry=registry,
+            buckets=COMMIT_BUCKETS_SECONDS,
+        )
+        self.bytes = MetricCounter(
+            "broadsheet_broker_appended_bytes", "Content committed, bytes.", registry=registry
+        )
+        self.appends = MetricCounter(
+            "broadsheet_broker_appends",
+            "Appends with content that were committed.",
+            registry=registry,
+        )
+        self.failures = MetricCounter(
+            "broadsheet_broker_commit_failures",
+            "Commits that the disk failed; their appends were refused or may be lost.",
+            registry=registry,
+        )
+
+
 class BoundMetrics(Collector):
     """Metrics read from the limits at each scrape, so that calls pay nothing for them."""
 
@@ -283,4 +314,8 @@ class BoundMetrics(Collector):
             in_use.add_metric([one.name], one.in_use)
         for name, count in limits.refused().items():
             refused.add_metric([name], count)
-        yield from (bounds, in_use, refused)
+        read = CounterMetricFamily(
+            "broadsheet_broker_read_bytes", "Content sent to readers, bytes."
+        )
+        read.add_metric([], limits.reader_bytes.sent_bytes)
+        yield from (bounds, in_use, refused, read)

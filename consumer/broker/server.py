@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import grpc
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
@@ -30,7 +30,7 @@ from broadsheet.consumer.broker.fragments_api import (
 )
 from broadsheet.consumer.broker.journal import InlineCommits, Site
 from broadsheet.consumer.broker.journals import Journals
-from broadsheet.consumer.broker.limits import BoundMetrics, BrokerLimits
+from broadsheet.consumer.broker.limits import BoundMetrics, BrokerLimits, CommitMetrics
 from broadsheet.consumer.broker.list_apply import ApplyHandler, ListHandler
 from broadsheet.consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
 from broadsheet.consumer.broker.quarantine import JournalQuarantine
@@ -49,7 +49,7 @@ from broadsheet.consumer.broker.staging import StagingArea
 from broadsheet.consumer.broker.strangers import settle_root
 from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.protocol.auth import server_auth
-from broadsheet.consumer.standard_services import Health
+from broadsheet.consumer.standard_services import CallMetrics, Health, ProcessMetrics
 
 if TYPE_CHECKING:
     from broadsheet.consumer.admin import AdminServer
@@ -101,6 +101,8 @@ class Broker:
         """Open resources other than journals; closed after a failed start, too."""
         self._stopped = False
         self._admin: AdminServer | None = None
+        self._processes = ProcessMetrics(self.registry)
+        self._calls = CallMetrics(self.registry)
         self.health = Health()
         """Shown by the health service."""
         self.address = ""
@@ -108,6 +110,7 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         try:
+            self._processes.set_build("broker")
             if self._config.admin_port is not None:
                 # From before the data is read, which may take long: a process that reads is alive.
                 await self._start_admin(self._config.admin_port)
@@ -168,6 +171,7 @@ class Broker:
             free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
             direct=InlineCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
             limits=self.limits,
+            commits=CommitMetrics(self.registry),
             boot_id=root.boot_id,
             quarantine=JournalQuarantine(self._disk, root.directory),
         )
@@ -176,6 +180,7 @@ class Broker:
         await self._disk.run(self._load, root)
         self._journals = Journals(site, root)
         self._catalogue.observe(self._journals.on_update)
+        self._register_gauges(root)
         # The port is bound only now, so that no client connects before the catalogue is loaded.
         self._server = grpc.aio.server(
             options=[
@@ -204,6 +209,7 @@ class Broker:
         maintenance = Maintenance(site, self._journals)
         self._ticks = [
             self._group.start_soon(maintenance.run(), name="broker.maintenance"),
+            self._group.start_soon(self._processes.watch_loop(), name="broker.loop_lag"),
             self._group.start_soon(maintenance.run_syncs(), name="broker.syncs"),
             self._group.start_soon(
                 Scrubber(
@@ -224,6 +230,24 @@ class Broker:
             journals=len(self._catalogue.entries),
             copies=1,
         )
+
+    def _register_gauges(self, root: DataRoot) -> None:
+        journals = Gauge(
+            "broadsheet_broker_journals", "Journals of the catalogue.", registry=self.registry
+        )
+        journals.set_function(lambda: len(self._catalogue.entries))
+        free = Gauge(
+            "broadsheet_broker_disk_free_bytes",
+            "Free space of the file system of the data directory; below the floor, appends are refused.",
+            registry=self.registry,
+        )
+        free.set_function(lambda: self._disk.free_bytes(root.journals))
+        floor = Gauge(
+            "broadsheet_broker_disk_floor_bytes",
+            "Space that must stay free.",
+            registry=self.registry,
+        )
+        floor.set(self._config.free_space_floor_bytes)
 
     def _bind(self) -> int:
         listen = f"{_bracketed(self._config.host)}:{self._config.port}"
@@ -261,7 +285,7 @@ class Broker:
         staging = StagingArea(self._disk, root.spool, self._config)
         appends = AppendHandler(resolver, self._catalogue, staging, site)
         return Handlers(
-            admission=Admission(resolver, self.limits),
+            admission=Admission(resolver, self.limits, self._calls),
             appends=appends,
             append_streams=AppendStreamHandler(
                 appends, self._catalogue, self._journals, self.limits

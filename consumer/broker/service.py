@@ -42,7 +42,13 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ListRequest,
     ReadRequest,
 )
-from broadsheet.consumer.standard_services import Handler, Health, standard_handlers
+from broadsheet.consumer.standard_services import (
+    CallMetrics,
+    Handler,
+    Health,
+    Methods,
+    standard_handlers,
+)
 
 SERVICE = "protocol.Journal"
 FRAGMENT_SERVICE = "broadsheet.v1.FragmentService"
@@ -60,9 +66,12 @@ Answer = TypeVar("Answer")
 class Admission:
     """Admission control of calls."""
 
-    def __init__(self, resolver: JournalResolver, limits: BrokerLimits) -> None:
+    def __init__(
+        self, resolver: JournalResolver, limits: BrokerLimits, metrics: CallMetrics
+    ) -> None:
         self._resolver = resolver
         self._limits = limits
+        self.metrics = metrics
 
     def call(
         self,
@@ -152,6 +161,11 @@ class Handlers:
     verifications: VerifyHandler
 
 
+def _measured(handlers: Handlers, service: str, methods: Methods) -> grpc.GenericRpcHandler:
+    measured = handlers.admission.metrics.metered(service, methods)
+    return grpc.method_handlers_generic_handler(service, measured)
+
+
 def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     """Return the fragment service, which Gazette's brokers do not have, for a server."""
     admit = handlers.admission.call
@@ -179,7 +193,7 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
             serialize,
         ),
     }
-    return grpc.method_handlers_generic_handler(FRAGMENT_SERVICE, methods)
+    return _measured(handlers, FRAGMENT_SERVICE, methods)
 
 
 def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
@@ -187,7 +201,7 @@ def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     stream = grpc.stream_stream_rpc_method_handler(
         handlers.admission.stream(handlers.append_streams.serve), decode_appends, serialize
     )
-    return grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendStream": stream})
+    return _measured(handlers, APPEND_SERVICE, {"AppendStream": stream})
 
 
 def standard_services(handlers: Handlers, health: Health) -> tuple[grpc.GenericRpcHandler, ...]:
@@ -238,4 +252,4 @@ def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
             serialize,
         ),
     }
-    return grpc.method_handlers_generic_handler(SERVICE, methods)
+    return _measured(handlers, SERVICE, methods)

@@ -125,6 +125,7 @@ class OffsetGuard:
         *,
         patience_seconds: float = HEAD_PATIENCE_SECONDS,
         on_epoch: Callable[[JournalEpoch], None] = lambda _: None,
+        on_head: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Begin with the remembered epoch.
 
@@ -132,6 +133,7 @@ class OffsetGuard:
             remembered: The read that this one continues.
             patience_seconds: How long the write head may be below the offset.
             on_epoch: Told the epoch of what is read from now on, at the beginning and whenever it is another.
+            on_head: Told the write head in each answer, bytes.
         """
         self._journal = remembered.journal
         self._epoch = remembered.epoch
@@ -139,6 +141,8 @@ class OffsetGuard:
         self._starts_at = remembered.starts_at
         self._patience_seconds = patience_seconds
         self._on_epoch = on_epoch
+        self.on_head = on_head
+        """Told the write head in each answer, bytes."""
         self._behind_since: float | None = None
         self.looked = False
         """True if the journal was found unchanged since its last read ended."""

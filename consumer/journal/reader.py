@@ -314,6 +314,7 @@ class Reader:
         self._progress.on_metadata(response)
         if self._guard is not None and response.HasField("identity"):
             self._guard.on_answer(self._read_before(asked), response.identity, response.write_head)
+        self._tell_head()
         if response.HasField("header"):
             self._transport.learn(self.journal, response.header)
         if response.status == Status.OK:
@@ -329,7 +330,12 @@ class Reader:
     def _delivered(self, chunk: ReadChunk) -> ReadSpan:
         span = self._progress.on_chunk(chunk)
         self._note_success()
+        self._tell_head()
         return span
+
+    def _tell_head(self) -> None:
+        if self._guard is not None:
+            self._guard.on_head(self._progress.write_head)
 
     async def _open(self) -> None:
         if self._progress.offset < 0 and self._request.block:

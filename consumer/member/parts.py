@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broadsheet.allocator.config import AllocationConfig
@@ -73,6 +76,7 @@ from broadsheet.consumer.standard_services import (
     NOT_SERVING,
     SERVING,
     SHARD_PREFIX,
+    CallMetrics,
     Handler,
     Health,
     NamedServices,
@@ -85,15 +89,6 @@ from broadsheet.consumer.standard_services import (
 # Source: gazette/core consumer/resolver.go (Collect).
 
 NAME = "gazette_shard_up"
-_SERVICES = (
-    "consumer.Shard",
-    "broadsheet.v1.AllocationService",
-    "broadsheet.v1.PeerService",
-    "broadsheet.v1.RecoveryService",
-    "broadsheet.v1.StateService",
-    "broadsheet.v1.WatchService",
-)
-"""gRPC services of every member."""
 _READY_CODES = frozenset({ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY})
 """Statuses of replicas that serve, or could at once."""
 
@@ -118,6 +113,69 @@ class ShardUp(Collector):
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the name alone, so that registering does not collect."""
         yield GaugeMetricFamily(NAME, "Replicas that this process runs, by status.")
+
+
+SIZES_SECONDS = 30.0
+"""How long measured sizes of files are shown, because a look takes a system call for each file."""
+
+
+class ShardSizes(Collector):
+    """Collects the sizes of local shards: files, and what of recovery logs is recorded or to be played."""
+
+    def __init__(self, local_shards: LocalShards) -> None:
+        self._local_shards = local_shards
+        self._measured: dict[str, tuple[float, int]] = {}
+        """When the files of a shard were measured, monotonic seconds, and their bytes."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the present samples. Blocking; Prometheus collects on a separate thread."""
+        recorded = CounterMetricFamily(
+            "broadsheet_shard_recovery_log_recorded_bytes",
+            "Bytes that a primary recorded into its recovery log; begins at 0 with each attempt.",
+            labels=("shard",),
+        )
+        behind = GaugeMetricFamily(
+            "broadsheet_shard_recovery_log_behind_bytes",
+            "Bytes of its recovery log that a replica has not played.",
+            labels=("shard",),
+        )
+        files = GaugeMetricFamily(
+            "broadsheet_shard_store_bytes",
+            "Size of the files of a shard with a recovery log, here; at most 30 s old.",
+            labels=("shard",),
+        )
+        shards = tuple(self._local_shards.shards.values())
+        for shard in shards:
+            directory, playback = shard.files, shard.playback
+            if directory is None or playback is None:
+                continue
+            recorded.add_metric((shard.fqn,), shard.recorded_bytes)
+            behind.add_metric((shard.fqn,), 0 if shard.primary else playback.behind_bytes)
+            files.add_metric((shard.fqn,), self._size(shard.fqn, directory))
+        for gone in self._measured.keys() - {shard.fqn for shard in shards}:
+            del self._measured[gone]
+        yield from (recorded, behind, files)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering does not collect."""
+        return ()
+
+    def _size(self, shard: str, directory: Path) -> int:
+        at, size = self._measured.get(shard, (-SIZES_SECONDS, 0))
+        if time.monotonic() - at >= SIZES_SECONDS:
+            size = _size_of(directory)
+            self._measured[shard] = time.monotonic(), size
+        return size
+
+
+def _size_of(directory: Path) -> int:
+    """Return the bytes of the files below a directory; files may come and go meanwhile."""
+    size = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                size += (Path(parent) / name).stat().st_size
+    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +260,7 @@ def compose(given: Surroundings) -> MemberParts:
     # After the local shards have been brought up to date.
     key_space.observe(given.health.notify)
     given.registry.register(ShardUp(local_shards))
+    given.registry.register(ShardSizes(local_shards))
     session = _session(given, key_space)
     broker_watch = _broker_watch(given, local_shards)
     parts = MemberParts(
@@ -237,7 +296,7 @@ def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.
     limits = CallLimits(config.calls)
     registry.register(limits)
     server = grpc.aio.server(
-        interceptors=(RpcGuard(verifier_of(config), limits),),
+        interceptors=(RpcGuard(verifier_of(config), limits, CallMetrics(registry)),),
         options=(
             ("grpc.max_receive_message_length", config.request_bytes_max),
             # Two processes on one port would each get half of the requests, silently.
@@ -408,8 +467,10 @@ def _load_reporter(
 
 def _register_services(given: Surroundings, parts: MemberParts) -> None:
     config = given.config
+    # Reflection and health must know all services, also the application's.
+    server = NamedServices(given.server)
     api = ShardApi(parts.resolver, parts.membership, move_log=parts.move_log, auth=_auth(config))
-    add_ShardServicer_to_server(api, given.server)
+    add_ShardServicer_to_server(api, server)
     allocation_api = AllocationApi(
         parts.session.allocation,
         LeaderForwarder(
@@ -419,9 +480,9 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         parts.membership,
         hot_standbys_max=config.hot_standbys_max,
     )
-    add_AllocationServiceServicer_to_server(allocation_api, given.server)
+    add_AllocationServiceServicer_to_server(allocation_api, server)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)
-    add_RecoveryServiceServicer_to_server(recovery_api, given.server)
+    add_RecoveryServiceServicer_to_server(recovery_api, server)
     state_api = StateApi(
         parts.local_shards,
         parts.membership,
@@ -435,27 +496,23 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         ),
         reads_journals=given.reads_journals,
     )
-    add_StateServiceServicer_to_server(state_api, given.server)
+    add_StateServiceServicer_to_server(state_api, server)
     peer_api = PeerApi(
         parts.key_space,
         Hearing(_auth(config), config.tls),
         stopping=parts.resolver.stopping,
         clock=given.clock,
     )
-    add_PeerServiceServicer_to_server(peer_api, given.server)
+    add_PeerServiceServicer_to_server(peer_api, server)
     watch_api = WatchApi(
         parts.membership, parts.changes, stopping=parts.resolver.stopping, clock=given.clock
     )
-    add_WatchServiceServicer_to_server(watch_api, given.server)
-    # Noted, because reflection and health must know the application's services.
-    theirs = NamedServices(given.server)
+    add_WatchServiceServicer_to_server(watch_api, server)
     if isinstance(given.application, ServiceRegistrar):
-        given.application.register_services(theirs, parts.resolver)
-    given.server.add_generic_rpc_handlers(
+        given.application.register_services(server, parts.resolver)
+    server.add_generic_rpc_handlers(
         # `RpcGuard` admits calls of every service.
-        standard_handlers(
-            given.health, (*_SERVICES, *theirs.names), public=_unchanged, private=_unchanged
-        )
+        standard_handlers(given.health, server.names, public=_unchanged, private=_unchanged)
     )
 
 

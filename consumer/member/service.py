@@ -36,6 +36,7 @@ from broadsheet.allocator.errors import (
     TxnConflictError,
 )
 from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.metrics import EtcdMetrics
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.solver import import_solver
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
@@ -61,7 +62,7 @@ from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
-from broadsheet.consumer.standard_services import Health
+from broadsheet.consumer.standard_services import Health, ProcessMetrics
 
 if TYPE_CHECKING:
     from broadsheet.consumer.admin import AdminServer
@@ -97,6 +98,7 @@ class Service:
         self.registry = registry or CollectorRegistry()
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolves when the member is announced and serves; fails with what kept it from that."""
+        self._processes = ProcessMetrics(self.registry)
         self.health = Health()
         """Shown by the health service."""
         self._serving = False
@@ -165,6 +167,7 @@ class Service:
 
     async def _run(self) -> None:
         config = self._config
+        self._processes.set_build("member")
         broker_auth = KeyedAuth(config.broker_auth_keys) if config.broker_auth_keys else None
         async with AsyncExitStack() as stack:
             state = stack.enter_context(StateDirectory(Path(config.state_dir or default_parent())))
@@ -174,7 +177,9 @@ class Service:
             if config.admin_port is not None:
                 # From before the member joins until it has left: a process that waits for etcd is alive.
                 await stack.enter_async_context(self._new_admin_server(config.admin_port))
-            etcd = await stack.enter_async_context(EtcdClient(config.etcd))
+            etcd = await stack.enter_async_context(
+                EtcdClient(config.etcd, observer=EtcdMetrics(self.registry))
+            )
             journals = await stack.enter_async_context(
                 JournalClient(
                     config.broker_address,
@@ -245,6 +250,7 @@ class Service:
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
                 group.start_soon(parts.load_reporter.run(), name="report load")
+                group.start_soon(self._processes.watch_loop(), name="watch loop")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
                 if parts.broker_watch is not None:

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import grpc
 import structlog
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import peer_identity
@@ -28,7 +29,7 @@ from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
 from broadsheet.consumer.rpc.call_context import CallContext
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
-from broadsheet.consumer.standard_services import is_public
+from broadsheet.consumer.standard_services import CallMetrics, is_public, shape_of
 
 log = structlog.get_logger()
 
@@ -72,9 +73,12 @@ _NO_CLAIMS = Claims(capability=Capability(0))
 class RpcGuard(grpc.aio.ServerInterceptor):
     """The interceptor that verifies every request and translates every failure."""
 
-    def __init__(self, verifier: TokenVerifier, limits: CallLimits) -> None:
+    def __init__(
+        self, verifier: TokenVerifier, limits: CallLimits, metrics: CallMetrics | None = None
+    ) -> None:
         self._verifier = verifier
         self._limits = limits
+        self._metrics = metrics or CallMetrics(CollectorRegistry())
 
     async def intercept_service(
         self,
@@ -87,17 +91,12 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             return None
         method = str(handler_call_details.method)
         require = None if is_public(method) else SHARD_CAPABILITIES.get(method, Capability.READ)
-        kind, inner, streams = _shape(found)
-        guarding = partial(
-            self._guarded,
-            method=method,
-            require=require,
-            streams=streams or found.request_streaming,
-        )
+        kind, inner = shape_of(found)
+        guarding = partial(self._guarded, found, method=method, require=require)
         parse = None if found.request_streaming else found.request_deserializer
         guarded = (
             _guard_stream(_parsing(inner, parse), guarding)
-            if streams and inspect.isasyncgenfunction(inner)
+            if found.response_streaming and inspect.isasyncgenfunction(inner)
             else _guard_call(_parsing(inner, parse), guarding)
         )
         return kind(
@@ -110,27 +109,29 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _guarded(
-        self, context: Any, *, method: str, require: Capability | None, streams: bool
+        self, found: Any, context: Any, *, method: str, require: Capability | None
     ) -> AsyncIterator[CallContext]:
-        public = require is None
-        try:
-            # Checked before anything expensive, so that refusing a client at its bounds costs only microseconds.
-            with self._limits.taken(context.peer(), streams=streams, public=public):
-                claims = (
-                    _NO_CLAIMS
-                    if require is None
-                    else await self._verifier.verify_call(
-                        context.invocation_metadata(),
-                        require,
-                        identity=lambda: peer_identity(context.auth_context()),
-                    )
-                )
-                async with asyncio.timeout(_seconds_left(claims)):
-                    yield CallContext(context, claims)
-        except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
-            raise  # a decision already taken: the handler's own, or the caller's
-        except Exception as error:
-            await _abort(context, method, error)
+        streams = found.request_streaming or found.response_streaming
+        with self._metrics.measured(method, found, context):
+            try:
+                # Checked before anything expensive, so that refusing a client at its bounds costs only microseconds.
+                with self._limits.taken(context.peer(), streams=streams, public=require is None):
+                    claims = await self._claims_of(context, require)
+                    async with asyncio.timeout(_seconds_left(claims)):
+                        yield CallContext(context, claims)
+            except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
+                raise  # a decision already taken: the handler's own, or the caller's
+            except Exception as error:
+                await _abort(context, method, error)
+
+    async def _claims_of(self, context: Any, require: Capability | None) -> Claims:
+        if require is None:
+            return _NO_CLAIMS
+        return await self._verifier.verify_call(
+            context.invocation_metadata(),
+            require,
+            identity=lambda: peer_identity(context.auth_context()),
+        )
 
 
 def _guard_call(inner: Handler, guarding: Guarding) -> Handler:
@@ -180,14 +181,3 @@ def _seconds_left(claims: Claims) -> float | None:
     if claims.expires_at is None:
         return None
     return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
-
-
-def _shape(found: Any) -> tuple[Callable[..., Any], Handler, bool]:
-    """Return the factory of such a handler, its function, and whether it streams responses."""
-    if found.request_streaming and found.response_streaming:
-        return grpc.stream_stream_rpc_method_handler, found.stream_stream, True
-    if found.request_streaming:
-        return grpc.stream_unary_rpc_method_handler, found.stream_unary, False
-    if found.response_streaming:
-        return grpc.unary_stream_rpc_method_handler, found.unary_stream, True
-    return grpc.unary_unary_rpc_method_handler, found.unary_unary, False

@@ -172,6 +172,16 @@ class LiveShard:
         return Lag(seconds if seconds is not None else math.inf, progress.behind_bytes)
 
     @property
+    def recorded_bytes(self) -> int:
+        """Bytes that the current attempt has recorded into its recovery log; 0 without one."""
+        return self._recovery.recorded_bytes if self._recovery is not None else 0
+
+    @property
+    def files(self) -> Path | None:
+        """The directory of the shard's files, if it has a recovery log; the files may be gone at any time."""
+        return self._recovery.directory if self._recovery is not None else None
+
+    @property
     def playback(self) -> PlaybackProgress | None:
         """Progress of the recovery log's playback; None without a log, or while none is played."""
         return self._recovery.progress if self._recovery is not None else None

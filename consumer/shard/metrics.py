@@ -5,11 +5,15 @@ Source: gazette/core consumer/metrics (names and phases).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.shard.transaction_events import (
@@ -38,6 +42,108 @@ _PHASES = (
 """Of a transaction, and whether the next one waits for it."""
 _SHARDS_MAX = 4096
 """Shards whose counters are at hand; those of others are looked up by their labels."""
+
+
+_TXN_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""From a transaction that only commits to one as long as `max_txn_duration` usually allows, and beyond."""
+_SAMPLES_MAX = 64
+_SAMPLE_SECONDS_LEAST = 1.0
+"""Samples of one source's write head, and the least time between two."""
+
+
+class SourceLag:
+    """How far a primary's completed transactions are behind a source's write head, in bytes and in time.
+
+    The time is since the oldest byte that is not read yet was first seen in the journal. It needs neither the clocks
+    of publishers nor a rate, and a journal that nobody writes to is not behind. Content that was there before this
+    process looked counts from that first look on.
+    """
+
+    def __init__(self, read_through: int) -> None:
+        self._read_through = read_through
+        self._head = 0
+        self._seen: deque[tuple[int, float]] = deque()
+        """Write heads beyond what is read, rising, and when each was first seen, monotonic seconds."""
+
+    @property
+    def samples(self) -> int:
+        """Number of write heads that are remembered."""
+        return len(self._seen)
+
+    def on_head(self, head: int, now: float) -> None:
+        """Record a write head that a broker told."""
+        if head <= self._head:
+            return
+        self._head = head
+        if head <= self._read_through:
+            return
+        if self._seen and now - self._seen[-1][1] < _SAMPLE_SECONDS_LEAST:
+            # Counted as seen up to a second early.
+            self._seen[-1] = head, self._seen[-1][1]
+            return
+        if len(self._seen) == _SAMPLES_MAX:
+            # Every second one, the oldest among them: what is between two samples counts from the later one on.
+            self._seen = deque(list(self._seen)[::2])
+        self._seen.append((head, now))
+
+    def on_read(self, read_through: int) -> None:
+        """Record how far completed transactions have read."""
+        self._read_through = max(self._read_through, read_through)
+        while self._seen and self._seen[0][0] <= self._read_through:
+            self._seen.popleft()
+
+    def measured(self, now: float) -> tuple[int, float]:
+        """Return the lag in bytes and in seconds."""
+        seen = next(iter(tuple(self._seen)), None)
+        return max(0, self._head - self._read_through), 0.0 if seen is None else now - seen[1]
+
+
+class SourceLags(Collector):
+    """The lags of the primaries of one process, computed when metrics are collected."""
+
+    def __init__(self) -> None:
+        self._lags: dict[tuple[str, str], SourceLag] = {}
+
+    def start(self, shard: str, journal: str, offset: int) -> None:
+        """Begin with a source that is read through to an offset."""
+        self._lags[shard, journal] = SourceLag(offset)
+
+    def on_head(self, shard: str, journal: str, head: int) -> None:
+        """Record a write head."""
+        if (lag := self._lags.get((shard, journal))) is not None:
+            lag.on_head(head, time.monotonic())
+
+    def on_read(self, shard: str, read_through: Mapping[str, int]) -> None:
+        """Record how far transactions have read."""
+        for journal, offset in read_through.items():
+            if (lag := self._lags.get((shard, journal))) is not None:
+                lag.on_read(offset)
+
+    def forget(self, shard: str) -> None:
+        """Drop the sources of a shard that is served no more: its next primary tells."""
+        for key in [key for key in self._lags if key[0] == shard]:
+            del self._lags[key]
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present lags."""
+        labels = ("shard", "journal")
+        behind_bytes = GaugeMetricFamily(
+            "broadsheet_shard_source_lag_bytes",
+            "Bytes of a source that a primary's completed transactions have not read.",
+            labels=labels,
+        )
+        behind_seconds = GaugeMetricFamily(
+            "broadsheet_shard_source_lag_seconds",
+            "Time since the oldest byte that is not read was seen in the journal.",
+            labels=labels,
+        )
+        now = time.monotonic()
+        # A copy, because Prometheus collects on a separate thread.
+        for key, lag in tuple(self._lags.items()):
+            measured = lag.measured(now)
+            behind_bytes.add_metric(key, measured[0])
+            behind_seconds.add_metric(key, measured[1])
+        yield from (behind_bytes, behind_seconds)
 
 
 class _TxnCounters(NamedTuple):
@@ -163,6 +269,19 @@ class ShardMetrics:
             ("shard",),
             registry=registry,
         )
+        self._recovered = Counter(
+            "gazette_recoverylog_recovered_bytes",
+            "Bytes of recovery logs that were played; counted once the log's head is reached, and at the end.",
+            registry=registry,
+        )
+        self._txn_seconds = Histogram(
+            "broadsheet_shard_transaction_seconds",
+            "Time from a transaction's first message to its last acknowledgement, of all shards of the process.",
+            registry=registry,
+            buckets=_TXN_BUCKETS_SECONDS,
+        )
+        self.lags = SourceLags()
+        registry.register(self.lags)
         self._txn_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_txn_counters)
         self._checkpoint_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_checkpoint_counters)
 
@@ -218,6 +337,8 @@ class ShardMetrics:
             counters.phase_seconds, _phase_seconds(record.timings), strict=True
         ):
             counter.inc(max(0.0, seconds))
+        timings = record.timings
+        self._txn_seconds.observe(max(0.0, timings.acknowledged - timings.began))
 
     def _new_txn_counters(self, shard: str) -> _TxnCounters:
         return _TxnCounters(
@@ -231,10 +352,15 @@ class ShardMetrics:
         """Record how far completed transactions have read, bytes by journal."""
         for journal, offset in read_through.items():
             self._read_head.labels(shard, journal).set(offset)
+        self.lags.on_read(shard, read_through)
 
     def record_cold_promotion(self) -> None:
         """Count a standby that was promoted before it was ready."""
         self._cold_promotions.inc()
+
+    def record_recovered(self, played_bytes: int) -> None:
+        """Count bytes of recovery logs that were played."""
+        self._recovered.inc(played_bytes)
 
     def record_failure(self, shard: str) -> None:
         """Count a failed attempt."""

@@ -508,6 +508,7 @@ class PrimaryAttempt:
             error.add_note(f"then finished_txn failed too: {second}")
 
     async def _tear_down(self, cause: BaseException | None) -> None:
+        self._environment.metrics.lags.forget(self._shard.fqn)
         timeout, worker = self._environment.config.teardown_seconds, self._worker
         if worker is not None:
             worker.submit(self._abandon_txn, cause)  # Queued behind a `begin_txn` that still runs.

@@ -63,6 +63,8 @@ class Recovery:
         self._outcome = asyncio.get_running_loop().create_future()
         self._player: Player | None = None
         self._author = 0
+        self._counted_bytes = 0
+        self._recorder: Recorder | None = None
         self.ended = asyncio.Event()
         """Set once playing is over, one way or the other."""
         self.tailing = asyncio.Event()
@@ -80,6 +82,16 @@ class Recovery:
         """Error that ended the playback, if it failed."""
         outcome = self._outcome.result() if self._outcome.done() else None
         return outcome if isinstance(outcome, BaseException) else None
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Bytes recorded into the log since it was taken over."""
+        return self._recorder.recorded_bytes if self._recorder is not None else 0
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the shard's files, played or written by its store."""
+        return self._directory
 
     def story(self) -> str:
         """Return the recent events of the player; empty if nothing was played."""
@@ -115,7 +127,7 @@ class Recovery:
         if isinstance(recovered, BaseException):
             raise recovered
         hints = recovered.fsm.hints(recovered.log)
-        recorder = Recorder(
+        recorder = self._recorder = Recorder(
             recovered.fsm,
             self._appends,
             log=self._log,
@@ -149,6 +161,7 @@ class Recovery:
             outcome: Recovered | BaseException = await self._played(group)
         except Exception as error:
             outcome = error
+        self._count_played()
         self._outcome.set_result(outcome)
         self.ended.set()
 
@@ -167,6 +180,7 @@ class Recovery:
     async def _note_tailing(self, player: Player) -> None:
         await player.tailing.wait()
         self.tailing.set()
+        self._count_played()
 
     async def _check_log(self, log: str) -> None:
         """Verify that the log exists and is a recovery log.
@@ -183,6 +197,12 @@ class Recovery:
                 ", ".join(found),
                 f"expected {CONTENT_TYPE_RECOVERY_LOG}, for it is the recovery log of shard {self._spec.id}",
             )
+
+    def _count_played(self) -> None:
+        """Count what was played since the last call."""
+        played_bytes = self.progress.played_bytes
+        self._environment.metrics.record_recovered(played_bytes - self._counted_bytes)
+        self._counted_bytes = played_bytes
 
     def _tell_cold(self) -> None:
         """Report the promotion of a standby that must still play for a while."""

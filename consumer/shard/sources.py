@@ -89,6 +89,7 @@ class Sources:
         self._guards: dict[str, OffsetGuard] = {}
         self._epochs: dict[str, JournalEpoch] = {}
         """In which the sources are read."""
+        self._lags = environment.metrics.lags
         self._loop: TransactionLoop | None = None
         self._pause = Backoff(max_seconds=FRUITLESS_PAUSE_SECONDS_MAX)
         self._restored: bytes | None = None
@@ -274,16 +275,19 @@ class Sources:
             raise SourceReplacedError(self._shard.id, error) from error
 
     def _guard(self, checkpoint: Checkpoint, source: ShardSpec.Source) -> OffsetGuard:
-        """Return the guard of a source's read, which also reports the journal's epoch."""
+        """Return the guard of a source's read, which also reports the journal's epoch and write head."""
+        starts_at = start_offset(checkpoint, source.journal, source.min_offset)
+        self._lags.start(self._shard.fqn, source.journal, starts_at)
         return OffsetGuard(
             RememberedRead(
                 source.journal,
                 epoch_of(checkpoint, source.journal),
                 read_through=start_offset(checkpoint, source.journal, 0),
-                starts_at=start_offset(checkpoint, source.journal, source.min_offset),
+                starts_at=starts_at,
             ),
             patience_seconds=self._head_patience_seconds,
             on_epoch=partial(self._note_epoch, source.journal),
+            on_head=partial(self._lags.on_head, self._shard.fqn, source.journal),
         )
 
     def _note_epoch(self, journal: str, epoch: JournalEpoch) -> None:

@@ -88,6 +88,9 @@ class StallWatch:
             self._environment.journals, sources, timeout_seconds=timeout_seconds
         )
         self._silent = [source for source in sources if source not in heads]
+        for journal, head in heads.items():
+            # A reader that waits for slow transactions learns of no newer heads.
+            self._environment.metrics.lags.on_head(self._shard.fqn, journal, head)
         return heads
 
     async def _tell(self, stall: Stall | None) -> None:

@@ -1,4 +1,4 @@
-"""Options of commands for TLS: `--tls-ca`, `--tls-cert`, `--tls-key`, and `--tls-client-ca` of servers.
+"""Options of commands for TLS: `--tls-ca`, `--tls-cert`, `--tls-key`, `--tls-server-name`, `--tls-client-ca`.
 
 Each is an environment variable too. They begin with BROADSHEET, because other programs in a container may mean
 something else by TLS_CERT.
@@ -22,21 +22,27 @@ _FIELDS: Final = {
     "tls_cert": "cert_file",
     "tls_key": "key_file",
     "tls_client_ca": "client_ca_file",
+    "tls_server_name": "server_name",
 }
 """Parameters of commands, and the fields that they set."""
 _CLIENT_HELP: Final = {
     "tls_ca": "Authorities that sign the certificates of https:// servers; public ones if absent.",
     "tls_cert": "Our certificate, for servers that ask for one.",
     "tls_key": "Its private key.",
+    "tls_server_name": "Name to expect in certificates of https:// servers; the address's host if absent.",
 }
 _SERVER_HELP: Final = {
     "tls_ca": "Authorities that sign the certificates of https:// members and brokers; public ones if absent.",
     "tls_cert": "Certificate to serve https:// with, and to show to servers that ask for one.",
     "tls_key": "Its private key.",
     "tls_client_ca": "Authorities that sign clients' certificates; clients without one are refused.",
+    "tls_server_name": "Name to expect in certificates of https:// servers; the address's host if absent.",
 }
 TLS_VARIABLES: Final = tuple(f"BROADSHEET_{name.upper()}" for name in _FIELDS)
 """Environment variables of the options."""
+
+
+_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def client_tls_options(command: CommandT) -> CommandT:
@@ -55,7 +61,7 @@ def _with_options(command: CommandT, helps: dict[str, str]) -> CommandT:
             _option_of(name),
             envvar=f"BROADSHEET_{name.upper()}",
             show_envvar=True,
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            type=str if name == "tls_server_name" else _FILE,
             help=text,
         )(command)
     return command

@@ -111,16 +111,17 @@ def imported(name: str, *, option: str) -> Any:
     return found
 
 
-TLS_OPTIONS: Final = ("caFile", "certFile", "keyFile")
+TLS_OPTIONS: Final = ("caFile", "certFile", "keyFile", "serverName")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsPaths:
-    """Files for TLS, at the same path on the driver and on executors."""
+    """Files for TLS, at the same path on the driver and on executors, and the name that servers have."""
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    server_name: str | None = None
 
     @staticmethod
     def of(given: FormatOptions) -> TlsPaths:
@@ -129,13 +130,17 @@ class TlsPaths:
         Raises:
             OptionError: a certificate is given without its key, or a key without its certificate.
         """
-        ca_file, cert_file, key_file = (given.text_or_none(name) or None for name in TLS_OPTIONS)
+        ca_file, cert_file, key_file, server_name = (
+            given.text_or_none(name) or None for name in TLS_OPTIONS
+        )
         if (cert_file is None) != (key_file is None):
             given_name, other = (
                 ("keyFile", "certFile") if cert_file is None else ("certFile", "keyFile")
             )
             raise OptionError(given_name, f"{other} beside it", got=cert_file or key_file)
-        return TlsPaths(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        return TlsPaths(
+            ca_file=ca_file, cert_file=cert_file, key_file=key_file, server_name=server_name
+        )
 
     @staticmethod
     def of_config(tls: TlsConfig | None) -> TlsPaths:
@@ -144,7 +149,12 @@ class TlsPaths:
             return TlsPaths()
         paths = (tls.ca_file, tls.cert_file, tls.key_file)
         ca_file, cert_file, key_file = (None if path is None else str(path) for path in paths)
-        return TlsPaths(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        return TlsPaths(
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            server_name=tls.server_name,
+        )
 
     def config(self) -> TlsConfig | None:
         """Return the configuration of a client; None without files."""
@@ -155,4 +165,9 @@ class TlsPaths:
 
         paths = (self.ca_file, self.cert_file, self.key_file)
         ca_file, cert_file, key_file = (None if path is None else Path(path) for path in paths)
-        return TlsConfig(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        return TlsConfig(
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            server_name=self.server_name,
+        )

@@ -66,8 +66,9 @@ class ChannelPool:
             parse_endpoint(text, tls_by_default=self._config.tls_by_default)
             for text in self._config.endpoints
         ]
-        tls, options = self._config.tls, _options(self._config)
+        options = _options(self._config)
         try:
+            tls = self._config.tls
             await asyncio.to_thread(tls_files, tls)  # Later looks are short; the first one reads.
         except ValidationError as error:
             raise error.under("etcd") from None
@@ -161,7 +162,7 @@ class ChannelPool:
 
 
 def _options(config: EtcdConfig) -> list[tuple[str, int | str]]:
-    options: list[tuple[str, int | str]] = [
+    return [
         ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
         # The message size limit is the server's setting: let the server refuse.
         ("grpc.max_send_message_length", -1),
@@ -180,6 +181,3 @@ def _options(config: EtcdConfig) -> list[tuple[str, int | str]]:
         # We repeat calls ourselves, by rules gRPC cannot know.
         ("grpc.enable_retries", 0),
     ]
-    if config.server_name is not None:
-        options.append(("grpc.ssl_target_name_override", config.server_name))
-    return options

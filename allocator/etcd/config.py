@@ -59,7 +59,12 @@ class EtcdConfig:
         # Imported here with gRPC, because Spark may fork a process that has read its options.
         from broadsheet.allocator.runtime.tls import TlsConfig
 
-        return TlsConfig(ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file)
+        return TlsConfig(
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+            server_name=self.server_name,
+        )
 
     @property
     def tls_by_default(self) -> bool:

@@ -52,6 +52,9 @@ class TlsConfig:
     """The private key of `cert_file`, not encrypted."""
     client_ca_file: Path | None = None
     """Authorities that sign the certificates of clients. A server with it refuses clients without a certificate."""
+    server_name: str | None = None
+    """Name to expect in the certificates of servers, where it is not the address's host: all servers that we call then
+    need it. For members whose addresses are not known beforehand."""
 
     def __post_init__(self) -> None:
         """Check which files are given; they are read when they are used.
@@ -68,6 +71,9 @@ class TlsConfig:
             raise ValidationError(
                 "cert_file", "expected a file, because client_ca_file is for servers with TLS"
             )
+        name = self.server_name
+        if name is not None and (not name.isprintable() or name.split() != [name]):
+            raise ValidationError("server_name", f"expected a DNS name, got {name!r}")
 
     @property
     def serves(self) -> bool:
@@ -384,7 +390,14 @@ def secure_channel(
     Raises:
         ValidationError: a file cannot be used.
     """
-    return _ReloadingChannel(target, tls_files(tls or TlsConfig()), options)
+    return _ReloadingChannel(target, tls_files(tls or TlsConfig()), (*options, *name_options(tls)))
+
+
+def name_options(tls: TlsConfig | None) -> ChannelOptions:
+    """Return the options of a channel whose server is expected to have another name than its address's host."""
+    if tls is None or tls.server_name is None:
+        return ()
+    return (("grpc.ssl_target_name_override", tls.server_name),)
 
 
 # `Any` in both classes: messages of services that we do not know.
@@ -512,7 +525,7 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
     ),
     (
         re.compile(r"Hostname Verification Check failed|is not in peer certificate"),
-        "its certificate is for another name than that of the address",
+        "its certificate is for another name than that of the address; expect it with server_name (--tls-server-name)",
     ),
     (re.compile(r"WRONG_VERSION_NUMBER"), "it does not speak TLS: use http://"),
 )

@@ -3,7 +3,7 @@
     spark.broadsheet.etcd.endpoints            comma-separated
     spark.broadsheet.etcd.user, .caFile, .certFile, .keyFile, .serverName
     spark.broadsheet.broker                    http://host:port
-    spark.broadsheet.tls.certFile, .keyFile, .caFile, .clientCaFile
+    spark.broadsheet.tls.certFile, .keyFile, .caFile, .clientCaFile, .serverName
     spark.broadsheet.zone
     spark.broadsheet.auth.keysFile, .brokerKeysFile    files on each machine, in place of the secrets below
     spark.broadsheet.app.NAME                  the application's argument NAME
@@ -51,6 +51,7 @@ TLS_FIELDS = {
     f"{_TLS}keyFile": "key_file",
     f"{_TLS}caFile": "ca_file",
     f"{_TLS}clientCaFile": "client_ca_file",
+    f"{_TLS}serverName": "server_name",
 }
 PASSWORD = f"{_SECRET}etcd.password"
 AUTH_KEYS = f"{_SECRET}authKeys"
@@ -169,11 +170,13 @@ def _etcd_of(ours: Mapping[str, str]) -> EtcdConfig | None:
 
 
 def _tls_of(ours: Mapping[str, str]) -> TlsConfig | None:
-    given = {field: Path(ours[name]) for name, field in TLS_FIELDS.items() if name in ours}
+    given = {field: ours[name] for name, field in TLS_FIELDS.items() if name in ours}
     if not given:
         return None
+    server_name = given.pop("server_name", None)
+    files = {field: Path(text) for field, text in given.items()}
     try:
-        return TlsConfig(**given)
+        return TlsConfig(server_name=server_name, **files)
     except ValidationError as error:
         names = {field: name for name, field in TLS_FIELDS.items()}
         raise ClusterConfError(names[error.field_path], error.problem) from error

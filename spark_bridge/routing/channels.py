@@ -20,7 +20,7 @@ from random import Random
 import grpc
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import Pems, TlsConfig, tls_files
+from broadsheet.allocator.runtime.tls import Pems, TlsConfig, name_options, tls_files
 from broadsheet.consumer.journal.channels import is_tls, parse_endpoint
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.spark_bridge.routing.routes import RouteTable
@@ -94,7 +94,7 @@ class WorkerChannels:
         """
         pems = _pems_of(tls) if is_tls(endpoint) else None
         with self._lock:
-            entry = self._fresh_or_none(endpoint, pems) or self._open(endpoint, pems)
+            entry = self._fresh_or_none(endpoint, pems) or self._open(endpoint, pems, tls)
             entry.calls += 1
 
         def release() -> None:
@@ -132,7 +132,7 @@ class WorkerChannels:
         unused_seconds = self._monotonic_seconds() - entry.used_monotonic_seconds
         return not entry.calls and unused_seconds > FRESH_SHARE * self._idle_seconds
 
-    def _open(self, endpoint: str, pems: Pems | None) -> _Entry:
+    def _open(self, endpoint: str, pems: Pems | None, tls: TlsConfig | None) -> _Entry:
         now = self._monotonic_seconds()
         self._sweep()
         target = parse_endpoint(endpoint, may_be_tls=True).address
@@ -143,7 +143,9 @@ class WorkerChannels:
         channel = (
             grpc.insecure_channel(target, options=options)
             if pems is None
-            else grpc.secure_channel(target, pems.channel_credentials(), options=options)
+            else grpc.secure_channel(
+                target, pems.channel_credentials(), options=(*options, *name_options(tls))
+            )
         )
         entry = _Entry(channel, now, pems)
         self._entries[endpoint] = entry

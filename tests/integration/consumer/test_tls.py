@@ -164,6 +164,22 @@ async def test_server_with_a_wrong_certificate_is_not_spoken_to(
         assert said in await _refusal(broker.address, tls)
 
 
+async def test_server_is_known_by_the_name_that_is_expected(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    """Executors get their addresses when they start. One name in all certificates stands for all of them, and no other
+    will do.
+    """
+    tls = replace(authority.tls("server", "members.test"), server_name="members.test")
+    async with _broker(tmp_path, tls) as broker:
+        async with _journals(broker.address, tls) as journals:
+            assert not (await journals.list()).journals
+        heads = await asyncio.to_thread(token_of_heads, broker.address, [], tls=tls)
+        said = await _refusal(broker.address, replace(tls, server_name="others.test"))
+    assert heads == {}
+    assert "for another name" in said
+
+
 async def test_clear_text_is_not_taken_for_tls(tls: TlsConfig, tmp_path: Path) -> None:
     """A client of https does not fall back to clear text."""
     async with _broker(tmp_path, None) as broker:
@@ -382,12 +398,14 @@ async def test_commands_connect_with_tls_options_and_say_what_is_missing(
         journals = await ran(f"shardctl journals list {at} {files}")
         unknown = await ran(f"shardctl shards list {at}")
         unnamed = await ran(f"shardctl shards list {at} {ca}")
+        misnamed = await ran(f"shardctl shards list {at} {files} --tls-server-name others.test")
         halved = await ran(f"shardctl shards list {at} --tls-cert {tls.cert_file}")
 
     assert listed.status == 0, listed.stderr
     assert SOURCE in journals.stdout, journals.stderr
     assert "--tls-ca" in unknown.stderr
     assert "--tls-cert" in unnamed.stderr
+    assert "for another name" in misnamed.stderr
     assert "Error: --tls-key: expected a file" in halved.stderr
     assert {unknown.status, unnamed.status, halved.status} == {1}
     assert unknown.stderr.count("\n") == 1

@@ -91,6 +91,9 @@ def test_files_that_need_another_are_refused_without_it() -> None:
         TlsConfig(key_file=file)
     with pytest.raises(ValidationError, match="cert_file: expected a file"):
         TlsConfig(client_ca_file=file)
+    for name in ("", "a b", " a", "a\n"):
+        with pytest.raises(ValidationError, match="server_name: expected a DNS name"):
+            TlsConfig(server_name=name)
 
 
 def test_files_that_cannot_be_used_are_refused_by_name(

@@ -34,6 +34,7 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
             "spark.broadsheet.tls.certFile": "/etc/member.pem",
             "spark.broadsheet.tls.keyFile": "/etc/member.key",
             "spark.broadsheet.tls.caFile": "/etc/ca.pem",
+            "spark.broadsheet.tls.serverName": "members.test",
             "spark.broadsheet.app.database": "postgresql:///states",
             "spark.broadsheet.secret.app.api": "k-1",
         }
@@ -49,6 +50,7 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
             cert_file=Path("/etc/member.pem"),
             key_file=Path("/etc/member.key"),
             ca_file=Path("/etc/ca.pem"),
+            server_name="members.test",
         ),
     }
     assert dict(found.arguments) == {"database": "postgresql:///states", "api": "k-1"}

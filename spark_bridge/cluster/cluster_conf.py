@@ -76,7 +76,7 @@ class MemberSettings(TypedDict, total=False):
     """Settings of every member; see `broadsheet.consumer.config.MemberConfig`."""
 
     bind_host: str
-    admin_port: int
+    admin_port: int | None
     state_dir: str
     shard_limit: int
     capacity: int

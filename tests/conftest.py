@@ -5,6 +5,7 @@ Heavy imports stay inside the fixtures, so that the pure tiers start at once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "any-speed", deadline=None, suppress_health_check=(HealthCheck.too_slow,)
     )
     settings.load_profile("any-speed")
+    # A developer's contexts name clusters and credentials that are not for tests.
+    os.environ["BROADSHEET_CONFIG"] = os.devnull
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureLines())
 

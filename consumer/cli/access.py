@@ -12,15 +12,16 @@ from typing import Final
 import click
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.connection import (
-    Connection,
-    connection_options,
-    errors_in_one_line,
-    run_command,
-)
+from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
 from broadsheet.consumer.cli.durations import parse_duration
 from broadsheet.consumer.cli.lazy_group import ExitStatus
-from broadsheet.consumer.cli.output import OutputFormat, format_option, print_fields, print_table
+from broadsheet.consumer.cli.output import (
+    OutputFormat,
+    errors_in_one_line,
+    format_option,
+    print_fields,
+    print_table,
+)
 from broadsheet.consumer.errors import (
     ApplyConflictError,
     JournalError,

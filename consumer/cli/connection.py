@@ -1,29 +1,25 @@
-"""Connection options that every command shares: addresses and credentials."""
+"""Connection options that every command shares: addresses and credentials, from flags, the environment or a file."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.allocator.errors import AllocatorError
 from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.cli.lazy_group import ExitStatus
-from broadsheet.consumer.cli.output import log_to_stderr, say
+from broadsheet.consumer.cli.contexts import complete_contexts, context_values, read_contexts
+from broadsheet.consumer.cli.output import errors_in_one_line, log_to_stderr, say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
 from broadsheet.consumer.errors import (
-    ApplyConflictError,
     ConsumerError,
     EndpointError,
-    JournalNotFoundError,
-    RpcFailedError,
-    ShardNotFoundError,
 )
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.transport import TransportPolicy
@@ -57,13 +53,15 @@ class Connection:
     token_file: Path | None
     tls: TlsConfig | None = None
     """For addresses with `https://`."""
+    quiet: bool = False
+    """Say nothing of members that cannot be reached."""
 
     def shards(self) -> ShardClient:
         """Return a client of the members' Shard service."""
         return ShardClient(
             self.address,
             auth=self.member_auth(),
-            on_passed_over=_tell_passed_over,
+            on_passed_over=self._on_passed_over,
             tls=self.tls,
         )
 
@@ -72,7 +70,7 @@ class Connection:
         return AllocationClient(
             self.address,
             auth=self.member_auth(),
-            on_passed_over=_tell_passed_over,
+            on_passed_over=self._on_passed_over,
             tls=self.tls,
         )
 
@@ -81,7 +79,7 @@ class Connection:
         return RecoveryClient(
             self.address,
             auth=self.member_auth(),
-            on_passed_over=_tell_passed_over,
+            on_passed_over=self._on_passed_over,
             tls=self.tls,
         )
 
@@ -90,6 +88,10 @@ class Connection:
         return JournalClient(
             self.broker, auth=self.broker_auth(), policy=TransportPolicy(tls=self.tls)
         )
+
+    def _on_passed_over(self, error: EndpointError) -> None:
+        if not self.quiet:
+            _tell_passed_over(error)
 
     def member_auth(self) -> ClientAuth | None:
         """Return what authorizes requests to members; None without credentials.
@@ -108,9 +110,113 @@ class Connection:
         return KeyedAuth(keys) if keys else self.member_auth()
 
 
+_CONNECTION_PARAMETERS = (
+    *(name for name in Connection.__dataclass_fields__ if name not in {"tls", "quiet"}),
+    *("tls_ca", "tls_cert", "tls_key"),
+)
+
+
+_CREDENTIALS = (
+    ("auth_keys", "auth_keys_file", "token_file"),
+    ("broker_auth_keys", "broker_auth_keys_file"),
+)
+"""Options of which one given by a flag or the environment replaces all that the file says."""
+
+
+def _use_context(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Make a context's values the defaults of the command, before its other options are read."""
+    del param
+    with errors_in_one_line():
+        values = context_values(read_contexts(), value or "")
+    ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def _drop_overridden(ctx: click.Context, options: dict[str, Any]) -> None:
+    """Forget credentials of the file where a flag or the environment gives others."""
+    of_file = {ParameterSource.DEFAULT_MAP, ParameterSource.DEFAULT}
+    for group in _CREDENTIALS:
+        sources = {name: ctx.get_parameter_source(name) for name in group}
+        if any(source not in of_file for source in sources.values()):
+            for name, source in sources.items():
+                if source is ParameterSource.DEFAULT_MAP:
+                    options[name] = None
+
+
+# Completion with what there is. It must never print, nor take long.
+
+COMPLETION_SECONDS_MAX = 2.0
+
+
+def _completed(
+    ctx: click.Context, incomplete: str, names: Callable[[Connection], Awaitable[list[str]]]
+) -> list[str]:
+    options = {name: ctx.params.get(name) for name in _CONNECTION_PARAMETERS}
+    try:
+        log_to_stderr("error")
+        connection = _connection_of(options, quiet=True)
+
+        async def asked() -> list[str]:
+            async with asyncio.timeout(COMPLETION_SECONDS_MAX):
+                return await names(connection)
+
+        return [name for name in asyncio.run(asked()) if name.startswith(incomplete)]
+    except (ConsumerError, AllocatorError, TimeoutError, OSError):
+        return []  # The shell shows nothing, and what is typed is still right.
+
+
+def complete_shards(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the ids of shards that begin so."""
+    del param
+
+    async def names(connection: Connection) -> list[str]:
+        async with connection.shards() as client:
+            return [each.spec.id for each in (await client.list()).shards]
+
+    return _completed(ctx, incomplete, names)
+
+
+def complete_journals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of journals that begin so."""
+    del param
+
+    async def names(connection: Connection) -> list[str]:
+        async with connection.journals() as client:
+            return [each.spec.name for each in (await client.list()).journals]
+
+    return _completed(ctx, incomplete, names)
+
+
+def complete_members(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the ids of members that begin so."""
+    del param
+
+    async def names(connection: Connection) -> list[str]:
+        async with connection.allocation() as client:
+            return [each.id for each in (await client.members()).members]
+
+    return _completed(ctx, incomplete, names)
+
+
+def _connection_of(options: dict[str, Any], *, quiet: bool = False) -> Connection:
+    """Return the connection of options, which are removed from those of the command."""
+    options["tls"] = take_tls(options)
+    own = {name: options.pop(name) for name in Connection.__dataclass_fields__ if name != "quiet"}
+    return Connection(**own, quiet=quiet)
+
+
 def connection_options(command: CommandT) -> CommandT:
     """Add the connection options, and pass the connection to the command as its first argument."""
 
+    @click.option(
+        "--context",
+        envvar="BROADSHEET_CONTEXT",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_use_context,
+        shell_complete=complete_contexts,
+        help="Addresses and credentials of this name in the configuration file; its current one if absent.",
+    )
     @click.option(
         "--address",
         envvar="CONSUMER_ADDRESS",
@@ -167,10 +273,10 @@ def connection_options(command: CommandT) -> CommandT:
     @client_tls_options
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        _drop_overridden(click.get_current_context(), kwargs)
         with errors_in_one_line():
-            kwargs["tls"] = take_tls(kwargs)
-        own = {name: kwargs.pop(name) for name in Connection.__dataclass_fields__}
-        return command(Connection(**own), *args, **kwargs)
+            connection = _connection_of(kwargs)
+        return command(connection, *args, **kwargs)
 
     return wrapped  # type: ignore[return-value]  # click calls it by keyword
 
@@ -186,59 +292,6 @@ def run_command(work: Coroutine[Any, Any, None], *, log_level: str = "error") ->
     log_to_stderr(log_level)
     with errors_in_one_line():
         asyncio.run(work)
-
-
-@contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Convert our own errors into click errors: one line on stderr, with exit status 1."""
-    try:
-        yield
-    except (ConsumerError, AllocatorError, TimeoutError) as error:
-        # Notes report what was done before the error: "the first 200 of 300 changes were applied".
-        notes = getattr(error, "__notes__", [])
-        raise CommandError("; ".join([_line_of(error), *notes]), exit_status_of(error)) from error
-
-
-class CommandError(click.ClickException):
-    """An error of ours as click shows it, with its own exit status."""
-
-    def __init__(self, message: str, status: ExitStatus) -> None:
-        super().__init__(message)
-        self.status = status
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]  # click has an attribute of the class
-        """What the process ends with."""
-        return self.status.value
-
-
-class NothingSelectedError(ValidationError):
-    """Nothing of that name, or that matches the selector."""
-
-
-class StaleRevisionError(ValidationError):
-    """Somebody changed what a command, or its file, was about to change."""
-
-
-_STATUSES: tuple[tuple[ExitStatus, tuple[type[Exception], ...]], ...] = (
-    (ExitStatus.NOT_FOUND, (NothingSelectedError, ShardNotFoundError, JournalNotFoundError)),
-    (ExitStatus.TIMEOUT, (TimeoutError,)),
-    (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError)),
-)
-
-
-def exit_status_of(error: Exception) -> ExitStatus:
-    """Return the exit status of a command that ends with an error of ours."""
-    return next(
-        (status for status, kinds in _STATUSES if isinstance(error, kinds)), ExitStatus.FAILED
-    )
-
-
-def _line_of(error: Exception) -> str:
-    line = " ".join(str(error).split())
-    if isinstance(error, RpcFailedError) and error.code == "UNIMPLEMENTED":
-        return f"{line}: is it a server of this kind? --address is a member's, --broker a broker's"
-    return line
 
 
 def _tell_passed_over(error: EndpointError) -> None:

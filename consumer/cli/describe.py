@@ -12,7 +12,13 @@ from typing import Any
 import click
 
 from broadsheet.allocator.errors import AllocatorError
-from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.connection import (
+    Connection,
+    complete_journals,
+    complete_shards,
+    connection_options,
+    run_command,
+)
 from broadsheet.consumer.cli.durations import format_duration
 from broadsheet.consumer.cli.output import (
     OutputFormat,
@@ -260,7 +266,7 @@ async def shard_of(client: ShardClient, shard_id: str) -> shard_pb2.ListResponse
 
 
 @click.command("describe")
-@click.argument("shard")
+@click.argument("shard", shell_complete=complete_shards)
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def describe_shard(connection: Connection, shard: str, output: str) -> None:
@@ -435,7 +441,7 @@ def _cell(value: object) -> str:
 
 
 @click.command("describe")
-@click.argument("journal")
+@click.argument("journal", shell_complete=complete_journals)
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def describe_journal(connection: Connection, journal: str, output: str) -> None:

@@ -18,9 +18,8 @@ import click
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.application_name import load_application
-from broadsheet.consumer.cli.connection import errors_in_one_line
 from broadsheet.consumer.cli.journals import read_journal_changes
-from broadsheet.consumer.cli.output import log_to_stderr, say
+from broadsheet.consumer.cli.output import errors_in_one_line, log_to_stderr, say
 from broadsheet.consumer.cli.serve import default_root
 from broadsheet.consumer.cli.shards import places_of, read_shard_changes
 from broadsheet.consumer.cli.specs_file import errors_name_places, read_text

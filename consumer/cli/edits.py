@@ -29,15 +29,21 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.consumer.cli.connection import (
     Connection,
-    NothingSelectedError,
-    StaleRevisionError,
+    complete_journals,
+    complete_shards,
     connection_options,
     run_command,
 )
 from broadsheet.consumer.cli.journal_space import format_journal_space, tree_of_listing
 from broadsheet.consumer.cli.journals import listed_journals, read_journal_changes
 from broadsheet.consumer.cli.lazy_group import ExitStatus
-from broadsheet.consumer.cli.output import confirm, counted, say
+from broadsheet.consumer.cli.output import (
+    NothingSelectedError,
+    StaleRevisionError,
+    confirm,
+    counted,
+    say,
+)
 from broadsheet.consumer.cli.progress import Unit, progress_display
 from broadsheet.consumer.cli.shard_space import format_shard_space, push_down, space_of_listing
 from broadsheet.consumer.cli.shards import listed_shards, places_of, read_shard_changes
@@ -653,7 +659,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Print what would be don
 
 
 @click.command("delete")
-@click.argument("shard", nargs=-1)
+@click.argument("shard", nargs=-1, shell_complete=complete_shards)
 @_selector
 @_dry_run
 @_yes
@@ -673,7 +679,7 @@ def delete_shards(connection: Connection, shard: Sequence[str], **options: Any) 
 
 
 @click.command("delete")
-@click.argument("journal", nargs=-1)
+@click.argument("journal", nargs=-1, shell_complete=complete_journals)
 @_selector
 @_dry_run
 @_yes
@@ -777,7 +783,13 @@ _overwrite = click.option(
 
 
 @click.command("label")
-@click.argument("words", nargs=-1, required=True, metavar="[SHARD] NAME=VALUE|NAME-...")
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    metavar="[SHARD] NAME=VALUE|NAME-...",
+    shell_complete=complete_shards,
+)
 @_selector
 @_overwrite
 @_dry_run
@@ -795,7 +807,13 @@ def label_shards(connection: Connection, words: Sequence[str], **options: Any) -
 
 
 @click.command("label")
-@click.argument("words", nargs=-1, required=True, metavar="[JOURNAL] NAME=VALUE|NAME-...")
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    metavar="[JOURNAL] NAME=VALUE|NAME-...",
+    shell_complete=complete_journals,
+)
 @_selector
 @_overwrite
 @_dry_run
@@ -862,7 +880,7 @@ def _kept(text: str) -> str:
 
 
 @click.command("edit")
-@click.argument("shard", nargs=-1)
+@click.argument("shard", nargs=-1, shell_complete=complete_shards)
 @_selector
 @_yes
 @connection_options
@@ -881,7 +899,7 @@ def edit_shards(connection: Connection, shard: Sequence[str], **options: Any) ->
 
 
 @click.command("edit")
-@click.argument("journal", nargs=-1)
+@click.argument("journal", nargs=-1, shell_complete=complete_journals)
 @_selector
 @_yes
 @connection_options

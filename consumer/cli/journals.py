@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.connection import (
     Connection,
-    NothingSelectedError,
+    complete_journals,
     connection_options,
     run_command,
 )
@@ -28,6 +28,7 @@ from broadsheet.consumer.cli.journal_space import (
 )
 from broadsheet.consumer.cli.output import (
     ListFormat,
+    NothingSelectedError,
     OutputFormat,
     Rows,
     counted,
@@ -70,7 +71,7 @@ SIGNED_SECONDS = 3600.0
 
 
 @click.command("list")
-@click.argument("journal", nargs=-1)
+@click.argument("journal", nargs=-1, shell_complete=complete_journals)
 @selector_option
 @list_format_option
 @click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
@@ -148,7 +149,7 @@ async def listed_journals(client: JournalClient, names: Sequence[str], selector:
 
 
 @click.command("append")
-@click.argument("journal")
+@click.argument("journal", shell_complete=complete_journals)
 @click.option(
     "-f",
     "--file",
@@ -182,7 +183,7 @@ def append_journal(connection: Connection, journal: str, stream: BinaryIO, lines
 
 
 @click.command("read")
-@click.argument("journal")
+@click.argument("journal", shell_complete=complete_journals)
 @click.option(
     "--offset", type=int, default=0, show_default=True, help="First byte; -1 is the write head."
 )
@@ -211,7 +212,7 @@ def read_journal(
 
 
 @click.command("verify")
-@click.argument("journal", required=False)
+@click.argument("journal", required=False, shell_complete=complete_journals)
 @selector_option
 @click.option(
     "--discard-damaged",
@@ -249,7 +250,7 @@ def verify_journals(
 
 
 @click.command("fragments")
-@click.argument("journal")
+@click.argument("journal", shell_complete=complete_journals)
 @click.option(
     "--since", default="", show_default=False, help="Only those stored in the last 90s, 2h, ..."
 )
@@ -318,7 +319,7 @@ def _fragment_row(
 
 
 @click.command("suspend")
-@click.argument("journal", nargs=-1)
+@click.argument("journal", nargs=-1, shell_complete=complete_journals)
 @selector_option
 @click.option(
     "--force", is_flag=True, help="Also those whose content was stored too short a time ago."
@@ -348,7 +349,7 @@ def suspend_journals(
 
 
 @click.command("reset-head")
-@click.argument("journal", nargs=-1)
+@click.argument("journal", nargs=-1, shell_complete=complete_journals)
 @selector_option
 @connection_options
 def reset_head(connection: Connection, journal: Sequence[str], selector: str) -> None:
@@ -377,7 +378,7 @@ def reset_head(connection: Connection, journal: Sequence[str], selector: str) ->
 
 
 @click.command("prune")
-@click.argument("journal", nargs=-1)
+@click.argument("journal", nargs=-1, shell_complete=complete_journals)
 @selector_option
 @click.option("--dry-run", is_flag=True, help="Print what would go; change nothing.")
 @connection_options

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class ExitStatus(IntEnum):
@@ -85,3 +86,18 @@ class LazyGroup(click.Group):
             rows.append((name, lazy.summary if lazy is not None else summary))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, and options; no command is imported for that."""
+        found = [
+            CompletionItem(name, help=self.lazy[name].summary)
+            for name in self.list_commands(ctx)
+            if name in self.lazy and name.startswith(incomplete)
+        ]
+        groups = [
+            CompletionItem(name, help=command.get_short_help_str())
+            for name, command in self.commands.items()
+            if name.startswith(incomplete)
+        ]
+        # As of a command that is no group: its options.
+        return [*found, *groups, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -20,6 +20,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
             "access:can_i",
             "Ask the servers whether our credentials permit VERB of KIND, or of the one named ID.",
         ),
+        "completion": LazyCommand("contexts:completion", "Print the completion script of a shell."),
         "dev": LazyCommand("dev:dev", "Run a whole cluster on this machine until Ctrl-C."),
         "doctor": LazyCommand(
             "doctor:doctor", "Examine the cluster: what is wrong, and what to do about it."
@@ -71,7 +72,7 @@ def main() -> None:
             "List shards with their state.",
         ),
         "moves": LazyCommand(
-            "moves:list_moves", "Show the moves of replicas: of SHARD, or of all."
+            "shards:list_moves", "Show the moves of replicas: of SHARD, or of all."
         ),
         "prune": LazyCommand(
             "recovery:prune_shards",
@@ -172,6 +173,31 @@ def leases() -> None:
     Secrets are in the environment: ETCD_ADDRESS, ETCD_USER and ETCD_PASSWORD;
     PGPASSWORD; AWS' own variables and files; AZURE_STORAGE_CONNECTION_STRING,
     or the variable that connection_env=NAME names.
+    """
+
+
+@main.group(
+    cls=LazyGroup,
+    lazy={
+        "list": LazyCommand("contexts:list_contexts", "List contexts; the current one is marked."),
+        "use": LazyCommand("contexts:use_context", "Make NAME the current context."),
+    },
+)
+def contexts() -> None:
+    """List and choose contexts: clusters' addresses and credentials by name.
+
+    \b
+    They are in ~/.config/broadsheet/config.yaml, or where BROADSHEET_CONFIG says:
+      current: test
+      contexts:
+        test: {address: "http://localhost:8080", broker: "http://localhost:8081"}
+        live:
+          address: https://member-1:8080,https://member-2:8080
+          broker: https://broker:8080
+          auth_keys_file: live.keys     # relative to this file
+          tls_ca: live-ca.pem
+
+    Flags come before environment variables, and those before the file.
     """
 
 

@@ -9,7 +9,12 @@ from contextlib import suppress
 
 import click
 
-from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.connection import (
+    Connection,
+    complete_members,
+    connection_options,
+    run_command,
+)
 from broadsheet.consumer.cli.output import (
     OutputFormat,
     confirm,
@@ -57,7 +62,7 @@ def list_members(connection: Connection, output: str) -> None:
 
 
 @click.command()
-@click.argument("member", nargs=-1, required=True)
+@click.argument("member", nargs=-1, required=True, shell_complete=complete_members)
 @connection_options
 def cordon(connection: Connection, member: Sequence[str]) -> None:
     """Keep new shards from each MEMBER (zone#suffix). What it has stays.
@@ -72,7 +77,7 @@ def cordon(connection: Connection, member: Sequence[str]) -> None:
 
 
 @click.command()
-@click.argument("member", nargs=-1, required=True)
+@click.argument("member", nargs=-1, required=True, shell_complete=complete_members)
 @connection_options
 def uncordon(connection: Connection, member: Sequence[str]) -> None:
     """Let new shards come to each MEMBER (zone#suffix) again.
@@ -85,7 +90,7 @@ def uncordon(connection: Connection, member: Sequence[str]) -> None:
 
 
 @click.command()
-@click.argument("member", nargs=-1, required=True)
+@click.argument("member", nargs=-1, required=True, shell_complete=complete_members)
 @click.option("--dry-run", is_flag=True, help="Print the plan; change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option(

@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
@@ -23,9 +24,17 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
-from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.consumer.cli.lazy_group import ExitStatus
 from broadsheet.consumer.cli.specs_file import encode_yaml
-from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.errors import (
+    ApplyConflictError,
+    ConsumerError,
+    EndpointError,
+    JournalNotFoundError,
+    RpcFailedError,
+    ShardNotFoundError,
+)
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -393,6 +402,62 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Nobody can be asked here: expected --yes")
     click.confirm(question, abort=True, err=True)
+
+
+# Errors of ours: one line on standard error, and an exit status.
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Convert our own errors into click errors: one line on stderr, with exit status 1."""
+    try:
+        yield
+    except (ConsumerError, AllocatorError, TimeoutError) as error:
+        # Notes report what was done before the error: "the first 200 of 300 changes were applied".
+        notes = getattr(error, "__notes__", [])
+        raise CommandError("; ".join([_line_of(error), *notes]), exit_status_of(error)) from error
+
+
+class CommandError(click.ClickException):
+    """An error of ours as click shows it, with its own exit status."""
+
+    def __init__(self, message: str, status: ExitStatus) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click has an attribute of the class
+        """What the process ends with."""
+        return self.status.value
+
+
+class NothingSelectedError(ValidationError):
+    """Nothing of that name, or that matches the selector."""
+
+
+class StaleRevisionError(ValidationError):
+    """Somebody changed what a command, or its file, was about to change."""
+
+
+_STATUSES: tuple[tuple[ExitStatus, tuple[type[Exception], ...]], ...] = (
+    (ExitStatus.NOT_FOUND, (NothingSelectedError, ShardNotFoundError, JournalNotFoundError)),
+    (ExitStatus.TIMEOUT, (TimeoutError,)),
+    (ExitStatus.CONFLICT, (ApplyConflictError, StaleRevisionError)),
+)
+
+
+def exit_status_of(error: Exception) -> ExitStatus:
+    """Return the exit status of a command that ends with an error of ours."""
+    return next(
+        (status for status, kinds in _STATUSES if isinstance(error, kinds)), ExitStatus.FAILED
+    )
+
+
+def _line_of(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    if isinstance(error, RpcFailedError) and error.code == "UNIMPLEMENTED":
+        return f"{line}: is it a server of this kind? --address is a member's, --broker a broker's"
+    return line
 
 
 # Logs on standard error: lines for people on a terminal, JSON for programs.

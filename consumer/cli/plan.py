@@ -10,7 +10,12 @@ from pathlib import Path
 import click
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.connection import (
+    Connection,
+    complete_shards,
+    connection_options,
+    run_command,
+)
 from broadsheet.consumer.cli.describe import print_troubles, shard_of, troubles_of
 from broadsheet.consumer.cli.output import (
     OutputFormat,
@@ -99,7 +104,7 @@ def plan(
 
 
 @click.command("explain")
-@click.argument("shard")
+@click.argument("shard", shell_complete=complete_shards)
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def explain(connection: Connection, shard: str, output: str) -> None:

@@ -15,7 +15,12 @@ from rich.filesize import decimal
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
+from broadsheet.consumer.cli.connection import (
+    Connection,
+    complete_shards,
+    connection_options,
+    run_command,
+)
 from broadsheet.consumer.cli.durations import parse_duration
 from broadsheet.consumer.cli.output import (
     OutputFormat,
@@ -85,7 +90,7 @@ def prune_shards(connection: Connection, dry_run: bool, delay: str, output: str)
 
 
 @click.command("rewind")
-@click.argument("shard")
+@click.argument("shard", shell_complete=complete_shards)
 @click.option(
     "--backup",
     type=click.IntRange(min=0),
@@ -296,7 +301,7 @@ _KINDS: tuple[tuple[_Test, str], ...] = (
 
 
 @click.command("recover")
-@click.argument("shard")
+@click.argument("shard", shell_complete=complete_shards)
 @click.option(
     "--dir",
     "directory",

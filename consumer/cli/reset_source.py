@@ -7,11 +7,11 @@ import click
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.connection import (
     Connection,
-    NothingSelectedError,
+    complete_shards,
     connection_options,
     run_command,
 )
-from broadsheet.consumer.cli.output import counted, print_table, say
+from broadsheet.consumer.cli.output import NothingSelectedError, counted, print_table, say
 from broadsheet.consumer.client import RecoveryClient, ShardClient
 from broadsheet.consumer.errors import SourceResetRefusedError
 from broadsheet.consumer.journal.guard import epoch_text
@@ -25,7 +25,7 @@ HEAD = "head"
 
 
 @click.command("reset-source")
-@click.argument("shard", required=False, default="")
+@click.argument("shard", required=False, default="", shell_complete=complete_shards)
 @click.option(
     "-l",
     "--selector",

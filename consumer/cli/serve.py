@@ -30,8 +30,8 @@ from broadsheet.allocator.runtime.event_loop import run
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.cli.application_name import load_application
-from broadsheet.consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
-from broadsheet.consumer.cli.output import LOG_LEVELS, log_to_stderr
+from broadsheet.consumer.cli.connection import BROKER_ADDRESS_DEFAULT
+from broadsheet.consumer.cli.output import LOG_LEVELS, errors_in_one_line, log_to_stderr
 from broadsheet.consumer.cli.shard_options import shard_config, shard_options
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.interpreter import serve_only, tend_memory

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -13,13 +14,15 @@ import click
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.connection import (
     Connection,
-    NothingSelectedError,
+    complete_shards,
     connection_options,
     run_command,
 )
 from broadsheet.consumer.cli.describe import UNAVAILABLE, progress_of, replica_state, status_of
+from broadsheet.consumer.cli.durations import parse_duration
 from broadsheet.consumer.cli.output import (
     ListFormat,
+    NothingSelectedError,
     OutputFormat,
     Rows,
     counted,
@@ -27,6 +30,7 @@ from broadsheet.consumer.cli.output import (
     format_option,
     list_format_option,
     print_message,
+    print_messages,
     print_path,
     print_table,
     require_watchable,
@@ -48,7 +52,9 @@ from broadsheet.consumer.cli.specs_file import (
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import EndpointError, ShardError
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.move_messages import KIND_NAMES
 from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.consumer.protocol.allocation_pb2 import ShardMove
 from broadsheet.consumer.protocol.labels import ID, label_set, parse_selector, values_of
 from broadsheet.consumer.protocol.labels import selector as selector_of
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
@@ -56,7 +62,7 @@ from broadsheet.consumer.recoverylog.hints import recovery_log_of
 
 
 @click.command("list")
-@click.argument("shard", nargs=-1)
+@click.argument("shard", nargs=-1, shell_complete=complete_shards)
 @selector_option
 @list_format_option
 @click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
@@ -138,7 +144,7 @@ async def listed_shards(
 
 
 @click.command("stat")
-@click.argument("shard")
+@click.argument("shard", shell_complete=complete_shards)
 @click.option(
     "--read-through",
     multiple=True,
@@ -286,7 +292,7 @@ class _ConditionType(click.ParamType):  # type: ignore[type-arg]  # generic in l
 
 
 @click.command("wait")
-@click.argument("shard", nargs=-1)
+@click.argument("shard", nargs=-1, shell_complete=complete_shards)
 @selector_option
 @click.option(
     "--for",
@@ -398,7 +404,7 @@ class _Wait:
 
 
 @click.command("hints")
-@click.argument("shard")
+@click.argument("shard", shell_complete=complete_shards)
 @format_option(OutputFormat.JSON, OutputFormat.YAML)
 @connection_options
 def shard_hints(connection: Connection, shard: str, output: str) -> None:
@@ -542,3 +548,71 @@ def _primary_of(shard: shard_pb2.ListResponse.Shard) -> str:
     if primary < 0 or not shard.route.members:
         return "<none>"
     return _replica_texts(shard)[primary].removesuffix(":PRIMARY")
+
+
+# The history of replicas: when each moved, why, and for whom.
+
+MOVE_COLUMNS = ["TIME", "SHARD", "MOVE", "MEMBER", "SLOT", "REASON", "PLAN", "ACTOR"]
+
+
+@click.command("moves")
+@click.argument("shard", default="", shell_complete=complete_shards)
+@click.option("--member", default="", show_default=False, help="Only this member's, zone#suffix.")
+@click.option("--since", default="", show_default=False, help="Only the last 90s, 2h, ...")
+@click.option(
+    "-n",
+    "--last",
+    type=click.IntRange(min=0),
+    default=100,
+    help="Only so many of the newest; 0: all.",
+)
+@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+@connection_options
+def list_moves(
+    connection: Connection, shard: str, member: str, since: str, last: int, output: str
+) -> None:
+    """Show the moves of replicas: of SHARD, or of all.
+
+    Oldest first, from the beginning of the move log. A replica that ended with its member's lease is not in it; what
+    followed from that is.
+
+    \b
+    Examples:
+      shardctl shards moves flights-000
+      shardctl shards moves --member zone-a#member-0 --since 2h
+      shardctl shards moves --last 0 -o json
+    """
+
+    async def work() -> None:
+        async with connection.allocation() as client:
+            moves = [
+                move
+                async for move in client.moves(
+                    shard_id=shard, member=member, since=_beginning(since)
+                )
+            ]
+        shown = moves[-last:] if last else moves
+        if output != OutputFormat.TABLE.value:
+            print_messages("moves", shown, OutputFormat(output))
+            return
+        print_table(MOVE_COLUMNS, [_move_row(move) for move in shown])
+        if len(shown) < len(moves):
+            say(f"{len(moves) - len(shown)} older ones are not shown: --last 0 shows all")
+
+    run_command(work())
+
+
+def _beginning(since: str) -> datetime | None:
+    if not since:
+        return None
+    duration = parse_duration(since, "--since")
+    return datetime.now(UTC) - timedelta(seconds=duration.ToTimedelta().total_seconds())
+
+
+def _move_row(move: ShardMove) -> list[str]:
+    slots = str(move.slot)
+    if move.from_slot >= 0 and move.from_slot != move.slot:
+        slots = f"{move.from_slot} > {move.slot}"
+    at = move.time.ToDatetime(UTC).isoformat(timespec="milliseconds")
+    kind = KIND_NAMES.get(move.kind, str(move.kind))
+    return [at, move.shard, kind, move.member, slots, move.reason, move.plan_id, move.actor]

@@ -12,7 +12,9 @@ import sys
 import psutil
 import pytest
 import yaml
+from click.shell_completion import ShellComplete
 
+from broadsheet.consumer.cli.main import main
 from tests.support.counter_cluster import CounterCluster
 from tests.support.eventually import eventually_sync
 
@@ -427,3 +429,26 @@ def _pid_listening_at(address: str) -> int:
         if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid
     }
     return int(pid)
+
+
+def test_ids_are_completed_as_the_cluster_has_them(
+    cluster: CounterCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody types half an id and TAB: shards, journals and members are asked for where the environment says."""
+    monkeypatch.setenv("CONSUMER_ADDRESS", cluster.addresses[1])
+    monkeypatch.setenv("BROKER_ADDRESS", cluster.broker)
+    completer = ShellComplete(main, {}, "shardctl", "_SHARDCTL_COMPLETE")
+
+    def completions(*words: str, incomplete: str) -> list[str]:
+        return [each.value for each in completer.get_completions(list(words), incomplete)]
+
+    assert completions("shards", "stat", incomplete="counter/part-001") == ["counter/part-001"]
+    assert completions("shards", "delete", "counter/part-000", incomplete="counter/") == [
+        "counter/part-000",
+        "counter/part-001",
+    ]
+    assert completions("journals", "read", incomplete="counter/events/part-000") == [
+        "counter/events/part-000"
+    ]
+    assert all("#dev-" in each for each in completions("members", "cordon", incomplete="zone"))
+    assert completions("members", "cordon", incomplete="zone")

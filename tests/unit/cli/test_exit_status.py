@@ -6,13 +6,13 @@ import click
 import pytest
 
 from broadsheet.allocator.errors import AllocatorError, ValidationError
-from broadsheet.consumer.cli.connection import (
+from broadsheet.consumer.cli.lazy_group import ExitStatus
+from broadsheet.consumer.cli.output import (
     NothingSelectedError,
     StaleRevisionError,
     errors_in_one_line,
     exit_status_of,
 )
-from broadsheet.consumer.cli.lazy_group import ExitStatus
 from broadsheet.consumer.errors import (
     ApplyConflictError,
     EndpointError,

@@ -24,8 +24,10 @@ from broadsheet.consumer.cli.output import (
 )
 from broadsheet.consumer.errors import (
     ApplyConflictError,
-    JournalError,
+    IndexHasGreaterOffsetError,
+    JournalNotAllowedError,
     JournalNotFoundError,
+    JournalSuspendedError,
     NotAuthorizedError,
     ShardError,
     ShardNotFoundError,
@@ -213,7 +215,12 @@ async def _answer(ask: Ask, connection: Connection, name: str | None) -> Answer:
     # A refusal for another reason comes after the check of what the caller may.
     except ApplyConflictError:
         return Answer(True)
-    except (ShardError, JournalError) as error:
+    except (
+        ShardError,
+        IndexHasGreaterOffsetError,
+        JournalNotAllowedError,
+        JournalSuspendedError,
+    ) as error:
         return Answer(True, f"but at present: {error}")
     return Answer(True)
 

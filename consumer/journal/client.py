@@ -21,7 +21,11 @@ from typing import Self
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.consumer.errors import JournalNotFoundError, JournalSuspendedError
+from broadsheet.consumer.errors import (
+    AppendOutcomeUnknownError,
+    JournalNotFoundError,
+    JournalSuspendedError,
+)
 from broadsheet.consumer.journal.appender import (
     append_once,
     append_patiently,
@@ -65,6 +69,9 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ReadRequest,
 )
 from broadsheet.consumer.protocol.labels import NAME, label_set
+
+MAY_APPEND_ATTEMPTS = 10
+"""Questions whether an append is permitted whose answers may be lost."""
 
 
 class JournalClient:
@@ -316,8 +323,16 @@ class JournalClient:
             JournalError: the journal does not exist, is hidden from the client, or cannot be appended to at present.
             EndpointError: no broker could be reached.
         """
-        # Without content nothing is written, and a suspended journal stays so.
-        await self._barrier(AppendRequest(journal=journal, suspend=AppendRequest.SUSPEND_NO_RESUME))
+        for attempt in range(MAY_APPEND_ATTEMPTS):
+            # Without content nothing is written, and a suspended journal stays so.
+            request = AppendRequest(journal=journal, suspend=AppendRequest.SUSPEND_NO_RESUME)
+            try:
+                await self._barrier(request)
+                return
+            except AppendOutcomeUnknownError:
+                # gRPC sometimes loses the status of a call that is refused while it is written. That is no answer.
+                if attempt == MAY_APPEND_ATTEMPTS - 1:
+                    raise
 
     async def _barrier(self, request: AppendRequest) -> AppendResponse:
         request.min_etcd_revision = self._transport.revision_floor(0)

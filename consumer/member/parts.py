@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from prometheus_client import CollectorRegistry, Metric
@@ -83,6 +83,9 @@ from broadsheet.consumer.standard_services import (
     ServingStatus,
     standard_handlers,
 )
+
+if TYPE_CHECKING:
+    from broadsheet.consumer.gateway import Gateway
 
 # The gauge of local shards and their statuses.
 #
@@ -191,6 +194,8 @@ class Surroundings:
     registry: CollectorRegistry
     health: Health
     """Shown by the health service."""
+    gateway: Gateway | None
+    """Serves the same methods over HTTP; None without an admin port."""
     state_directory: Path
     """Exists, and is this process's own."""
     shard_tasks: TaskGroup
@@ -280,12 +285,27 @@ def compose(given: Surroundings) -> MemberParts:
     return parts
 
 
-def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.aio.Server, int]:
+def new_guard(config: MemberConfig, registry: CollectorRegistry) -> RpcGuard:
+    """Return what admits the calls of a member's clients, over gRPC and HTTP alike.
+
+    Args:
+        config: Says who may call what, and within what bounds.
+        registry: Of Prometheus metrics.
+    """
+    limits = CallLimits(config.calls)
+    registry.register(limits)
+    return RpcGuard(verifier_of(config), limits, CallMetrics(registry))
+
+
+def new_server(
+    config: MemberConfig, registry: CollectorRegistry, guard: RpcGuard
+) -> tuple[grpc.aio.Server, int]:
     """Return a server that is bound, but serves nothing yet, and its port.
 
     Args:
-        config: Says where, and within what bounds.
+        config: Says where.
         registry: Of Prometheus metrics.
+        guard: Admits its calls.
 
     Raises:
         EndpointError: the address cannot be bound.
@@ -293,10 +313,8 @@ def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.
     """
     config.require_guarded()
     _require_files(config.tls)
-    limits = CallLimits(config.calls)
-    registry.register(limits)
     server = grpc.aio.server(
-        interceptors=(RpcGuard(verifier_of(config), limits, CallMetrics(registry)),),
+        interceptors=(guard,),
         options=(
             ("grpc.max_receive_message_length", config.request_bytes_max),
             # Two processes on one port would each get half of the requests, silently.
@@ -469,8 +487,9 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     config = given.config
     # Reflection and health must know all services, also the application's.
     server = NamedServices(given.server)
+    both = partial(_add, server, given.gateway)
     api = ShardApi(parts.resolver, parts.membership, move_log=parts.move_log, auth=_auth(config))
-    add_ShardServicer_to_server(api, server)
+    both(add_ShardServicer_to_server, api)
     allocation_api = AllocationApi(
         parts.session.allocation,
         LeaderForwarder(
@@ -480,7 +499,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         parts.membership,
         hot_standbys_max=config.hot_standbys_max,
     )
-    add_AllocationServiceServicer_to_server(allocation_api, server)
+    both(add_AllocationServiceServicer_to_server, allocation_api)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)
     add_RecoveryServiceServicer_to_server(recovery_api, server)
     state_api = StateApi(
@@ -496,7 +515,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         ),
         reads_journals=given.reads_journals,
     )
-    add_StateServiceServicer_to_server(state_api, server)
+    both(add_StateServiceServicer_to_server, state_api)
     peer_api = PeerApi(
         parts.key_space,
         Hearing(_auth(config), config.tls),
@@ -507,13 +526,25 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     watch_api = WatchApi(
         parts.membership, parts.changes, stopping=parts.resolver.stopping, clock=given.clock
     )
-    add_WatchServiceServicer_to_server(watch_api, server)
+    both(add_WatchServiceServicer_to_server, watch_api)
     if isinstance(given.application, ServiceRegistrar):
         given.application.register_services(server, parts.resolver)
     server.add_generic_rpc_handlers(
         # `RpcGuard` admits calls of every service.
         standard_handlers(given.health, server.names, public=_unchanged, private=_unchanged)
     )
+
+
+def _add(
+    server: grpc.aio.Server,
+    gateway: Gateway | None,
+    register: Callable[[Any, Any], None],
+    api: object,
+) -> None:
+    """Register a service with the server, and with the gateway if there is one. `Any`: each service has its own."""
+    register(api, server)
+    if gateway is not None:
+        register(api, gateway)
 
 
 def _unchanged(handler: Handler) -> Handler:

@@ -53,6 +53,7 @@ from broadsheet.consumer.member.parts import (
     Surroundings,
     compose,
     host_and_port,
+    new_guard,
     new_server,
     verifier_of,
 )
@@ -62,10 +63,12 @@ from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
+from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.standard_services import Health, ProcessMetrics
 
 if TYPE_CHECKING:
     from broadsheet.consumer.admin import AdminServer
+    from broadsheet.consumer.gateway import Gateway
 
 log = structlog.get_logger()
 
@@ -106,6 +109,7 @@ class Service:
         self._forced = asyncio.Event()
         self._address = ""
         self._admin: AdminServer | None = None
+        self._gateway: Gateway | None = None
         self._parts: MemberParts | None = None
 
     @property
@@ -171,12 +175,13 @@ class Service:
         broker_auth = KeyedAuth(config.broker_auth_keys) if config.broker_auth_keys else None
         async with AsyncExitStack() as stack:
             state = stack.enter_context(StateDirectory(Path(config.state_dir or default_parent())))
-            server, port = new_server(config, self.registry)
+            guard = new_guard(config, self.registry)
+            server, port = new_server(config, self.registry, guard)
             stack.push_async_callback(server.stop, None)
             self._address = f"{config.scheme}://{host_and_port(config.host, port)}"
             if config.admin_port is not None:
                 # From before the member joins until it has left: a process that waits for etcd is alive.
-                await stack.enter_async_context(self._new_admin_server(config.admin_port))
+                await stack.enter_async_context(self._new_admin_server(config.admin_port, guard))
             etcd = await stack.enter_async_context(
                 EtcdClient(config.etcd, observer=EtcdMetrics(self.registry))
             )
@@ -199,6 +204,7 @@ class Service:
                     clock=self._clock,
                     registry=self.registry,
                     health=self.health,
+                    gateway=self._gateway,
                     state_directory=state.path,
                     shard_tasks=await stack.enter_async_context(TaskGroup()),
                 )
@@ -206,14 +212,19 @@ class Service:
             stack.push_async_callback(parts.peers.close)
             await self._live(parts, server)
 
-    def _new_admin_server(self, port: int) -> AdminServer:
+    def _new_admin_server(self, port: int, guard: RpcGuard) -> AdminServer:
         # Imported here, because it takes as long as all the rest, and a member without the port does not need it.
         from broadsheet.consumer.admin import AdminServer, standard_routes
+        from broadsheet.consumer.gateway import Gateway
 
+        self._gateway = Gateway(guard, self.health)
         self._admin = AdminServer(
             self._config.listen_host,
             port,
-            routes=standard_routes(self.health, self.registry, self._variables),
+            routes=[
+                *standard_routes(self.health, self.registry, self._variables),
+                *self._gateway.routes(),
+            ],
             verifier=verifier_of(self._config),
             tls=self._config.tls,
         )

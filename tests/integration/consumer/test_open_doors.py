@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.member.parts import new_server
+from broadsheet.consumer.member.parts import new_guard, new_server
 from tests.support.certificates import CertificateAuthority
 from tests.support.documents import REPOSITORY
 
@@ -37,6 +38,11 @@ def test_clear_text_is_spoken_where_the_address_is_looked_at_alone() -> None:
     assert found == MAY_SPEAK_IT
 
 
+def _new_server(config: MemberConfig) -> tuple[grpc.aio.Server, int]:
+    registry = CollectorRegistry()
+    return new_server(config, registry, new_guard(config, registry))
+
+
 async def test_member_without_keys_does_not_listen_beyond_loopback() -> None:
     """Whoever reaches such a member may read and change its shards: the broker refuses that, and so must a member."""
     config = MemberConfig(
@@ -47,7 +53,7 @@ async def test_member_without_keys_does_not_listen_beyond_loopback() -> None:
     )
 
     with pytest.raises(ValidationError, match=r"auth_keys: expected keys.*--allow-unauthenticated"):
-        new_server(config, CollectorRegistry())
+        _new_server(config)
 
 
 async def test_member_that_asks_for_certificates_needs_no_keys(tmp_path: Path) -> None:
@@ -60,6 +66,6 @@ async def test_member_that_asks_for_certificates_needs_no_keys(tmp_path: Path) -
         tls=CertificateAuthority(tmp_path).tls("server", "127.0.0.1", mutual=True),
     )
 
-    server, port = new_server(config, CollectorRegistry())
+    server, port = _new_server(config)
     await server.stop(None)
     assert port

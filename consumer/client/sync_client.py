@@ -13,6 +13,7 @@ from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
 from broadsheet.consumer.client.shard_client import ShardClient, ShardTable
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.auth import ClientAuth
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.shard_pb2 import (
@@ -52,6 +53,7 @@ class SyncShardClient:
             ValidationError: `address` is no address.
         """
         self._client = ShardClient(address, auth=auth, timeout_seconds=timeout_seconds, tls=tls)
+        self._tls = tls
         self._thread = LoopThread(name=f"shard client {address}")
         self._closed = False
         try:
@@ -129,8 +131,14 @@ class SyncShardClient:
         broker_address: str,
         broker_auth: ClientAuth | None = None,
     ) -> None:
-        """Check the journals that upserted specs name; see `verify_referenced_journals`."""
-        self._thread.call(_verify(changes, broker_address, broker_auth))
+        """Check the journals that upserted specs name; see `verify_referenced_journals`.
+
+        The files for TLS are those for members.
+        """
+        journals = JournalClient(
+            broker_address, auth=broker_auth, policy=TransportPolicy(tls=self._tls)
+        )
+        self._thread.call(_verify(changes, journals))
 
     def close(self) -> None:
         """Close the connection and end the thread. Idempotent."""
@@ -151,8 +159,6 @@ class SyncShardClient:
         self.close()
 
 
-async def _verify(
-    changes: Sequence[ApplyRequest.Change], broker_address: str, broker_auth: ClientAuth | None
-) -> None:
-    async with JournalClient(broker_address, auth=broker_auth) as journals:
+async def _verify(changes: Sequence[ApplyRequest.Change], journals: JournalClient) -> None:
+    async with journals:
         await verify_referenced_journals(changes, journals)

@@ -18,7 +18,12 @@ from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.runtime.tls import TlsConfig, add_port, peer_identity, secure_channel
 from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
+from broadsheet.consumer.client import (
+    AllocationClient,
+    RecoveryClient,
+    ShardClient,
+    SyncShardClient,
+)
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.errors import EndpointError, JournalError
@@ -345,6 +350,23 @@ async def test_members_serve_and_forward_over_tls(secured: Cluster, tls: TlsConf
     assert planned.plan_id
     assert pruned == []
     assert expiry == _expiry_of(tls)
+
+
+@pytest.mark.etcd
+async def test_client_without_a_loop_speaks_tls_to_members_and_brokers(
+    secured: Cluster, tls: TlsConfig
+) -> None:
+    """Drivers and notebooks have no event loop; they ask members, and check journals at the broker."""
+    changes = upserts(shard("shard-1", SOURCE))
+    async with secured.member("a") as service:
+
+        def applied() -> int:
+            with SyncShardClient(service.address, tls=tls) as client:
+                client.verify_referenced_journals(changes, broker_address=secured.broker_address)
+                client.apply(changes)
+                return len(client.list().shards)
+
+        assert await asyncio.to_thread(applied) == 1
 
 
 @pytest.mark.etcd

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import platform
 import resource
@@ -96,6 +97,9 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosni
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log = structlog.get_logger()
+_http_log = logging.getLogger(f"{__name__}.http")
+"""Of aiohttp, which logs a stack for each malformed request: strangers must not fill the disk with them."""
+_http_log.setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,15 @@ class AdminRoute:
     streams: bool = False
     """Whether the handler may take any time, as a stream of events does."""
     body_bytes_max: int = BODY_BYTES_MAX
+
+
+async def _nothing(request: web.Request) -> web.Response:
+    del request
+    return web.Response(status=404, text="no such page\n")
+
+
+_NOTHING: Final = AdminRoute(path="/{path:.*}", handler=_nothing, method="*")
+"""What is at any other path; the first route that matches serves a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,18 +182,17 @@ class AdminServer:
 
     async def __aenter__(self) -> Self:
         host, port = self._listen
-        app = web.Application(
-            client_max_size=max(each.body_bytes_max for each in self._routes),
-            middlewares=[self._hold],
-        )
-        for route in self._routes:
-            answer = partial(self._answer, route)
-            app.router.add_route(route.method, route.path, answer)
+        app = web.Application(client_max_size=max(each.body_bytes_max for each in self._routes))
+        for route in (*self._routes, _NOTHING):
+            # No middleware, because aiohttp would keep it, and all that it refers to, until the process ends.
+            serve = partial(self._serve, route)
+            app.router.add_route(route.method, route.path, serve)
             if route.method == "GET":
-                app.router.add_route("HEAD", route.path, answer)
+                app.router.add_route("HEAD", route.path, serve)
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_http_log,
             keepalive_timeout=self._bounds.idle_seconds_max,
             # A client sees an early answer only if what it sends meanwhile is read.
             lingering_time=LINGER_SECONDS,
@@ -258,14 +270,13 @@ class AdminServer:
         self.connections.pop(connection, None)
         self._by_transport.pop(connection.transport, None)
 
-    @web.middleware
-    async def _hold(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Serve a request, also one of no route; it is not the client's turn meanwhile."""
+    async def _serve(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
+        """Serve a request; it is not the client's turn meanwhile."""
         connection = self._by_transport.get(request.transport)
         if connection is None:
             raise web.HTTPServiceUnavailable(text="the connection was displaced\n")
         with connection.busy():
-            return await handler(request)
+            return await self._answer(route, request)
 
     async def _answer(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
         try:

@@ -26,6 +26,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.descriptor_pool import Default
+from google.protobuf.message import DecodeError
 from grpc_channelz.v1 import channelz, channelz_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
@@ -142,11 +143,31 @@ def standard_handlers(
     )
 
 
+def _parsing(parse: Callable[[bytes], Any], inner: Handler) -> Handler:
+    """Return a handler of raw messages: gRPC would log a stack for each malformed one that a stranger sends."""
+
+    async def parsing(message: bytes, context: Any) -> Any:
+        return await inner(await _parsed(parse, message, context), context)
+
+    return parsing
+
+
+async def _parsed(parse: Callable[[bytes], Any], message: bytes, context: Any) -> Any:
+    try:
+        return parse(message)
+    except DecodeError:
+        return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "request: malformed")
+
+
 def _health_methods(health: Health, public: Wrap) -> Methods:
-    request, answer = HealthCheckRequest.FromString, HealthCheckResponse.SerializeToString
+    answer = HealthCheckResponse.SerializeToString
+    check, watch = (
+        public(_parsing(HealthCheckRequest.FromString, each))
+        for each in (health.check, health.watch)
+    )
     return {
-        "Check": grpc.unary_unary_rpc_method_handler(public(health.check), request, answer),
-        "Watch": grpc.unary_stream_rpc_method_handler(public(health.watch), request, answer),
+        "Check": grpc.unary_unary_rpc_method_handler(check, None, answer),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch, None, answer),
     }
 
 
@@ -155,14 +176,19 @@ def _reflection_methods(services: Iterable[str], public: Wrap) -> Methods:
     described = sorted(name for name in services if _is_described(name))
     servicer = reflection.aio.ReflectionServicer(described, pool=pool)
 
-    async def answer_all(requests: AsyncIterator[Any], context: Any) -> None:
-        async for answer in servicer.ServerReflectionInfo(requests, context):
+    async def answer_all(messages: AsyncIterator[bytes], context: Any) -> None:
+        async def requests() -> AsyncIterator[Any]:
+            parse = reflection_pb2.ServerReflectionRequest.FromString
+            async for message in messages:
+                yield await _parsed(parse, message, context)
+
+        async for answer in servicer.ServerReflectionInfo(requests(), context):
             await context.write(answer)
 
     return {
         "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
             public(answer_all),
-            reflection_pb2.ServerReflectionRequest.FromString,
+            None,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
     }
@@ -184,8 +210,9 @@ def _channelz_methods(private: Wrap) -> Methods:
     for method in described.methods:
         request = getattr(channelz_pb2, method.input_type.name)
         answer = getattr(channelz_pb2, method.output_type.name)
+        serve = private(_parsing(request.FromString, getattr(servicer, method.name)))
         methods[method.name] = grpc.unary_unary_rpc_method_handler(
-            private(getattr(servicer, method.name)), request.FromString, answer.SerializeToString
+            serve, None, answer.SerializeToString
         )
     return methods
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import ssl
+import weakref
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -288,8 +290,8 @@ async def test_body_is_bounded_and_errors_tell_nothing() -> None:
         assert KEYS not in text
 
 
-async def test_malformed_requests_leave_the_server_well() -> None:
-    """Not everything that connects speaks HTTP."""
+async def test_malformed_requests_leave_the_server_well(caplog: pytest.LogCaptureFixture) -> None:
+    """Not everything that connects speaks HTTP; and strangers must not fill the log with it."""
     async with _admin(OK, request_seconds_max=0.2) as server:
         for content in (
             b"\0" * 512,
@@ -303,6 +305,7 @@ async def test_malformed_requests_leave_the_server_well() -> None:
             assert b" 200 " not in await _rest(reader)
             writer.close()
         assert (await _get(f"{server.address}/ok"))[0] == 200
+    assert caplog.records == []
 
 
 class _Many(Collector):
@@ -355,6 +358,33 @@ async def _rest_of_one(reader: asyncio.StreamReader, length: int) -> bytes:
         except ConnectionError:
             pass
     return bytes(received)
+
+
+async def test_nothing_is_kept_of_a_server_that_ended() -> None:
+    """A process may run members one after the other: what an admin port refers to, all of a member, must go with it."""
+
+    class Kept:
+        """Referred to by a route."""
+
+        async def page(self, request: web.Request) -> web.Response:
+            """Answer."""
+            del request
+            return web.Response(text="page")
+
+    async def serve_once() -> weakref.ref[Kept]:
+        kept = Kept()
+        async with _admin(AdminRoute(path="/page", handler=kept.page)) as server:
+            assert (await _get(f"{server.address}/page"))[0] == 200
+            assert (await _get(f"{server.address}/nothing"))[0] == 404
+        return weakref.ref(kept)
+
+    gone = await serve_once()
+
+    def is_gone() -> bool:
+        gc.collect()
+        return gone() is None
+
+    await eventually(is_gone, timeout_seconds=SECONDS_MAX)
 
 
 async def test_port_in_use_is_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -246,3 +247,23 @@ async def test_broker_has_the_same_services(tmp_path: Path) -> None:
             for watch in held:
                 assert (await watch.read()).status == STATUS.NOT_SERVING
                 assert await watch.read() is grpc.aio.EOF
+
+
+async def test_malformed_requests_of_strangers_are_refused_quietly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who has no token may send anything: the answer says that it is malformed, and the log has no stack of it."""
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        _channel(broker.address) as channel,
+    ):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        refused = await _refusal(check(b"\xff"))
+        assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+        info = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        )
+        refused = await _refusal(info(iter([b"\xff"])).read())
+        assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert await _check(channel) == STATUS.SERVING
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -210,6 +210,7 @@ class _HttpContext:
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self._ends_seconds = asyncio.get_running_loop().time() + HANDLER_SECONDS_MAX
+        self._code: grpc.StatusCode | None = None
         self.response_headers: dict[str, str] = {}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
@@ -239,12 +240,17 @@ class _HttpContext:
                 text = " ".join(value.decode(errors="replace").split())
                 self.response_headers[_CAUSE_HEADER] = json.dumps(text)
 
+    def code(self) -> grpc.StatusCode | None:
+        """Return the status with which the call was ended; None if it was not."""
+        return self._code
+
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
         """End the call.
 
         Raises:
             _AbortedError: always.
         """
+        self._code = code
         raise _AbortedError(code, details)
 
 

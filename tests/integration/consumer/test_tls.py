@@ -353,6 +353,32 @@ async def test_members_serve_and_forward_over_tls(secured: Cluster, tls: TlsConf
 
 
 @pytest.mark.etcd
+async def test_members_forward_to_each_other_while_the_cluster_changes_to_tls(
+    cluster: Cluster, authority: CertificateAuthority
+) -> None:
+    """A member that serves clear text, and knows the authority, forwards to one that has a certificate already, and is
+    forwarded to: nobody need stop the cluster.
+    """
+    trusts = TlsConfig(ca_file=authority.ca_file)
+    ids = ("shard-1", "shard-2")
+    async with (
+        cluster.member("a", tls=trusts) as clear,
+        cluster.member("b", tls=authority.tls("server", HOST)) as secure,
+        ShardClient(clear.address) as asks_clear,
+        ShardClient(secure.address, tls=trusts) as asks_secure,
+    ):
+        await asks_clear.apply(upserts(*(shard(shard_id, SOURCE) for shard_id in ids)))
+        primaries = await wait_for_primaries(asks_clear, *ids, timeout_seconds=SECONDS_MAX)
+        for client in (asks_clear, asks_secure):
+            for shard_id in ids:
+                stat = await client.stat(shard_id)
+                assert stat.header.process_id.suffix == primaries[shard_id]
+
+    assert {clear.address[:5], secure.address[:5]} == {"http:", "https"}
+    assert {*primaries.values()} == {"member-a", "member-b"}
+
+
+@pytest.mark.etcd
 async def test_client_without_a_loop_speaks_tls_to_members_and_brokers(
     secured: Cluster, tls: TlsConfig
 ) -> None:

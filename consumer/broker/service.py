@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.broker.append import AppendHandler
 from broadsheet.consumer.broker.append_stream import AppendStreamHandler
-from broadsheet.consumer.broker.faults import Context, answered
+from broadsheet.consumer.broker.faults import Context, answered, fault_of
 from broadsheet.consumer.broker.fragments_api import (
     DeletionHandler,
     FragmentsHandler,
@@ -29,6 +29,7 @@ from broadsheet.consumer.broker.resolution import JournalResolver
 from broadsheet.consumer.journal.append_stream import decode_appends
 from broadsheet.consumer.journal.wire import APPEND_SERVICE, serialize
 from broadsheet.consumer.protocol.auth import Capability, Claims
+from broadsheet.consumer.protocol.call_metadata import audit_record, audited
 from broadsheet.consumer.protocol.fragments_pb2 import (
     DeleteFragmentsRequest,
     ListQuarantineRequest,
@@ -80,6 +81,7 @@ class Admission:
         parse: Callable[[bytes], Request],
         *,
         bound: str = "request_bytes_max",
+        changes: str = "",
     ) -> Callable[[bytes, Context], Awaitable[Answer]]:
         """Return the handler of a method with one request.
 
@@ -88,6 +90,7 @@ class Admission:
             require: What the caller's token must permit.
             parse: Decodes the request from its wire form.
             bound: Of the request's length.
+            changes: The method, `/package.Service/Method`, if it changes something, which is logged then.
         """
 
         async def admitted(message: bytes, context: Context) -> Answer:
@@ -96,7 +99,15 @@ class Admission:
                     claims = await self._resolver.authorize(context, require)
                     bounds = self._limits.bounds
                     self._limits.refusals.require(len(message), bounds, bound, "request")
-                    return await inner(_parsed(message, parse), claims, context)
+                    request = _parsed(message, parse)
+                    if not changes:
+                        return await inner(request, claims, context)
+                    record = audit_record(changes, request, claims.subject, context)
+                    with audited(record, _code_of) as told:
+                        answer = await inner(request, claims, context)
+                        if answer is not None:
+                            told(answer)
+                        return answer
             raise AssertionError("an aborted call has ended")
 
         return admitted
@@ -138,6 +149,11 @@ class Admission:
         return admitted
 
 
+def _code_of(error: BaseException) -> str:
+    fault = fault_of(error) if isinstance(error, Exception) else None
+    return "UNKNOWN" if fault is None else fault.code.name
+
+
 def _parsed(message: bytes, parse: Callable[[bytes], Request]) -> Request:
     try:
         return parse(message)
@@ -173,12 +189,22 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "DeleteFragments": grpc.unary_unary_rpc_method_handler(
             # The right to delete a whole journal includes the right to delete a part of it.
-            admit(handlers.deletions.delete, Capability.APPLY, DeleteFragmentsRequest.FromString),
+            admit(
+                handlers.deletions.delete,
+                Capability.APPLY,
+                DeleteFragmentsRequest.FromString,
+                changes=f"/{FRAGMENT_SERVICE}/DeleteFragments",
+            ),
             None,
             serialize,
         ),
         "VerifyJournal": grpc.unary_stream_rpc_method_handler(
-            admit(handlers.verifications.verify, Capability(0), VerifyJournalRequest.FromString),
+            admit(
+                handlers.verifications.verify,
+                Capability(0),
+                VerifyJournalRequest.FromString,
+                changes=f"/{FRAGMENT_SERVICE}/VerifyJournal",
+            ),
             None,
             serialize,
         ),
@@ -188,7 +214,12 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
             serialize,
         ),
         "PurgeQuarantine": grpc.unary_unary_rpc_method_handler(
-            admit(handlers.quarantine.purge, Capability.APPLY, PurgeQuarantineRequest.FromString),
+            admit(
+                handlers.quarantine.purge,
+                Capability.APPLY,
+                PurgeQuarantineRequest.FromString,
+                changes=f"/{FRAGMENT_SERVICE}/PurgeQuarantine",
+            ),
             None,
             serialize,
         ),
@@ -229,6 +260,7 @@ def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
                 Capability.APPLY,
                 ApplyRequest.FromString,
                 bound="message_bytes_max",
+                changes=f"/{SERVICE}/Apply",
             ),
             None,
             serialize,

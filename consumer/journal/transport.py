@@ -46,6 +46,7 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.journal.channels import BulkStub, Channels, is_tls
 from broadsheet.consumer.protocol.alphabet import split_journal
 from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
+from broadsheet.consumer.protocol.call_metadata import ACTOR, local_actor
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, Route, Status
 from broadsheet.consumer.protocol.labels import NAME, label_set
 
@@ -353,7 +354,9 @@ class JournalTransport:
         self, capability: Capability, selector: LabelSelector, *, life_seconds: float
     ) -> RpcMetadata:
         """Return the metadata of a request that needs only these claims."""
-        return self._auth.metadata(expiring(capability, selector, life_seconds=life_seconds))
+        shown = self._auth.metadata(expiring(capability, selector, life_seconds=life_seconds))
+        # A change says who makes it, for the broker's audit log.
+        return (*shown, (ACTOR, local_actor())) if capability & Capability.APPLY else shown
 
     def journal_metadata(
         self, capability: Capability, journal: str, *, life_seconds: float

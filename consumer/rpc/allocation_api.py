@@ -56,7 +56,7 @@ from broadsheet.consumer.protocol.allocation_pb2 import (
     PlanResponse,
 )
 from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from broadsheet.consumer.protocol.call_metadata import ACTOR, actor_of
+from broadsheet.consumer.protocol.call_metadata import ACTOR, FORWARDED, actor_of
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
 from broadsheet.consumer.resolver.resolver import LocalMember, Peers
@@ -81,8 +81,6 @@ LEADER_SECONDS_MAX = 2.0
 """Longest wait for a leader to be known."""
 LEADER_LOOK_SECONDS = 0.05
 """Interval between two checks for a leader."""
-FORWARDED = "broadsheet-forwarded"
-"""Metadata of a forwarded request, which is not forwarded again."""
 
 log = structlog.get_logger()
 

@@ -26,7 +26,13 @@ from prometheus_client import CollectorRegistry
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import peer_identity
 from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
-from broadsheet.consumer.rpc.call_context import CallContext
+from broadsheet.consumer.protocol.call_metadata import (
+    AUDITED_METHODS,
+    AuditRecord,
+    audit_record,
+    audited,
+)
+from broadsheet.consumer.rpc.call_context import CallContext, claims_of
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
 from broadsheet.consumer.standard_services import CallMetrics, is_public, shape_of
@@ -92,6 +98,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         method = str(handler_call_details.method)
         require = None if is_public(method) else SHARD_CAPABILITIES.get(method, Capability.READ)
         kind, inner = shape_of(found)
+        inner = _audited(inner, method)
         guarding = partial(self._guarded, found, method=method, require=require)
         parse = None if found.request_streaming else found.request_deserializer
         guarded = (
@@ -149,6 +156,32 @@ def _guard_stream(inner: Handler, guarding: Guarding) -> Handler:
                 yield response
 
     return guarded
+
+
+def _audited(inner: Handler, method: str) -> Handler:
+    """Return a handler that logs what it changes; the same handler for a method that changes nothing."""
+    if method not in AUDITED_METHODS:
+        return inner
+
+    def record_of(request: Any, context: Any) -> AuditRecord | None:
+        return audit_record(method, request, claims_of(context).subject, context)
+
+    def code_of(error: BaseException) -> str:
+        return status_code_of(error).name
+
+    async def answering(request: Any, context: Any) -> Any:
+        with audited(record_of(request, context), code_of) as answered:
+            response = await inner(request, context)
+            answered(response)
+            return response
+
+    async def streaming(request: Any, context: Any) -> AsyncIterator[Any]:
+        with audited(record_of(request, context), code_of) as answered:
+            async for response in inner(request, context):
+                answered(response)
+                yield response
+
+    return streaming if inspect.isasyncgenfunction(inner) else answering
 
 
 def _parsing(inner: Handler, parse: Callable[[bytes], Any] | None) -> Handler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broadsheet.consumer.protocol.call_metadata import AUDITED_METHODS
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES
 from tests.support.rpc_table import methods, rows, rpc_table
 
@@ -22,3 +23,10 @@ def test_rows_of_members_are_what_the_guard_asks_for() -> None:
     }
 
     assert documented == by_guard
+
+
+def test_every_change_is_in_the_audit_log() -> None:
+    """A method that needs APPLY changes something, so that its calls must be logged; so must those that may need it."""
+    changing = {f"/{needs.method}" for needs in rpc_table().values() if "APPLY" in needs.needs}
+
+    assert changing == AUDITED_METHODS

@@ -43,9 +43,8 @@ from uuid import uuid4
 
 import structlog
 from aiohttp import web
-from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.registry import Collector
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import Pems, TlsConfig, tls_files
@@ -57,7 +56,7 @@ from broadsheet.consumer.protocol.auth import (
     NoAuth,
     TokenVerifier,
 )
-from broadsheet.consumer.standard_services import SERVING, Health
+from broadsheet.consumer.standard_services import SERVING, AllMetrics, Health
 
 CONNECTIONS_MAX: Final = 128
 """Open connections. Prometheus, probes and a few browsers take one to six each."""
@@ -528,28 +527,11 @@ _RENDERER: Final = ThreadPoolExecutor(1, thread_name_prefix="metrics")
 """One thread of its own: scrapes cannot take more than one processor, nor wait behind others' blocking work."""
 
 
-class _AllMetrics(Collector):
-    """Metrics of a registry and of the default one, where applications and libraries put theirs."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        """Return the present metrics."""
-        names: set[str] = set()
-        for metric in self._registry.collect():
-            names.add(metric.name)
-            yield metric
-        if self._registry is not REGISTRY:
-            # A name must not occur twice: scrapers refuse the whole text.
-            yield from (metric for metric in REGISTRY.collect() if metric.name not in names)
-
-
 class _Rendering:
     """The text of metrics, made once for all that ask at about the same time."""
 
     def __init__(self, registry: CollectorRegistry, *, as_open: bool) -> None:
-        self._metrics = _AllMetrics(registry)
+        self._metrics = AllMetrics(registry)
         self._generate: Callable[[Any], bytes] = (
             openmetrics.generate_latest if as_open else generate_latest
         )

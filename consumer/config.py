@@ -61,6 +61,8 @@ class MemberConfig:
     """Interface to listen on; empty is `host`."""
     admin_port: int | None = None
     """Port of health, metrics and debugging over HTTP, where `port` is; 0 lets the system choose, None: none."""
+    metrics_push_url: str = field(default="", repr=False)
+    """Pushgateway that gets the metrics, for processes that cannot be scraped; empty: none. It may have a secret."""
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     broker_address: str
     """Of the journal brokers: `http://host:port`."""
@@ -132,6 +134,8 @@ class MemberConfig:
         _require_address(self.broker_address)
         _require_range(self.port, "port", 0, PORT_MAX)
         _require_range(self.admin_port or 0, "admin_port", 0, PORT_MAX)
+        if self.metrics_push_url and not self.metrics_push_url.startswith(("http://", "https://")):
+            raise ValidationError("metrics_push_url", "expected http://… or https://…")
         _require_range(self.shard_limit, "shard_limit", 0, SHARD_LIMIT_MAX)
         _require_range(self.capacity, "capacity", 0, CAPACITY_MAX)
         _require_at_least(self.hot_standbys_max, "hot_standbys_max", 0)

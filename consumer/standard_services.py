@@ -19,21 +19,35 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias
 
 import grpc
+import structlog
 from google.protobuf.descriptor_pool import Default
 from google.protobuf.message import DecodeError
 from grpc_channelz.v1 import channelz, channelz_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    delete_from_gateway,
+    push_to_gateway,
+)
+from prometheus_client.registry import Collector
 
+from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.signal import Signal
 
+_log = structlog.get_logger()
 ServingStatus: TypeAlias = int
 """A `HealthCheckResponse.ServingStatus`: the library ships no type of it."""
 SERVING: Final[ServingStatus] = HealthCheckResponse.SERVING
@@ -408,6 +422,78 @@ class ProcessMetrics:
             due = time.perf_counter() + LAG_LOOK_SECONDS
             await asyncio.sleep(LAG_LOOK_SECONDS)
             self._lag.observe(max(0.0, time.perf_counter() - due))
+
+
+class AllMetrics(Collector):
+    """Metrics of a registry and of the default one, where applications and libraries put theirs."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present metrics."""
+        names: set[str] = set()
+        for metric in self._registry.collect():
+            names.add(metric.name)
+            yield metric
+        if self._registry is not REGISTRY:
+            # A name must not occur twice: scrapers refuse the whole text.
+            yield from (metric for metric in REGISTRY.collect() if metric.name not in names)
+
+
+PUSH_SECONDS: Final = 15.0
+"""Pause between two pushes; the usual interval of a scrape."""
+PUSH_SECONDS_MAX: Final = 5.0
+"""Time of one push, for which a process that ends may wait, too."""
+DELETE_SECONDS_MAX: Final = 2.0
+"""Time of the deletion, for which a process that leaves waits."""
+PUSH_JOB: Final = "broadsheet"
+
+
+@asynccontextmanager
+async def pushed_metrics(
+    url: str, instance: str, registry: CollectorRegistry, *, pause_seconds: float = PUSH_SECONDS
+) -> AsyncIterator[None]:
+    """Push metrics to a Pushgateway during the block, and delete them there at its end.
+
+    It is for processes that nobody can scrape, such as executors whose ports are closed or not known.
+
+    Args:
+        url: Of the gateway.
+        instance: Label of this process's metrics.
+        registry: Of its metrics; those of prometheus_client's default registry are added.
+        pause_seconds: Between two pushes.
+    """
+    key = {"instance": instance}
+    try:
+        async with TaskGroup() as group:
+            pushing = _push(url, key, AllMetrics(registry), pause_seconds)
+            group.start_soon(pushing, name="push metrics")
+            yield
+            group.stop()
+    finally:
+        try:
+            await asyncio.to_thread(
+                delete_from_gateway, url, PUSH_JOB, key, timeout=DELETE_SECONDS_MAX
+            )
+        except OSError as error:
+            _log.info("metrics.not_deleted", cause=str(error))
+
+
+async def _push(url: str, key: dict[str, str], metrics: AllMetrics, pause_seconds: float) -> None:
+    is_failing = False
+    while True:
+        try:
+            await asyncio.to_thread(
+                push_to_gateway, url, PUSH_JOB, metrics, key, timeout=PUSH_SECONDS_MAX
+            )
+            is_failing = False
+        except OSError as error:  # HTTP errors are among these.
+            # Once, because a gateway may be away for long.
+            if not is_failing:
+                _log.warning("metrics.push_failed", cause=str(error))
+            is_failing = True
+        await asyncio.sleep(pause_seconds)
 
 
 class NamedServices(grpc.aio.Server):

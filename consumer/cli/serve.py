@@ -240,6 +240,13 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Serve health, metrics and debugging over HTTP here, where gRPC listens. 0 lets the system choose.",
 )
 @_option(
+    "--metrics-push",
+    envvar="CONSUMER_METRICS_PUSH",
+    default="",
+    show_default=False,
+    help="URL of a Pushgateway that gets the metrics every 15 s, where nobody can scrape them.",
+)
+@_option(
     "--metrics-port",
     type=int,
     help="Serve Prometheus metrics alone here, with those of the application.",
@@ -296,6 +303,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         host=options["host"],
         port=options["port"],
         admin_port=options["admin_port"],
+        metrics_push_url=options["metrics_push"],
         bind_host=options["bind_host"],
         etcd=EtcdConfig(
             endpoints=tuple(options["endpoints"].split(",")),

@@ -64,7 +64,7 @@ from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.rpc.guard import RpcGuard
-from broadsheet.consumer.standard_services import Health, ProcessMetrics
+from broadsheet.consumer.standard_services import Health, ProcessMetrics, pushed_metrics
 
 if TYPE_CHECKING:
     from broadsheet.consumer.admin import AdminServer
@@ -179,6 +179,9 @@ class Service:
             server, port = new_server(config, self.registry, guard)
             stack.push_async_callback(server.stop, None)
             self._address = f"{config.scheme}://{host_and_port(config.host, port)}"
+            if config.metrics_push_url:
+                pushed = pushed_metrics(config.metrics_push_url, str(self.member_id), self.registry)
+                await stack.enter_async_context(pushed)
             if config.admin_port is not None:
                 # From before the member joins until it has left: a process that waits for etcd is alive.
                 await stack.enter_async_context(self._new_admin_server(config.admin_port, guard))

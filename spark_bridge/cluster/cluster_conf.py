@@ -5,6 +5,7 @@
     spark.broadsheet.broker                    http://host:port
     spark.broadsheet.tls.certFile, .keyFile, .caFile, .clientCaFile, .serverName
     spark.broadsheet.zone
+    spark.broadsheet.metricsPush               http://host:port of a Pushgateway
     spark.broadsheet.auth.keysFile, .brokerKeysFile    files on each machine, in place of the secrets below
     spark.broadsheet.app.NAME                  the application's argument NAME
     spark.broadsheet.secret.etcd.password
@@ -46,6 +47,7 @@ KEY_FILE = f"{_ETCD}keyFile"
 SERVER_NAME = f"{_ETCD}serverName"
 BROKER = f"{PREFIX}broker"
 ZONE = f"{PREFIX}zone"
+METRICS_PUSH = f"{PREFIX}metricsPush"
 TLS_FIELDS = {
     f"{_TLS}certFile": "cert_file",
     f"{_TLS}keyFile": "key_file",
@@ -77,6 +79,7 @@ class MemberSettings(TypedDict, total=False):
 
     bind_host: str
     admin_port: int | None
+    metrics_push_url: str
     state_dir: str
     shard_limit: int
     capacity: int
@@ -132,6 +135,8 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings["auth_keys"] = keys
     if keys := _keys_of(ours, BROKER_AUTH_KEYS, BROKER_AUTH_KEYS_FILE):
         settings["broker_auth_keys"] = keys
+    if METRICS_PUSH in ours:
+        settings["metrics_push_url"] = ours[METRICS_PUSH]
     if (tls := _tls_of(ours)) is not None:
         settings["tls"] = tls
     return ClusterConf(

@@ -9,15 +9,19 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from broadsheet.consumer.admin import AdminRoute, AdminServer
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.errors import UnauthenticatedError
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
+from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
 from broadsheet.consumer.protocol.journal_pb2 import ListRequest as JournalListRequest
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.consumer.standard_services import pushed_metrics
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, Counting, ShardHost, read_through, spec_of
@@ -198,3 +202,64 @@ async def test_broker_counts_commits_bytes_and_calls(tmp_path: Path) -> None:
             lambda: _calls(registry, "protocol.Journal", "List", "server_stream", "OK") == 1,
             timeout_seconds=SECONDS_MAX,
         )
+
+
+class _Gateway:
+    """What a Pushgateway is to its clients: groups of metrics that are put and deleted."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, str] = {}
+        self.pushes = 0
+        self.is_broken = False
+
+    def routes(self) -> list[AdminRoute]:
+        """Return its pages."""
+        path, most = "/metrics/job/broadsheet/{group:.*}", 1 << 24
+        return [
+            AdminRoute(path=path, handler=self._put, method="PUT", body_bytes_max=most),
+            AdminRoute(path=path, handler=self._delete, method="DELETE"),
+        ]
+
+    async def _put(self, request: web.Request) -> web.Response:
+        self.pushes += 1
+        if self.is_broken:
+            return web.Response(status=500)
+        self.groups[request.match_info["group"]] = await request.text()
+        return web.Response()
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        self.groups.pop(request.match_info["group"], None)
+        return web.Response(status=202)
+
+
+@pytest.mark.etcd
+async def test_member_without_open_ports_pushes_its_metrics(cluster: Cluster) -> None:
+    """Executors of Spark come and go, on ports that nobody knows: a gateway has their metrics as long as they live."""
+    gateway = _Gateway()
+    async with AdminServer("127.0.0.1", 0, routes=gateway.routes(), verifier=NoAuth()) as server:
+        async with cluster.member("a", metrics_push_url=server.address) as service:
+            await eventually(lambda: gateway.groups, timeout_seconds=SECONDS_MAX)
+            [(group, text)] = gateway.groups.items()
+            assert group == f"instance/{service.member_id}"
+            assert "broadsheet_build_info{" in text
+            # Those of the default registry, too.
+            assert "python_info{" in text
+        assert gateway.groups == {}
+
+
+async def test_gateway_that_fails_is_tried_again_and_logged_once() -> None:
+    """A gateway is not worth a member, nor a line a second; what it missed is in the next push."""
+    gateway, registry = _Gateway(), CollectorRegistry()
+    gateway.is_broken = True
+    async with AdminServer("127.0.0.1", 0, routes=gateway.routes(), verifier=NoAuth()) as server:
+        with structlog.testing.capture_logs() as logs:
+            async with pushed_metrics(server.address, "one", registry, pause_seconds=0.01):
+                await eventually(lambda: gateway.pushes >= 3, timeout_seconds=SECONDS_MAX)
+                gateway.is_broken = False
+                await eventually(lambda: gateway.groups, timeout_seconds=SECONDS_MAX)
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == [
+        "metrics.push_failed"
+    ]
+    # Nothing listens there any more: the block still ends.
+    async with pushed_metrics("http://127.0.0.1:1", "one", registry, pause_seconds=0.01):
+        pass

@@ -30,6 +30,7 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
             "spark.broadsheet.secret.etcd.password": "pass",
             "spark.broadsheet.broker": "http://broker:8080",
             "spark.broadsheet.zone": "rack-7",
+            "spark.broadsheet.metricsPush": "http://gateway:9091",
             "spark.broadsheet.secret.authKeys": "c2VjcmV0",
             "spark.broadsheet.tls.certFile": "/etc/member.pem",
             "spark.broadsheet.tls.keyFile": "/etc/member.key",
@@ -46,6 +47,7 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
     assert (found.broker, found.zone) == ("http://broker:8080", "rack-7")
     assert found.settings == {
         "auth_keys": "c2VjcmV0",
+        "metrics_push_url": "http://gateway:9091",
         "tls": TlsConfig(
             cert_file=Path("/etc/member.pem"),
             key_file=Path("/etc/member.key"),

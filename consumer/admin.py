@@ -48,7 +48,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import Pems, TlsConfig, tls_files
-from broadsheet.consumer.errors import EndpointError, NotAuthorizedError, UnauthenticatedError
+from broadsheet.consumer.errors import CannotListenError, NotAuthorizedError, UnauthenticatedError
 from broadsheet.consumer.protocol.auth import (
     AUTHORIZATION,
     Capability,
@@ -212,9 +212,9 @@ class AdminServer:
             )
         except OSError as error:
             await self._runner.cleanup()
-            raise EndpointError(
-                f"{host}:{port}", f"cannot serve the admin port there: {error.strerror or error}"
-            ) from error
+            # asyncio's own text repeats the address.
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise CannotListenError(f"{host}:{port}", reason) from error
         bound = self._server.sockets[0].getsockname()[1]
         scheme = "https" if self._tls else "http"
         self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{bound}"

@@ -32,6 +32,7 @@ ConsumerError
 ├── StateNotShownError(shard_id, detail)    a shard's state cannot be read as tables
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
+│   └── CannotListenError(address, reason)  a server of this process cannot listen
 ├── BrokerDataError(path, detail)           a broker's data directory cannot be used
 ├── RpcFailedError(address, code, detail)   a server answered a request with an unexpected gRPC status
 ├── EmbeddedServerError(server, detail)     a server of our own cannot be found or started
@@ -74,6 +75,7 @@ ConsumerError
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 from broadsheet.allocator.errors import ValidationError
@@ -391,6 +393,37 @@ class EndpointError(ConsumerError):
         self.detail = detail
         self.never_connected = never_connected
         """Nothing of the request can have been seen by the server, so repeating it is safe."""
+
+
+class CannotListenError(EndpointError):
+    """A server of this process cannot listen at its address."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.args = (
+            f"cannot listen at {address}: {reason}; end what listens there, or choose another address",
+        )
+
+
+_ADVICE = {
+    errno.ENOSPC: "free some space, or choose another directory",
+    errno.EDQUOT: "free some space, or choose another directory",
+    errno.EROFS: "choose a directory that can be written",
+    errno.EACCES: "choose a directory that this user may write, or change its mode",
+    errno.EPERM: "choose a directory that this user may write",
+    errno.EEXIST: "expected a directory there: choose another",
+    errno.ENOTDIR: "expected a directory there: choose another",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
+}
+
+
+def os_error_text(error: OSError) -> str:
+    """Return the system's error as one line: what of, why, and what to do."""
+    what = f"{error.filename}: " if error.filename is not None else ""
+    reason = error.strerror or str(error) or type(error).__name__
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{what}{reason}{f'; {advice}' if advice else ''}"
 
 
 class RpcFailedError(ConsumerError):

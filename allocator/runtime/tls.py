@@ -11,6 +11,7 @@ calls in progress keep the old one, which closes with the last of them. Neither 
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -346,12 +347,40 @@ def add_port(server: grpc.aio.Server, address: str, tls: TlsConfig | None) -> in
     """Bind a server to an address, with TLS if there is a certificate; return the port.
 
     Raises:
-        RuntimeError: the address cannot be bound.
+        OSError: the address cannot be bound; the reason is the system's.
+        RuntimeError: it cannot be bound, for a reason that gRPC writes to standard error.
         ValidationError: a file of `tls` cannot be used.
     """
+    _require_bindable(address)
     if tls is None or not tls.serves:
         return server.add_insecure_port(address)
     return server.add_secure_port(address, _server_credentials(tls))
+
+
+def _require_bindable(address: str) -> None:
+    """Try an address before gRPC does, whose error has no reason, and a line of its own on standard error.
+
+    Raises:
+        OSError: none of the addresses that a name stands for can be bound.
+    """
+    host, _, port = address.rpartition(":")
+    if address.startswith("unix:") or not port.isdecimal() or port == "0":
+        return
+    reason: OSError | None = None
+    name = host.strip("[]") or None
+    for family, kind, _, _, target in socket.getaddrinfo(
+        name, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(target)
+        except OSError as error:
+            reason = error
+        else:
+            return
+    if reason is not None:
+        raise reason
 
 
 def _server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:

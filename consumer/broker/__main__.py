@@ -33,7 +33,7 @@ from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.quarantine import JournalQuarantine
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.broker.strangers import ACCEPT_OPTION, locked_quarantine, restore_entry
-from broadsheet.consumer.errors import ConsumerError
+from broadsheet.consumer.errors import ConsumerError, os_error_text
 from broadsheet.consumer.interpreter import (
     return_freed_memory,
     serve_only,
@@ -169,7 +169,9 @@ def _errors_in_one_line(data_dir: Path) -> Iterator[None]:
     except (AllocatorError, ConsumerError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
-        raise click.ClickException(f"the disk of {data_dir} failed: {error}") from error
+        raise click.ClickException(
+            f"the data in {data_dir} cannot be used: {os_error_text(error)}"
+        ) from error
 
 
 def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) -> None:

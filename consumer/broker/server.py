@@ -47,7 +47,7 @@ from broadsheet.consumer.broker.service import (
 )
 from broadsheet.consumer.broker.staging import StagingArea
 from broadsheet.consumer.broker.strangers import settle_root
-from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.errors import CannotListenError, os_error_text
 from broadsheet.consumer.protocol.auth import server_auth
 from broadsheet.consumer.standard_services import CallMetrics, Health, ProcessMetrics
 
@@ -253,8 +253,12 @@ class Broker:
         listen = f"{_bracketed(self._config.host)}:{self._config.port}"
         try:
             port = add_port(self._server, listen, self._config.tls)
+        except OSError as error:
+            raise CannotListenError(listen, os_error_text(error)) from error
         except RuntimeError as error:
-            raise EndpointError(listen, f"cannot listen: {error}") from error
+            raise CannotListenError(
+                listen, "is the port in use, and the host this machine's?"
+            ) from error
         except ValidationError as error:
             raise error.under("tls") from None
         if self._config.tls is not None and self._config.tls.serves:

@@ -34,6 +34,7 @@ from broadsheet.consumer.errors import (
     JournalNotFoundError,
     RpcFailedError,
     ShardNotFoundError,
+    os_error_text,
 )
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -416,6 +417,10 @@ def errors_in_one_line() -> Iterator[None]:
         # Notes report what was done before the error: "the first 200 of 300 changes were applied".
         notes = getattr(error, "__notes__", [])
         raise CommandError("; ".join([_line_of(error), *notes]), exit_status_of(error)) from error
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise  # click ends quietly: nobody reads any more
+        raise CommandError(os_error_text(error), ExitStatus.FAILED) from error
 
 
 class CommandError(click.ClickException):

@@ -21,7 +21,7 @@ import broadsheet
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.broker.config import BrokerConfig, Durability
 from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.embedded.child_process import ChildProcess, reason_of_end
 from broadsheet.consumer.errors import EmbeddedServerError
 from broadsheet.consumer.tls_options import TLS_VARIABLES, tls_arguments
 
@@ -231,7 +231,8 @@ class EmbeddedBrokerProcess:
         self._child = None
         log = log_file.read_bytes()[log_begin:]
         tail = log[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
-        raise EmbeddedServerError("broker", f"it did not start on {self._directory()}: {tail}")
+        told = reason_of_end(tail) or tail
+        raise EmbeddedServerError("broker", f"it did not start on {self._directory()}: {told}")
 
     def _note_admin(self, log: bytes) -> None:
         match = _ADMIN.search(log)

@@ -10,8 +10,10 @@ Python between fork and exec of a process that has threads, and gRPC forbids tha
 
 from __future__ import annotations
 
+import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -108,3 +110,36 @@ class ChildProcess:
             return
         started.put(process)
         process.wait()
+
+
+# The reason of an end, from the log of the program.
+
+_ERROR_LINE = re.compile(r"^Error: (?P<problem>.+)$", re.MULTILINE)
+_PANIC_LINE = re.compile(r"^panic: (?P<problem>.+)$", re.MULTILINE)
+_LEVELS = frozenset({"fatal", "panic", "dpanic"})
+
+
+def reason_of_end(log: str) -> str:
+    """Return why a program ended, on one line, as far as its log says it; empty if it does not.
+
+    Known are commands of this project (`Error: …`), and etcd, which logs JSON objects and may panic.
+    """
+    said = _said_in_json(log)
+    if said:
+        return said
+    found = [*_ERROR_LINE.finditer(log)] or [*_PANIC_LINE.finditer(log)]
+    return found[-1]["problem"].strip() if found else ""
+
+
+def _said_in_json(log: str) -> str:
+    for line in log.splitlines():
+        if not line.startswith("{"):
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # cut off, at the beginning of the log's end
+        if isinstance(event, dict) and event.get("level") in _LEVELS:
+            parts = [str(event[name]) for name in ("msg", "error") if event.get(name)]
+            return " ".join(": ".join(parts).split())
+    return ""

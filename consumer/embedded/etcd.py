@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.embedded.child_process import ChildProcess, reason_of_end
 from broadsheet.consumer.errors import EmbeddedServerError
 from broadsheet.consumer.private_directory import make_private
 
@@ -299,7 +299,10 @@ class EmbeddedEtcdProcess:
                 raise EmbeddedServerError("etcd", "stopped while it was starting")
             if self._child.exit_code is not None:
                 problem = f"exited with status {self._child.exit_code} instead of serving"
-                raise EmbeddedServerError("etcd", f"{problem}; its log ends:\n{self.log_tail}")
+                tail = self.log_tail
+                reason = reason_of_end(tail)
+                told = f": {reason}" if reason else f"; its log ends:\n{tail}"
+                raise EmbeddedServerError("etcd", problem + told)
             if time.monotonic() > deadline:
                 problem = f"does not serve {START_TIMEOUT_SECONDS:.0f} s after its start"
                 raise EmbeddedServerError("etcd", f"{problem}; its log ends:\n{self.log_tail}")

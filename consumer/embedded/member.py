@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from broadsheet.consumer.embedded.broker import package_environment
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.consumer.embedded.child_process import ChildProcess, reason_of_end
 from broadsheet.consumer.errors import EmbeddedServerError
 
 START_TIMEOUT_SECONDS = 30.0
@@ -93,7 +93,7 @@ class EmbeddedMemberProcess:
                 break
             time.sleep(READY_POLL_SECONDS)
         tail = self._log()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
-        raise EmbeddedServerError("member", f"it does not serve: {tail}")
+        raise EmbeddedServerError("member", f"it does not serve: {reason_of_end(tail) or tail}")
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, unless the member has ended."""

@@ -30,7 +30,7 @@ from broadsheet.allocator.runtime.tls import CertificateMetrics, TlsConfig, add_
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
 from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.errors import CannotListenError, os_error_text
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.key_space import (
     ReplicaConsistency,
@@ -308,7 +308,7 @@ def new_server(
         guard: Admits its calls.
 
     Raises:
-        EndpointError: the address cannot be bound.
+        CannotListenError: the address cannot be bound.
         ValidationError: it could be reached by others, and nothing guards it; or a file for TLS cannot be used.
     """
     config.require_guarded()
@@ -326,9 +326,11 @@ def new_server(
     address = host_and_port(config.listen_host, config.port)
     try:
         return server, add_port(server, address, config.tls)
+    except OSError as error:
+        raise CannotListenError(address, os_error_text(error)) from error
     except RuntimeError as error:
-        raise EndpointError(
-            address, "cannot listen there; is the port in use, and the host this machine's?"
+        raise CannotListenError(
+            address, "is the port in use, and the host this machine's?"
         ) from error
 
 

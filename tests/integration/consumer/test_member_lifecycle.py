@@ -306,5 +306,5 @@ async def test_port_in_use_names_the_address(cluster: Cluster) -> None:
         port = taken.getsockname()[1]
         service = Service(cluster.tally(), cluster.config("a", port=port))
 
-        with pytest.raises(EndpointError, match=f"127.0.0.1:{port}: cannot listen there"):
+        with pytest.raises(EndpointError, match=f"cannot listen at 127.0.0.1:{port}"):
             await service.run()

@@ -1,17 +1,46 @@
-"""What disturbs a measurement from outside, and is told beside it: pauses of the machine, and stalls of its disk."""
+"""Disturbances of a measurement from outside, which are told beside it: pauses of the machine, and stalls of its disk.
+
+A virtual machine is taken off its processors now and then, for 100 ms or so. A process that sleeps for some
+milliseconds, at real-time priority where it may have that, notes each time that it woke up late.
+
+A virtual disk takes a fraction of a millisecond for a sync, and now and then a second. A process overwrites a block of
+a file that was prepared for it, as a broker does with an append, syncs it, and notes each time that this took long.
+Who kept the disk busy is not known: others on the same hardware, or the benchmark with what it writes. A machine that
+stands still during a sync shows there, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.disk_stalls import disk_stalls
-from bench.machine_pauses import machine_pauses
 from bench.report import Params
+from bench.watcher import Span, Watcher, note_long, take_priority
+
+SLEEP_SECONDS = 0.005
+REST_SECONDS = 0.04
+"""Between two syncs, which then take less than 1 % of a processor. A stall is noted as shorter by so much at most."""
+BLOCK_BYTES = 4096
+"""What file systems write as a whole."""
+
+
+def machine_pauses() -> Watcher:
+    """Return a watcher of the whole machine."""
+    return Watcher("bench.disturbances", "machine")
+
+
+def disk_stalls(directory: Path) -> Watcher:
+    """Return a watcher of the disk of a directory, in which nothing of it is seen."""
+    return Watcher("bench.disturbances", "disk", str(directory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +96,53 @@ class Disturbances:
             self._pauses.longest_seconds(since=since, until=until),
             self._stalls.longest_seconds(since=since, until=until),
         )
+
+
+def main() -> None:
+    """Watch what the second argument says, for the process that the first one says."""
+    parent_pid = int(sys.argv[1])
+    if sys.argv[2] == "machine":
+        take_priority()
+        note_long(_wakings(), parent_pid=parent_pid)
+        return
+    with tempfile.TemporaryFile(dir=sys.argv[3]) as file:
+        fd = file.fileno()
+        write_block(fd)
+        os.fsync(fd)  # From here on a sync has only the block to write.
+        take_priority()
+        syncs = syncs_of(partial(write_block, fd), rest=partial(time.sleep, REST_SECONDS))
+        note_long(syncs, parent_pid=parent_pid)
+
+
+def _wakings() -> Iterator[Span]:
+    """Sleep again and again; yield the times from one waking to the next."""
+    last = time.monotonic()
+    while True:
+        time.sleep(SLEEP_SECONDS)
+        now = time.monotonic()
+        yield Span(last, now)
+        last = now
+
+
+def write_block(fd: int) -> None:
+    """Overwrite the first block of a file, and wait until the disk has it."""
+    os.pwrite(fd, bytes(BLOCK_BYTES), 0)
+    os.fdatasync(fd)
+
+
+def syncs_of(
+    sync: Callable[[], None],
+    *,
+    rest: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Span]:
+    """Sync and rest, again and again; yield the times of the syncs alone, monotonic seconds."""
+    while True:
+        began = clock()
+        sync()
+        yield Span(began, clock())
+        rest()
+
+
+if __name__ == "__main__":
+    main()

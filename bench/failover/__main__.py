@@ -3,9 +3,9 @@
 A standalone Spark with three workers of one slot each hosts two members; etcd and a durable broker run beside it. A
 message comes every few milliseconds, and each is echoed by a transaction of its own. What is timed is from the kill to
 the first echo, committed, of another process. The lease lives 20 s: no figure below that is due to its end. Trials
-during which the whole machine stood still (`bench.machine_pauses`), or the disk of the broker (`bench.disk_stalls`),
-count, and are told: `trials_with_machine_pauses`, `trials_with_disk_stalls`, and `failover_undisturbed_max_s`, the
-longest of those with neither.
+during which the whole machine stood still, or the disk of the broker (`bench.disturbances`), count, and are told:
+`trials_with_machine_pauses`, `trials_with_disk_stalls`, and `failover_undisturbed_max_s`, the longest of those with
+neither.
 
     kill=worker      SIGKILL of the primary's Python worker
     kill=executor    SIGKILL of its executor's JVM and its worker

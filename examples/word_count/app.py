@@ -9,6 +9,8 @@ commit of the transaction that read their line, and are counted with the commit 
 
 from __future__ import annotations
 
+import re
+
 import grpc
 
 from broadsheet.consumer import (
@@ -24,7 +26,9 @@ from broadsheet.consumer.stores import SqliteStore
 from broadsheet.examples.word_count import api
 from broadsheet.examples.word_count.messages import LINE_JOURNALS, LINES, WORDS, Word, by_word
 from broadsheet.examples.word_count.store import CountStore
-from broadsheet.examples.word_count.words import words_of
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+"""Letters of any alphabet, with apostrophes inside."""
 
 
 class WordCount:
@@ -63,3 +67,8 @@ class WordCount:
 def create() -> WordCount:
     """Make the application."""
     return WordCount()
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in their order, in lower case."""
+    return [word.lower() for word in _WORD.findall(text)]

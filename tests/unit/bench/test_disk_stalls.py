@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.disk_stalls import BLOCK_BYTES, disk_stalls, syncs_of, write_block
+from bench.disturbances import BLOCK_BYTES, disk_stalls, syncs_of, write_block
 from bench.watcher import Span
 
 
@@ -64,5 +64,5 @@ def test_watcher_of_a_disk_syncs_and_leaves_nothing_behind(tmp_path: Path) -> No
 
 def test_watcher_without_its_directory_does_not_begin(tmp_path: Path) -> None:
     """No stall of another disk may be told instead."""
-    with pytest.raises(RuntimeError, match=r"bench\.disk_stalls ended with 1"):
+    with pytest.raises(RuntimeError, match=r"bench\.disturbances ended with 1"):
         disk_stalls(tmp_path / "absent").__enter__()

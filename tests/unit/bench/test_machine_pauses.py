@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from bench.machine_pauses import machine_pauses
+from bench.disturbances import machine_pauses
 from tests.support.eventually import eventually
 
 PAUSE_SECONDS = 0.3

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from bench.machine_pauses import machine_pauses
+from bench.disturbances import machine_pauses
 from bench.watcher import DISTURBANCE_SECONDS_MIN, Span, Watcher, note_long, spans_in
 from tests.support.eventually import eventually_sync
 
@@ -18,7 +18,7 @@ LONG = Span(2.0, 2.0 + 2 * DISTURBANCE_SECONDS_MIN)
 SHORT = Span(1.0, 1.0 + DISTURBANCE_SECONDS_MIN / 2)
 _ABANDON = """
 import os
-from bench.machine_pauses import machine_pauses
+from bench.disturbances import machine_pauses
 machine_pauses().__enter__()
 os._exit(0)
 """
@@ -47,7 +47,7 @@ def test_watcher_that_has_ended_is_told() -> None:
         try:
             watcher.longest_seconds(since=0.0, until=1.0)
         except RuntimeError as error:
-            return str(error) == "bench.machine_pauses ended with -9"
+            return str(error) == "bench.disturbances ended with -9"
         return False
 
     with machine_pauses() as pauses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broadsheet.examples.word_count.app import words_of
 from broadsheet.examples.word_count.messages import (
     COUNT_SHARDS,
     WORD_JOURNALS,
@@ -11,7 +12,6 @@ from broadsheet.examples.word_count.messages import (
     by_word,
     shard_of,
 )
-from broadsheet.examples.word_count.words import words_of
 
 
 @pytest.mark.parametrize(

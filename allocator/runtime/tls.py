@@ -223,11 +223,14 @@ def _content_of(name: str, path: Path | None) -> bytes | None:
         raise ValidationError(name, f"cannot read {path}: {error.strerror}") from error
 
 
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
 def _require_certificates(name: str, content: bytes, path: Path) -> None:
+    # Comments are left out: bundles have names of authorities there, in any letters, which `ssl` refuses.
+    blocks = b"\n".join(_CERTIFICATE.findall(content))
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(
-            cadata=content.decode("ascii", errors="replace")
-        )
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=blocks.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         raise ValidationError(
             name, f"expected certificates in PEM, got {path}: {_reason_of(error)}"
@@ -258,7 +261,6 @@ def _reason_of(error: Exception) -> str:
     return str(reason or error).lower().replace("_", " ")
 
 
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _VERSION, _UTC_TIME = 0xA0, 0x17
 _CENTURY_PIVOT = 50
 """Two-digit years from this on are of the last century (RFC 5280 §4.1.2.5.1)."""

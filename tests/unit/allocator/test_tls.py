@@ -103,6 +103,10 @@ def test_files_that_cannot_be_used_are_refused_by_name(
     one, other = authority.certificate("one"), authority.certificate("other")
     text = tmp_path / "text"
     text.write_text("no certificate")
+    torn = tmp_path / "torn"
+    torn.write_bytes(authority.ca_file.read_bytes().replace(b"E", "é".encode(), 40))
+    cut = tmp_path / "cut"
+    cut.write_bytes(authority.ca_file.read_bytes()[:300])
     locked = tmp_path / "locked"
     key = load_pem_private_key(one.key_file.read_bytes(), password=None)
     locked.write_bytes(
@@ -111,8 +115,9 @@ def test_files_that_cannot_be_used_are_refused_by_name(
 
     with pytest.raises(ValidationError, match=r"ca_file: cannot read .*: No such file"):
         TlsFiles(TlsConfig(ca_file=tmp_path / "missing"))
-    with pytest.raises(ValidationError, match="ca_file: expected certificates in PEM"):
-        TlsFiles(TlsConfig(ca_file=text))
+    for ca_file in (text, torn, cut):
+        with pytest.raises(ValidationError, match="ca_file: expected certificates in PEM"):
+            TlsFiles(TlsConfig(ca_file=ca_file))
     for key_file in (other.key_file, locked, text):
         with pytest.raises(ValidationError, match="and its key, not encrypted"):
             TlsFiles(TlsConfig(cert_file=one.cert_file, key_file=key_file))

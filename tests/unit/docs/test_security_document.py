@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from broadsheet.consumer.protocol.call_metadata import AUDITED_METHODS
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES
-from tests.support.rpc_table import methods, rows, rpc_table
+from tests.support.documents import REPOSITORY
+from tests.support.rpc_table import DOCUMENT, methods, rows, rpc_table
+
+_THREATS = re.compile(r"^## Threat model\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_NODE = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
 def test_every_method_has_a_row() -> None:
@@ -30,3 +36,26 @@ def test_every_change_is_in_the_audit_log() -> None:
     changing = {f"/{needs.method}" for needs in rpc_table().values() if "APPLY" in needs.needs}
 
     assert changing == AUDITED_METHODS
+
+
+def test_each_threat_has_tests_that_exist() -> None:
+    """A line without a test is a hope; one whose test was renamed would become one unnoticed."""
+    [section] = _THREATS.findall(DOCUMENT.read_text(encoding="utf-8"))
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    found = {line: _NODE.findall(line.rpartition(" | ")[2]) for line in lines}
+    missing = [
+        f"{path}::{name}"
+        for nodes in found.values()
+        for path, name in nodes
+        if not _is_defined(path, name)
+    ]
+
+    assert len(lines) > 20
+    assert [line for line, nodes in found.items() if not nodes] == []
+    assert missing == []
+
+
+def _is_defined(path: str, name: str) -> bool:
+    file = REPOSITORY / path
+    defined = re.compile(rf"^(async )?def {name}\(", re.MULTILINE)
+    return file.exists() and defined.search(file.read_text(encoding="utf-8")) is not None

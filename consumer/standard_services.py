@@ -19,10 +19,12 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -35,13 +37,13 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from prometheus_client import (
     REGISTRY,
     CollectorRegistry,
-    Counter,
     Gauge,
     Histogram,
     Metric,
     delete_from_gateway,
     push_to_gateway,
 )
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
@@ -249,6 +251,7 @@ CALL_BUCKETS_SECONDS: Final = (
     10.0,
 )
 """From a Stat answered from memory to one that waits for a transaction; streams last longer, and are told by `+Inf`."""
+_CALL_BOUNDS: Final = (*map(str, CALL_BUCKETS_SECONDS), "+Inf")
 LAG_BUCKETS_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_LOOK_SECONDS: Final = 0.5
 """Pause between two looks at how late the event loop is."""
@@ -268,34 +271,18 @@ _CANCELLED: Final[int] = grpc.StatusCode.CANCELLED.value[0]
 _UNKNOWN: Final[int] = grpc.StatusCode.UNKNOWN.value[0]
 
 
-class CallMetrics:
-    """Counts and times of a server's calls.
+class CallMetrics(Collector):
+    """Counts and times of a server's calls; plain numbers, made into metrics at collection, so that calls pay little.
 
     Source: go-grpc-prometheus, which Gazette's servers use (names and labels).
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ("grpc_type", "grpc_service", "grpc_method")
-        self._started = Counter(
-            "grpc_server_started", "Calls that began.", labels, registry=registry
-        )
-        self._handled = Counter(
-            "grpc_server_handled",
-            "Calls that ended, by status.",
-            (*labels, "grpc_code"),
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "grpc_server_handling_seconds",
-            "Time from a call's beginning to its end.",
-            labels,
-            registry=registry,
-            buckets=CALL_BUCKETS_SECONDS,
-        )
         self._series: dict[str, _CallSeries] = {}
+        registry.register(self)
 
     def measured(self, method: str, handler: Any, context: Any) -> MeasuredCall:
-        """Return the block in which a call is served.
+        """Return the block in which a call is served, on the event loop.
 
         Args:
             method: `/package.Service/Method`, which the server has.
@@ -306,13 +293,31 @@ class CallMetrics:
         if series is None:
             kind = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
             _, service, name = method.split("/", 2)
-            labels = (kind, service, name)
-            series = self._series[method] = _CallSeries(
-                self._started.labels(*labels),
-                self._seconds.labels(*labels),
-                lambda code: self._handled.labels(*labels, _CODES[code]),
-            )
+            series = self._series[method] = _CallSeries((kind, service, name))
         return MeasuredCall(series, context)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present metrics."""
+        labels = ("grpc_type", "grpc_service", "grpc_method")
+        started = CounterMetricFamily("grpc_server_started", "Calls that began.", labels=labels)
+        handled = CounterMetricFamily(
+            "grpc_server_handled", "Calls that ended, by status.", labels=(*labels, "grpc_code")
+        )
+        seconds = HistogramMetricFamily(
+            "grpc_server_handling_seconds",
+            "Time from a call's beginning to its end.",
+            labels=labels,
+        )
+        # Copies, because Prometheus collects on a separate thread.
+        for series in tuple(self._series.values()):
+            started.add_metric(series.labels, series.started)
+            for code, count in tuple(series.ended.items()):
+                handled.add_metric((*series.labels, _CODES[code]), count)
+            counts = accumulate(tuple(series.buckets))
+            seconds.add_metric(
+                series.labels, list(zip(_CALL_BOUNDS, counts, strict=True)), series.seconds
+            )
+        yield from (started, handled, seconds)
 
     def metered(self, service: str, methods: Methods) -> Methods:
         """Return handlers, all coroutine functions, whose calls are measured."""
@@ -344,22 +349,17 @@ def shape_of(handler: Any) -> tuple[Any, Any]:
     return grpc.unary_unary_rpc_method_handler, handler.unary_unary
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _CallSeries:
-    """Series of one method, looked up once, because labels cost more than counting."""
+    """Numbers of one method."""
 
-    started: Counter
-    seconds: Histogram
-    new_handled: Callable[[int], Counter]
-    handled: dict[int, Counter] = field(default_factory=dict)
-    """By status; only those that occurred."""
-
-    def count(self, code: int) -> None:
-        """Count an end."""
-        counter = self.handled.get(code)
-        if counter is None:
-            counter = self.handled[code] = self.new_handled(code)
-        counter.inc()
+    labels: tuple[str, str, str]
+    started: int = 0
+    seconds: float = 0.0
+    ended: dict[int, int] = field(default_factory=dict)
+    """By status."""
+    buckets: list[int] = field(default_factory=lambda: [0] * len(_CALL_BOUNDS))
+    """Calls that took at most a bound, and more than the one before."""
 
 
 class MeasuredCall:
@@ -373,12 +373,14 @@ class MeasuredCall:
         self._began = 0.0
 
     def __enter__(self) -> None:
-        self._series.started.inc()
+        self._series.started += 1
         self._began = time.perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._series.seconds.observe(time.perf_counter() - self._began)
-        self._series.count(self._code(kind))
+        series, seconds, code = self._series, time.perf_counter() - self._began, self._code(kind)
+        series.seconds += seconds
+        series.buckets[bisect_left(CALL_BUCKETS_SECONDS, seconds)] += 1
+        series.ended[code] = series.ended.get(code, 0) + 1
 
     def _code(self, kind: type[BaseException] | None) -> int:
         if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit)):

@@ -102,27 +102,28 @@ class SourceLags(Collector):
     """The lags of the primaries of one process, computed when metrics are collected."""
 
     def __init__(self) -> None:
-        self._lags: dict[tuple[str, str], SourceLag] = {}
+        self._lags: dict[str, dict[str, SourceLag]] = {}
+        """By shard and journal."""
 
     def start(self, shard: str, journal: str, offset: int) -> None:
         """Begin with a source that is read through to an offset."""
-        self._lags[shard, journal] = SourceLag(offset)
+        self._lags.setdefault(shard, {})[journal] = SourceLag(offset)
 
     def on_head(self, shard: str, journal: str, head: int) -> None:
         """Record a write head."""
-        if (lag := self._lags.get((shard, journal))) is not None:
+        if (lag := self._lags.get(shard, {}).get(journal)) is not None:
             lag.on_head(head, time.monotonic())
 
     def on_read(self, shard: str, read_through: Mapping[str, int]) -> None:
         """Record how far transactions have read."""
+        lags = self._lags.get(shard, {})
         for journal, offset in read_through.items():
-            if (lag := self._lags.get((shard, journal))) is not None:
+            if (lag := lags.get(journal)) is not None:
                 lag.on_read(offset)
 
     def forget(self, shard: str) -> None:
         """Drop the sources of a shard that is served no more: its next primary tells."""
-        for key in [key for key in self._lags if key[0] == shard]:
-            del self._lags[key]
+        self._lags.pop(shard, None)
 
     def collect(self) -> Iterator[Metric]:
         """Return the present lags."""
@@ -138,11 +139,12 @@ class SourceLags(Collector):
             labels=labels,
         )
         now = time.monotonic()
-        # A copy, because Prometheus collects on a separate thread.
-        for key, lag in tuple(self._lags.items()):
-            measured = lag.measured(now)
-            behind_bytes.add_metric(key, measured[0])
-            behind_seconds.add_metric(key, measured[1])
+        # Copies, because Prometheus collects on a separate thread.
+        for shard, lags in tuple(self._lags.items()):
+            for journal, lag in tuple(lags.items()):
+                measured = lag.measured(now)
+                behind_bytes.add_metric((shard, journal), measured[0])
+                behind_seconds.add_metric((shard, journal), measured[1])
         yield from (behind_bytes, behind_seconds)
 
 

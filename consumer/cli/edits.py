@@ -915,3 +915,57 @@ def edit_journals(connection: Connection, journal: Sequence[str], **options: Any
       shardctl journals edit -l 'name:prefix=flights/'
     """
     run_command(_run_edit(JOURNALS, connection, journal, options))
+
+
+# Pausing.
+
+
+async def _run_pause(
+    connection: Connection, names: Sequence[str], selector: str, *, paused: bool
+) -> None:
+    async with SHARDS.client(connection) as client:
+        listed = await _selected(SHARDS, client, names, selector)
+        changes = []
+        for each in listed:
+            if each.spec.disable != paused:
+                change = SHARDS.change(each.mod_revision, upsert=each.spec)
+                change.upsert.disable = paused
+                changes.append(change)
+        await _apply(SHARDS, client, changes, TXN_OPERATIONS_MAX)
+    changed = {change.upsert.id for change in changes}
+    word = "paused" if paused else "resumed"
+    for each in listed:
+        click.echo(f"{each.spec.id} {word if each.spec.id in changed else 'unchanged'}")
+
+
+@click.command("pause")
+@click.argument("shard", nargs=-1, shell_complete=complete_shards)
+@_selector
+@connection_options
+def pause_shards(connection: Connection, shard: Sequence[str], selector: str) -> None:
+    """Pause shards: they keep their state, and no member serves them.
+
+    Sets `disable` in their specs. A paused shard finishes its transaction, and goes on from there when it is resumed;
+    recovery logs, stores and hints stay.
+
+    \b
+    Examples:
+      shardctl shards pause flights-000
+      shardctl shards pause -l app=flights
+    """
+    run_command(_run_pause(connection, shard, selector, paused=True))
+
+
+@click.command("resume")
+@click.argument("shard", nargs=-1, shell_complete=complete_shards)
+@_selector
+@connection_options
+def resume_shards(connection: Connection, shard: Sequence[str], selector: str) -> None:
+    """Let members serve paused shards again.
+
+    \b
+    Examples:
+      shardctl shards resume flights-000
+      shardctl shards resume -l app=flights
+    """
+    run_command(_run_pause(connection, shard, selector, paused=False))

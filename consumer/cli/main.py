@@ -55,6 +55,16 @@ def main() -> None:
         "apply": LazyCommand(
             "edits:apply_shards", "Create, update and delete shards as YAML files say."
         ),
+        "dead-letters": LazyCommand(
+            "dead_letters:list_dead_letters", "List the messages that a shard left out, and why."
+        ),
+        "replay": LazyCommand(
+            "dead_letters:replay", "Publish messages that a shard left out once more."
+        ),
+        "pause": LazyCommand(
+            "edits:pause_shards", "Pause shards: they keep their state, and no member serves them."
+        ),
+        "resume": LazyCommand("edits:resume_shards", "Let members serve paused shards again."),
         "delete": LazyCommand(
             "edits:delete_shards", "Delete shards: each SHARD, or those that match."
         ),
@@ -82,7 +92,7 @@ def main() -> None:
             "recovery:recover_shard", "Write a shard's files as its recovery log has them."
         ),
         "reset-source": LazyCommand(
-            "reset_source:reset_source", "Make a shard continue in a source that was replaced."
+            "recovery:reset_source", "Make a shard continue in a source that was replaced."
         ),
         "rewind": LazyCommand(
             "recovery:rewind_shard", "Make a shard recover from a backup of its hints."

@@ -1,4 +1,4 @@
-"""`shardctl shards prune`, `rewind` and `recover`: maintenance and recovery from logs and their hints."""
+"""`shardctl shards prune`, `rewind`, `recover` and `reset-source`: what logs, hints and sources need of an operator."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from broadsheet.consumer.cli.connection import (
 )
 from broadsheet.consumer.cli.durations import parse_duration
 from broadsheet.consumer.cli.output import (
+    NothingSelectedError,
     OutputFormat,
     counted,
     format_option,
@@ -32,12 +33,24 @@ from broadsheet.consumer.cli.output import (
     say,
 )
 from broadsheet.consumer.cli.progress import Unit, progress_display
-from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import PruneIncompleteError, ShardNotFoundError
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.client import RecoveryClient, ShardClient
+from broadsheet.consumer.errors import (
+    PruneIncompleteError,
+    ShardNotFoundError,
+    SourceResetRefusedError,
+)
+from broadsheet.consumer.journal.guard import epoch_text
+from broadsheet.consumer.protocol.labels import ID, label_set, parse_selector, selector
+from broadsheet.consumer.protocol.labels import selector as selector_of
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.recovery_pb2 import FragmentTally, HintsSummary, PrunedLog, Rewind
-from broadsheet.consumer.protocol.shard_pb2 import GetHintsResponse
+from broadsheet.consumer.protocol.recovery_pb2 import (
+    FragmentTally,
+    HintsSummary,
+    PrunedLog,
+    Rewind,
+    SourceReset,
+)
+from broadsheet.consumer.protocol.shard_pb2 import GetHintsResponse, ListResponse, ReplicaStatus
 from broadsheet.consumer.recoverylog.hints import StoredHints, has_recovery_log, recovery_log_of
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.recoverylog.player import Player, Recovered
@@ -429,3 +442,139 @@ def _print_files(files: list[RecoveredFile]) -> None:
         ["FILE", "SIZE", "WHAT IT IS"],
         [[each.path, decimal(each.length), each.kind] for each in files],
     )
+
+
+# Sources that were replaced.
+
+WRITE_HEAD = -1
+HEAD = "head"
+
+
+@click.command("reset-source")
+@click.argument("shard", required=False, default="", shell_complete=complete_shards)
+@click.option(
+    "-l",
+    "--selector",
+    default="",
+    show_default=False,
+    help="Instead of SHARD: all failed shards that match.",
+)
+@click.option(
+    "--journal",
+    default="",
+    show_default=False,
+    help="The source; all sources of each shard if not given.",
+)
+@click.option(
+    "--to-offset",
+    required=True,
+    metavar="0|head|N",
+    help="Where to go on: 0 reads all that is there now, 'head' only what is written from now on.",
+)
+@click.option("--yes", is_flag=True, help="Do it; without, print what would be done.")
+@connection_options
+def reset_source(
+    connection: Connection, shard: str, selector: str, journal: str, to_offset: str, yes: bool
+) -> None:
+    """Make a shard continue in a source that was replaced.
+
+    For a shard that failed because a source does not hold what the shard has read of it: a journal that was deleted and
+    applied again, or that has lost its end. A source that does hold it is left as it is. Messages that the shard has
+    counted are not counted again if the same are in the journal that is there now.
+
+    \b
+    Examples:
+      shardctl shards reset-source flights-000 --to-offset 0   # a dry run
+      shardctl shards reset-source flights-000 --to-offset 0 --yes
+      shardctl shards reset-source flights-000 --to-offset head \\
+          --journal flights/part-000 --yes
+      shardctl shards reset-source -l app=flights --to-offset head --yes
+    """
+
+    async def work() -> None:
+        offset = _reset_offset(to_offset)
+        async with connection.shards() as shards, connection.recovery() as recovery:
+            wanted = [
+                (listed.spec.id, source.journal)
+                for listed in await _reset_targets(shards, shard, selector)
+                for source in listed.spec.sources
+                if journal in ("", source.journal)
+            ]
+            if not wanted:
+                raise ValidationError(
+                    "--journal", f"expected a source of the shard, got {journal!r}"
+                )
+            await _reset_all(recovery, wanted, offset, dry_run=not yes)
+
+    run_command(work())
+
+
+async def _reset_all(
+    recovery: RecoveryClient, wanted: list[tuple[str, str]], offset: int, *, dry_run: bool
+) -> None:
+    """Reset the sources one by one; refusals are reported at the end, when the others are done."""
+    rows: list[list[str]] = []
+    refusals: list[SourceResetRefusedError] = []
+    for shard_id, journal in wanted:
+        ask = recovery.plan_reset_source if dry_run else recovery.reset_source
+        try:
+            done = await ask(shard_id, journal=journal, offset=offset)
+        except SourceResetRefusedError as error:
+            refusals.append(error)
+        else:
+            rows.append(_reset_row(shard_id, journal, done))
+    print_table(["SHARD", "SOURCE", "GOES ON AT", "WRITE HEAD", "EPOCH", "UNASSIGNED"], rows)
+    if dry_run:
+        say(f"dry run: {counted(len(rows), 'source')} would be reset; --yes does it")
+    else:
+        say(f"{counted(len(rows), 'reset')} on file; the next primaries apply what is needed")
+    for refusal in refusals[:-1]:
+        say(str(refusal))
+    if refusals:
+        raise refusals[-1]
+
+
+def _reset_row(shard_id: str, journal: str, done: SourceReset) -> list[str]:
+    epoch = epoch_text(done.epoch if done.HasField("epoch") else None)
+    return [
+        shard_id,
+        journal,
+        str(done.offset),
+        str(done.write_head),
+        epoch,
+        " ".join(done.unassigned),
+    ]
+
+
+async def _reset_targets(
+    client: ShardClient, shard: str, selector: str
+) -> list[ListResponse.Shard]:
+    """Return the selected shards.
+
+    Raises:
+        ValidationError: none is, or it is not clear which.
+    """
+    if bool(shard) == bool(selector):
+        raise ValidationError("SHARD", "expected either SHARD or --selector")
+    if shard:
+        found = list((await client.list(selector_of(label_set((ID, shard))))).shards)
+        if not found:
+            raise NothingSelectedError("SHARD", f"there is no shard {shard!r}")
+        return found
+    matching = (await client.list(parse_selector(selector))).shards
+    found = [each for each in matching if _has_failed(each)]
+    if not found:
+        raise NothingSelectedError("--selector", f"no failed shard matches {selector!r}")
+    return found
+
+
+def _has_failed(listed: ListResponse.Shard) -> bool:
+    return any(status.code == ReplicaStatus.FAILED for status in listed.status)
+
+
+def _reset_offset(text: str) -> int:
+    if text == HEAD:
+        return WRITE_HEAD
+    if not text.isdecimal():
+        raise ValidationError("--to-offset", f"expected 0, head, or an offset, got {text!r}")
+    return int(text)

@@ -1,6 +1,7 @@
 """An application for members that the terminal starts: it hangs and fails at messages that say so.
 
-The directory for its states is told by `DIRECTORY_VARIABLE`. While the file `PROCEED` is not there, "hang" hangs.
+The directory for its states is told by `DIRECTORY_VARIABLE`. While the file `PROCEED` is not there, "hang" hangs, and
+"bad" fails.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Unruly(JsonTally):
     ) -> None:
         """Count the message, or do what its key says."""
         key = envelope.message["key"]
-        if key == "bad":
+        if key == "bad" and not self._proceed.exists():
             raise ValueError("cannot digest this")
         while key == "hang" and not self._proceed.exists():
             time.sleep(0.01)  # This is what hangs: it polls a file, as a query polls a lock.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import urllib.request
@@ -13,7 +14,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from broadsheet.consumer.cli.main import main
 from broadsheet.consumer.client import ShardClient
@@ -83,6 +84,13 @@ class Terminal:
 
         await eventually(all_there, interval_seconds=0.1)
         return shown
+
+    async def run(self, address: str, *arguments: str) -> Result:
+        """Run `shardctl shards …`."""
+        where = ("--address", address, "--broker", self.broker)
+        return await asyncio.to_thread(
+            lambda: CliRunner().invoke(main, ["shards", *arguments, *where])
+        )
 
     async def explains(self, address: str) -> str:
         """Return what `shardctl explain` prints of the shard."""
@@ -178,8 +186,42 @@ async def test_attempts_quarantine_and_poison_follow_the_options(
             await eventually(lambda: json_counts_in(terminal.directory, SHARD) == {"a": 1, "b": 1})
             answer = await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=20)
             assert answer.read_through[SOURCE] == end
-    (letter,) = await committed(journals, DEAD_LETTERS)
-    assert "cannot digest this" in letter["cause"]
+            (letter,) = await committed(journals, DEAD_LETTERS)
+            assert "cannot digest this" in letter["cause"]
+
+            await _replay(terminal, address, journals, client)
+
+
+async def _replay(
+    terminal: Terminal, address: str, journals: JournalClient, client: ShardClient
+) -> None:
+    """The application is mended; the message that was left out is counted, once, however often it is replayed."""
+    listed = await terminal.run(address, "dead-letters", SHARD, "-o", "json")
+    (letter,) = json.loads(listed.stdout)["letters"]
+    assert (letter["journal"], letter["shard"]) == (SOURCE, SHARD)
+    table = await terminal.run(address, "dead-letters", SHARD)
+    assert "cannot digest this" in table.stdout
+    (terminal.directory / PROCEED).touch()
+
+    dry = await terminal.run(address, "replay", SHARD)
+    assert dry.stdout == f"{letter['letter']} would be replayed\n"
+    assert json_counts_in(terminal.directory, SHARD) == {"a": 1, "b": 1}
+    chosen = ("--letter", str(letter["letter"]))
+    for _ in range(2):
+        done = await terminal.run(address, "replay", SHARD, *chosen, "--yes")
+        assert done.stdout == f"{letter['letter']} replayed\n", done.output
+    missing = await terminal.run(address, "replay", SHARD, "--letter", "999999", "--yes")
+    assert missing.exit_code == 3
+    end = await Producer(journals).publish(SOURCE, ["c"])
+    await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=300)
+    assert json_counts_in(terminal.directory, SHARD) == {"a": 1, "b": 1, "bad": 1, "c": 1}
+
+    await client.apply(upserts(shard("serve-other", SOURCE)))
+    shared = await terminal.run(address, "replay", SHARD, "--yes")
+    assert shared.exit_code == 1
+    assert f"shard serve-other reads {SOURCE}, too" in shared.stderr
+    none = await terminal.run(address, "dead-letters", "serve-other")
+    assert "has no label broadsheet.dev/dead-letter-journal" in none.stderr
 
 
 async def test_shard_is_held_back_after_as_many_deaths_as_allowed(terminal: Terminal) -> None:

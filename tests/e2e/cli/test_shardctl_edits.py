@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.support.counter_cluster import CounterCluster
+from tests.support.eventually import eventually_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -213,3 +214,31 @@ def test_mistakes_in_changes_are_answered_in_one_line(
     assert result.exit_code in {1, 2, 3}
     assert problem in result.stderr.splitlines()[-1]
     assert result.stdout == ""
+
+
+def test_paused_shard_keeps_its_state_and_goes_on_when_resumed(cluster: CounterCluster) -> None:
+    """A shard is taken out for an hour, without a file of its spec: nothing is lost, and nothing counted twice."""
+    before = cluster.counts("part-001").get("paused", 0)
+    paused = cluster.shardctl("shards", "pause", "counter/part-001")
+    again = cluster.shardctl("shards", "pause", "counter/part-001")
+
+    def is_taken_away() -> bool:
+        listed = cluster.shardctl("shards", "list", "counter/part-001", "-o", "json")
+        (found,) = json.loads(listed.stdout)["shards"]
+        return bool(found["spec"]["disable"]) and not found["status"]
+
+    eventually_sync(is_taken_away, timeout_seconds=300.0)
+    listed = cluster.shardctl("shards", "list", "counter/part-001")
+    cluster.shardctl(
+        *("journals", "append", "counter/events/part-001", "--lines"), stdin='{"key":"paused"}\n'
+    )
+    assert cluster.counts("part-001").get("paused", 0) == before
+    resumed = cluster.shardctl("shards", "resume", "-l", "id=counter/part-001")
+
+    eventually_sync(
+        lambda: cluster.counts("part-001").get("paused", 0) == before + 1, timeout_seconds=300.0
+    )
+    assert paused.stdout == "counter/part-001 paused\n"
+    assert again.stdout == "counter/part-001 unchanged\n"
+    assert listed.stdout.splitlines()[1].split()[:3] == ["counter/part-001", "DISABLED", "0"]
+    assert resumed.stdout == "counter/part-001 resumed\n"

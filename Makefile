@@ -22,7 +22,7 @@ SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz lint fmt types docs proto proto-check proto-accept pictures bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz lint fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -105,6 +105,9 @@ proto-accept: setup ## make the present proto/ the baseline of the breaking chec
 pictures: setup ## draw docs/pictures/*.svg from the texts beside them
 	$(BIN)/d2 fmt docs/pictures/*.d2
 	for text in docs/pictures/*.d2; do $(BIN)/d2 --scale 1 $$text $${text%.d2}.svg || exit 1; done
+
+screenshots: setup ## take docs/pictures/live-page-*.png as the tests of the live page see it
+	BROADSHEET_PICTURES=1 $(PYTEST) -q tests/integration/consumer/test_live_page.py
 
 bench: setup ## run one benchmark, e.g. make bench BENCH=skeleton; a JSON object a line
 	$(BIN)/python -m bench.$(BENCH)

@@ -219,6 +219,7 @@ class Service:
         # Imported here, because it takes as long as all the rest, and a member without the port does not need it.
         from broadsheet.consumer.admin import AdminServer, standard_routes
         from broadsheet.consumer.gateway import Gateway
+        from broadsheet.consumer.live_page_routes import live_page_routes
 
         self._gateway = Gateway(guard, self.health)
         self._admin = AdminServer(
@@ -227,6 +228,7 @@ class Service:
             routes=[
                 *standard_routes(self.health, self.registry, self._variables),
                 *self._gateway.routes(),
+                *live_page_routes(),
             ],
             verifier=verifier_of(self._config),
             tls=self._config.tls,

@@ -1,0 +1,285 @@
+// What the page knows of the cluster, and what it makes of it. No drawing here.
+
+const HISTORY_SAMPLES = 240;
+const MOVES_MAX = 2_000;
+/** How long a change is shown as new. */
+export const FRESH_MS = 8_000;
+
+/** States of shards, the most urgent first: key, word, and the glyph that the map and the lists draw. */
+export const STATES = [
+  { key: "failed", word: "failed", glyph: "cross" },
+  { key: "unassigned", word: "no replica", glyph: "ring" },
+  { key: "cutoff", word: "cut off", glyph: "diamond" },
+  { key: "starting", word: "starting", glyph: "triangle" },
+  { key: "degraded", word: "standbys missing", glyph: "half" },
+  { key: "serving", word: "serving", glyph: "square" },
+  { key: "disabled", word: "disabled", glyph: "dash" },
+];
+export const STATE_BY_KEY = new Map(STATES.map((state, rank) => [state.key, { ...state, rank }]));
+
+/** Glyphs of replicas, for the legend. */
+export const REPLICAS = [
+  { glyph: "square", tone: "serving", word: "primary, serving" },
+  { glyph: "triangle", tone: "starting", word: "primary, starting" },
+  { glyph: "diamond", tone: "cutoff", word: "primary, cut off from its broker" },
+  { glyph: "disc", tone: "standby", word: "standby, caught up" },
+  { glyph: "chevron", tone: "starting", word: "standby, catching up" },
+  { glyph: "cross", tone: "failed", word: "failed" },
+];
+
+/** Steps of lag that the map draws, bytes: as many marks as steps are reached. */
+export const LAG_STEPS = [1 << 16, 1 << 20, 1 << 24, 1 << 28];
+
+export const memberName = (id) => `${id.zone ?? ""}#${id.suffix ?? ""}`;
+export const zoneOf = (member) => member.slice(0, member.indexOf("#"));
+export const lagStep = (bytes) => LAG_STEPS.filter((step) => bytes >= step).length;
+
+export class Cluster {
+  constructor() {
+    this.shards = new Map();
+    this.members = new Map();
+    this.moves = [];
+    this.observer = "";
+    this.version = "";
+    this.revision = "";
+    /** Counted up with each change, for those who keep what they made of it. */
+    this.changes = 0;
+    /** Replicas whose place or state changed lately: `shard MEMBER` to a time of performance.now(). */
+    this.fresh = new Map();
+    this.isComplete = false;
+    this.lag = new Map();
+    this.totals = new History();
+    this.listeners = new Set();
+    this.stale = null;
+  }
+
+  changed() {
+    this.changes += 1;
+    for (const listener of this.listeners) listener();
+  }
+
+  /** Apply a WatchShardsResponse; returns whether any replica came, went, or changed its slot. */
+  applyPart(part) {
+    if (part.reset) this.stale = new Set(this.shards.keys());
+    let moved = false;
+    for (const listed of part.shards ?? []) {
+      const row = rowOf(listed);
+      this.stale?.delete(row.id);
+      moved = this.#noteChanges(this.shards.get(row.id), row) || moved;
+      this.shards.set(row.id, row);
+    }
+    for (const id of part.removed ?? []) this.#drop(id);
+    const header = part.header ?? {};
+    if (header.processId) this.observer = memberName(header.processId);
+    if (!part.more) {
+      for (const id of this.stale ?? []) this.#drop(id);
+      this.stale = null;
+      this.revision = header.etcd?.revision ?? this.revision;
+      this.isComplete = true;
+    }
+    this.changed();
+    return moved;
+  }
+
+  #drop(id) {
+    this.shards.delete(id);
+    this.lag.delete(id);
+  }
+
+  #noteChanges(before, after) {
+    // The first table is no news.
+    if (!this.isComplete) return false;
+    const now = performance.now();
+    let moved = false;
+    for (const replica of after.replicas) {
+      const former = before?.replicas.find((each) => each.member === replica.member);
+      const isMoved = !former || former.isPrimary !== replica.isPrimary;
+      if (isMoved || former.glyph !== replica.glyph) this.fresh.set(`${after.id} ${replica.member}`, now);
+      moved ||= isMoved;
+    }
+    return moved || (before?.replicas.length ?? 0) > after.replicas.length;
+  }
+
+  /** Forget what is no longer new; returns whether anything still is. */
+  ageFresh() {
+    const oldest = performance.now() - FRESH_MS;
+    for (const [key, at] of this.fresh) if (at < oldest) this.fresh.delete(key);
+    return this.fresh.size > 0;
+  }
+
+  applyMembers(answer) {
+    this.members = new Map((answer.members ?? []).map((member) => [member.id, member]));
+    this.version = answer.version ?? "";
+    this.changed();
+  }
+
+  /** Add moves, which are oldest first; those that are known already change nothing. */
+  applyMoves(moves) {
+    const keyOf = (move) => `${move.revision} ${move.shard} ${move.kind} ${move.member}`;
+    const known = new Set(this.moves.map(keyOf));
+    const added = moves.filter((move) => !known.has(keyOf(move)));
+    if (!added.length) return;
+    this.moves = [...added.reverse(), ...this.moves].slice(0, MOVES_MAX);
+    this.changed();
+  }
+
+  /** Take what the answering member tells of its replicas. */
+  applyReplicas(answer) {
+    const now = Date.now() / 1000;
+    let total = 0;
+    const seen = new Set();
+    for (const told of answer.replicas ?? []) {
+      const bytes = Number(told.behindBytes ?? 0);
+      const entry = this.lag.get(told.shard) ?? { history: new History() };
+      Object.assign(entry, {
+        bytes: bytes < 0 ? null : bytes,
+        slot: told.slot ?? 0,
+        member: memberName(answer.header?.processId ?? {}),
+        readThrough: told.readThrough ?? {},
+        publishAt: told.publishAt ?? {},
+      });
+      entry.history.add(now, entry.bytes);
+      this.lag.set(told.shard, entry);
+      seen.add(told.shard);
+      total += entry.bytes ?? 0;
+    }
+    for (const id of this.lag.keys()) if (!seen.has(id)) this.lag.delete(id);
+    this.totals.add(now, total);
+    this.changed();
+  }
+
+  /** Zones with their members, both sorted; members that only replicas name are there, too. */
+  zones() {
+    const held = new Map([...this.members.keys()].map((member) => [member, []]));
+    for (const row of this.shards.values()) {
+      for (const replica of row.replicas) {
+        if (!held.has(replica.member)) held.set(replica.member, []);
+        held.get(replica.member).push({ row, replica });
+      }
+    }
+    const zones = new Map();
+    for (const member of [...held.keys()].sort()) {
+      const cells = held.get(member).sort((a, b) => (a.row.id < b.row.id ? -1 : 1));
+      const zone = zoneOf(member);
+      if (!zones.has(zone)) zones.set(zone, []);
+      zones.get(zone).push({ member, told: this.members.get(member), cells });
+    }
+    return zones;
+  }
+
+  counts() {
+    const counts = Object.fromEntries(STATES.map((state) => [state.key, 0]));
+    for (const row of this.shards.values()) counts[row.state] += 1;
+    return counts;
+  }
+
+  /** Journals that shards read or write: what this member's table and progress tell of them. */
+  journals() {
+    const found = new Map();
+    const at = (name, role) => {
+      if (!found.has(name)) found.set(name, { name, roles: new Set(), shards: [], read: null, written: null });
+      found.get(name).roles.add(role);
+      return found.get(name);
+    };
+    for (const row of this.shards.values()) {
+      for (const source of row.spec.sources ?? []) {
+        const entry = at(source.journal, "source");
+        entry.shards.push(row.id);
+        const offset = this.lag.get(row.id)?.readThrough[source.journal];
+        // The slowest reader holds the others' content back.
+        if (offset !== undefined) entry.read = Math.min(entry.read ?? Infinity, Number(offset));
+      }
+      if (row.spec.recoveryLogPrefix) at(`${row.spec.recoveryLogPrefix}/${row.id}`, "recovery log").shards.push(row.id);
+      for (const [journal, offset] of Object.entries(this.lag.get(row.id)?.publishAt ?? {})) {
+        const entry = at(journal, "output");
+        if (!entry.shards.includes(row.id)) entry.shards.push(row.id);
+        entry.written = Math.max(entry.written ?? 0, Number(offset));
+      }
+    }
+    return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+}
+
+/** The last samples of one number, in a ring. */
+export class History {
+  constructor() {
+    this.times = new Float64Array(HISTORY_SAMPLES);
+    this.values = new Float32Array(HISTORY_SAMPLES);
+    this.count = 0;
+  }
+
+  add(seconds, value) {
+    const at = this.count % HISTORY_SAMPLES;
+    this.times[at] = seconds;
+    this.values[at] = value ?? NaN;
+    this.count += 1;
+  }
+
+  /** Times and values, oldest first; null where nobody knew. */
+  columns() {
+    const from = Math.max(0, this.count - HISTORY_SAMPLES);
+    const times = [];
+    const values = [];
+    for (let i = from; i < this.count; i += 1) {
+      times.push(this.times[i % HISTORY_SAMPLES]);
+      const value = this.values[i % HISTORY_SAMPLES];
+      values.push(Number.isNaN(value) ? null : value);
+    }
+    return [times, values];
+  }
+}
+
+/** What the page shows of one `consumer.ListResponse.Shard`. */
+function rowOf(listed) {
+  const spec = listed.spec ?? {};
+  const primary = listed.route?.primary ?? 0;
+  const replicas = (listed.route?.members ?? []).map((id, index) => {
+    const status = listed.status?.[index] ?? {};
+    const replica = {
+      member: memberName(id),
+      isPrimary: index === primary,
+      code: status.code ?? "IDLE",
+      errors: status.errors ?? [],
+      unavailable: status.unavailable ?? "",
+    };
+    return { ...replica, ...glyphOf(replica) };
+  });
+  const labels = (spec.labels?.labels ?? []).map((label) => `${label.name}=${label.value ?? ""}`);
+  const row = { id: spec.id, spec, replicas, labels, refused: listed.standbysRefused ?? "", revision: listed.modRevision };
+  row.state = stateOf(row);
+  row.primary = replicas.find((replica) => replica.isPrimary) ?? null;
+  row.standbys = replicas.filter((replica) => !replica.isPrimary);
+  row.problem = problemOf(row);
+  row.text = [row.id, STATE_BY_KEY.get(row.state).word, ...labels, ...replicas.map((each) => each.member)]
+    .join("\n").toLowerCase();
+  return row;
+}
+
+function glyphOf(replica) {
+  if (replica.code === "FAILED") return { glyph: "cross", tone: "failed", word: "failed" };
+  if (!replica.isPrimary) {
+    if (replica.code === "STANDBY" || replica.code === "PRIMARY") return { glyph: "disc", tone: "standby", word: "standby" };
+    return { glyph: "chevron", tone: "starting", word: "standby, catching up" };
+  }
+  if (replica.code !== "PRIMARY") return { glyph: "triangle", tone: "starting", word: "primary, starting" };
+  if (replica.unavailable) return { glyph: "diamond", tone: "cutoff", word: "primary, cut off" };
+  return { glyph: "square", tone: "serving", word: "primary" };
+}
+
+function stateOf(row) {
+  if (row.spec.disable) return "disabled";
+  if (row.replicas.some((replica) => replica.code === "FAILED")) return "failed";
+  const primary = row.replicas.find((replica) => replica.isPrimary);
+  if (!primary) return row.replicas.length ? "starting" : "unassigned";
+  if (primary.code !== "PRIMARY") return "starting";
+  if (primary.unavailable) return "cutoff";
+  const caughtUp = row.replicas.filter((replica) => !replica.isPrimary && replica.glyph === "disc").length;
+  return caughtUp < (row.spec.hotStandbys ?? 0) ? "degraded" : "serving";
+}
+
+function problemOf(row) {
+  const failed = row.replicas.find((replica) => replica.errors.length);
+  if (failed) return failed.errors[0];
+  const cutOff = row.replicas.find((replica) => replica.unavailable);
+  return cutOff?.unavailable ?? row.refused;
+}

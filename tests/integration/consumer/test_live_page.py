@@ -1,0 +1,359 @@
+"""The live page in a headless Chromium: what it shows of real members, to whom, and with how many shards.
+
+`BROADSHEET_PICTURES=1` (`make screenshots`) writes what the tests see into docs/pictures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import pytest
+from aiohttp import web
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from broadsheet.consumer.admin import AdminRoute, AdminServer
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.live_page_routes import live_page_routes
+from broadsheet.consumer.protocol.allocation_pb2 import (
+    ClusterMember,
+    ListMembersResponse,
+    ListMovesResponse,
+)
+from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.consumer.protocol.state_pb2 import ListReplicasResponse, ReplicaProgress
+from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
+from broadsheet.consumer.shard.environment import ShardConfig
+from tests.support.browser import Tab, open_tab, running_chromium
+from tests.support.documents import REPOSITORY
+from tests.support.members import (
+    Cluster,
+    Producer,
+    client_of,
+    create_journals,
+    shard,
+    upserts,
+    wait_for_primaries,
+)
+
+HOST = "127.0.0.1"
+SOURCE = "test/source"
+POISON = "test/poison"
+SECONDS_MAX = 300.0
+KEYS = b64encode(b"a key of the test, thirty-two bytes").decode()
+NODES_MAX: Final = 3_000
+"""Elements of the page, however many shards there are."""
+_VENDORED = REPOSITORY / "consumer" / "live_page" / "vendored"
+_PICTURES = REPOSITORY / "docs" / "pictures"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a browser for this module's tests, each of which has its own tab."""
+    with running_chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
+
+
+async def _picture(tab: Tab, name: str, tmp_path: Path) -> None:
+    """Take a picture of what the tab shows: into the docs if asked, else where it goes with the test."""
+    directory = _PICTURES if os.environ.get("BROADSHEET_PICTURES") else tmp_path
+    content = await tab.picture()
+    assert content.startswith(b"\x89PNG")
+    (directory / f"live-page-{name}.png").write_bytes(content)
+
+
+async def _states(tab: Tab) -> dict[str, int]:
+    """Return how many shards the page counts in each state, of those that have any."""
+    counted = await tab.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('[data-state]')]"
+        ".map((e) => [e.dataset.state, Number(e.querySelector('strong').textContent)]))"
+    )
+    return {state: number for state, number in counted.items() if number}
+
+
+# Of the files alone.
+
+
+async def test_page_is_static_files_with_a_strict_policy() -> None:
+    """The files need no token, since they hold nothing; browsers keep them by tag, run nothing inline, and call only
+    the port that they came from. No other file of the disk can be had.
+    """
+    verifier = KeyedAuth(KEYS)
+    routes = live_page_routes()
+    async with (
+        AdminServer(HOST, 0, routes=routes, verifier=verifier) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        async with session.get(server.address) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/html")
+            policy = answer.headers["Content-Security-Policy"]
+            html = await answer.text()
+            tag = answer.headers["ETag"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|style=", html)
+        for path in re.findall(r'(?:src|href)="([^"]+)"', html):
+            async with session.get(f"{server.address}/{path}") as answer:
+                assert answer.status == 200, path
+                assert answer.headers["Content-Security-Policy"] == policy
+        async with session.get(server.address, headers={"If-None-Match": tag}) as answer:
+            assert (answer.status, await answer.read()) == (304, b"")
+        for path in ("/page/", "/page/nothing.js", "/page/%2e%2e/admin.py", "/page/..%2fadmin.py"):
+            async with session.get(f"{server.address}{path}") as answer:
+                assert answer.status == 404, path
+    assert {"/", "/page/page.js", "/page/vendored/LICENSES.txt"} <= {route.path for route in routes}
+
+
+def test_libraries_are_as_their_makers_published_them() -> None:
+    """A library that was changed here could not be replaced by its next release, nor trusted as that which it says."""
+    told = re.findall(
+        r"^(\S+) +\S+ \d+\.\d+\.\d+, .+\n +sha256 (\w+)$",
+        (_VENDORED / "LICENSES.txt").read_text(),
+        re.MULTILINE,
+    )
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in _VENDORED.iterdir()
+        if path.suffix != ".txt"
+    }
+    assert dict(told) == found
+
+
+# Of real members.
+
+
+@pytest.mark.etcd
+async def test_page_follows_shards_as_they_fail_and_move(
+    cluster: Cluster, journals: JournalClient, chromium: str, tmp_path: Path
+) -> None:
+    """A reader with a keyboard sees shards come, finds the one that failed and why, what explains its place, what moved
+    and what a drain would move, in light and in dark; and the page asks nobody but its member.
+    """
+    cluster.settings["shards"] = ShardConfig(
+        restart_delay_seconds=3600.0, restart_delay_seconds_max=3600.0
+    )
+    tally = cluster.tally()
+    # It would run if it became part of the page.
+    tally.broken_by = "<img src=x onerror=alert(1)>"
+    await create_journals(journals, POISON)
+    names = [f"orders-{number:02}" for number in range(12)]
+    async with (
+        cluster.member("a", application=tally, admin_port=0) as one,
+        cluster.member("b", zone="zone-b"),
+        client_of(one) as client,
+        open_tab(chromium) as tab,
+    ):
+        await tab.open(one.admin_address)
+        await tab.shows("● live", "0 of 0 shards", "zone-a#member-a", "zone-b#member-b")
+
+        await client.apply(upserts(*(shard(name, SOURCE, hot_standbys=1) for name in names)))
+        await wait_for_primaries(client, *names)
+        await tab.holds(
+            "document.querySelector('[data-state=serving] strong').textContent === '12'"
+        )
+        assert await _states(tab) == {"serving": 12}
+
+        await client.apply(upserts(shard("payments", POISON)))
+        await Producer(journals).publish(POISON, [tally.broken_by])
+        await tab.holds("document.querySelector('[data-state=failed] strong').textContent === '1'")
+
+        # By keyboard: the list, which begins with what is worst, and its first row.
+        await tab.press("2")
+        await tab.holds("!!document.querySelector('[role=grid] [role=row][id]')")
+        assert "payments" in await tab.evaluate(
+            "document.querySelector('[role=row][id]').innerText"
+        )
+        await tab.evaluate("document.querySelector('.body').focus()")
+        await tab.press("ArrowDown", "ArrowUp", "Enter")
+        await tab.shows(f"cannot count {tally.broken_by}", "Replicas: 1 of 1", "read through")
+        assert await tab.evaluate("document.activeElement.textContent") == "payments"
+        await tab.prefer("dark")
+        await tab.holds("document.documentElement.dataset.theme === 'dark'")
+        dark = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        await _picture(tab, "shard", tmp_path)
+        await tab.prefer("light")
+        await tab.holds("document.documentElement.dataset.theme === 'light'")
+        assert await tab.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        await tab.press("Escape")
+        await tab.holds("!document.querySelector('aside')")
+
+        # Search: what does not match goes from the list.
+        await tab.press("/")
+        await tab.write("orders-07 serving")
+        await tab.shows("1 of 13 shards")
+        await tab.click("[role=row][id]")
+        await tab.shows("of the replica on zone-a#member-a", "it is primary")
+        await tab.press("Escape")
+        await tab.evaluate("document.activeElement.blur()")
+
+        # What moves shows with its reason.
+        await client.unassign(["orders-07"])
+        await tab.press("4")
+        await tab.shows("unassigned", "remove")
+
+        await tab.press("3")
+        await tab.click("[aria-label='Plan drain of zone-b#member-b']")
+        await tab.shows("If zone-b#member-b left", "planned by zone-")
+        await _picture(tab, "drain", tmp_path)
+        assert tab.complaints == []
+        assert {url.split("/")[2] for url in tab.requested} == {one.admin_address.split("/")[2]}
+
+
+@pytest.mark.etcd
+async def test_page_asks_for_a_token_and_says_what_it_does_not_permit(
+    cluster: Cluster, chromium: str
+) -> None:
+    """Without a token there is nothing but the question; a wrong one is asked for again; one that covers some shards
+    shows these, and says what else is not permitted.
+    """
+    auth = KeyedAuth(KEYS)
+    metadata = dict(auth.metadata(Claims(capability=Capability.LIST)))
+    token = metadata["authorization"].removeprefix("Bearer ")
+    async with (
+        cluster.member("a", admin_port=0, auth_keys=KEYS) as service,
+        client_of(service, auth) as client,
+        open_tab(chromium) as tab,
+    ):
+        await client.apply(upserts(shard("guarded", SOURCE)))
+        await wait_for_primaries(client, "guarded")
+        await tab.open(service.admin_address)
+        await tab.holds("document.querySelector('dialog').open")
+        assert "guarded" not in await tab.evaluate("document.body.innerText")
+        await tab.write("nonsense")
+        await tab.press("Enter")
+        await tab.shows("The token was refused")
+        await tab.write(token)
+        await tab.press("Enter")
+        await tab.shows("● live", "1 of 1 shards")
+        assert not await tab.evaluate("document.querySelector('dialog').open")
+        kept = await tab.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+        assert kept.count(token) == 1
+        assert kept.index(token) < kept.rindex("{")
+
+
+# Of many shards.
+
+
+@asynccontextmanager
+async def _played_cluster(shards: int, members: int) -> AsyncIterator[AdminServer]:
+    """Serve the page of a cluster whose answers are made here: that many shards, each with a primary and a standby.
+
+    Running so many replicas for real would take all the machine; the page gets the same messages.
+    """
+    ids = [ProcessSpec.ID(zone=f"zone-{'abc'[n % 3]}", suffix=f"m-{n:03}") for n in range(members)]
+    ids.sort(key=lambda each: (each.zone, each.suffix))
+    header = Header(process_id=ids[0])
+    header.etcd.revision = 7
+    rows = [_played_shard(number, ids) for number in range(shards)]
+    table = WatchShardsResponse(header=header, reset=True, shards=rows)
+    listed = ListMembersResponse(
+        version="played",
+        members=[
+            ClusterMember(id=f"{each.zone}#{each.suffix}", shard_limit=4 * shards) for each in ids
+        ],
+    )
+    progress = ListReplicasResponse(
+        header=header,
+        replicas=[
+            ReplicaProgress(shard=row.spec.id, behind_bytes=1 << (3 * number % 31))
+            for number, row in enumerate(rows)
+            if row.route.members[0] == ids[0]
+        ],
+    )
+
+    def answering(path: str, message: Message) -> AdminRoute:
+        text = json_format.MessageToJson(message, indent=None)
+
+        async def answer(request: web.Request) -> web.Response:
+            del request
+            return web.Response(text=text)
+
+        return AdminRoute(path=f"/v1/{path}", method="POST", handler=answer)
+
+    async def watch(request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        data = json_format.MessageToJson(table, indent=None)
+        await stream.write(f"id: 7:1\ndata: {data}\n\n".encode())
+        # Nothing changes any more.
+        await asyncio.get_running_loop().create_future()
+        return stream
+
+    routes = [
+        *live_page_routes(),
+        AdminRoute(path="/v1/shards/watch", handler=watch, streams=True),
+        answering("allocation/list_members", listed),
+        answering("allocation/list_moves", ListMovesResponse()),
+        answering("state/list_replicas", progress),
+    ]
+    async with AdminServer(HOST, 0, routes=routes, verifier=NoAuth()) as server:
+        yield server
+
+
+def _played_shard(number: int, ids: list[ProcessSpec.ID]) -> ListResponse.Shard:
+    """Return a shard, every thousandth of which failed, and every hundredth of which starts."""
+    code = ReplicaStatus.PRIMARY
+    if number % 100 == 50:
+        code = ReplicaStatus.BACKFILL
+    if number % 1_000 == 500:
+        code = ReplicaStatus.FAILED
+    spec = ShardSpec(id=f"part-{number:05}", hot_standbys=1)
+    spec.sources.add(journal=f"events/{number:05}")
+    primary, standby = ids[number % len(ids)], ids[(number + 1) % len(ids)]
+    errors = ["of a played failure"] if code == ReplicaStatus.FAILED else []
+    return ListResponse.Shard(
+        spec=spec,
+        route=Route(members=[primary, standby], primary=0),
+        status=[
+            ReplicaStatus(code=code, errors=errors),
+            ReplicaStatus(code=ReplicaStatus.STANDBY),
+        ],
+    )
+
+
+async def test_ten_thousand_shards_take_few_elements(chromium: str, tmp_path: Path) -> None:
+    """A browser copes with so many shards because only what can be seen is in the document: in the map, in the list at
+    both of its ends, and filtered by state or by words.
+    """
+    async with _played_cluster(10_000, members=30) as server, open_tab(chromium) as tab:
+        await tab.open(f"{server.address}/")
+        await tab.shows("10000 of 10000 shards", "zone-c#m-029")
+        assert await _states(tab) == {"serving": 9_890, "starting": 100, "failed": 10}
+        nodes = "document.querySelectorAll('*').length"
+        assert await tab.evaluate(nodes) < NODES_MAX
+        await _picture(tab, "10000", tmp_path)
+
+        # The cursor of the map tells which replica it stands on.
+        await tab.evaluate("document.querySelector('canvas.grid').focus()")
+        await tab.press("ArrowRight", "ArrowRight", "ArrowDown", "Home")
+        await tab.shows("part-00000: primary on zone-a#m-000, lag 1 B")
+        await tab.press("Enter")
+        await tab.holds("document.querySelector('aside h2').textContent === 'part-00000'")
+        await tab.press("Escape")
+
+        await tab.press("2")
+        await tab.holds("document.querySelector('[role=row][id]')?.innerText.includes('failed')")
+        assert await tab.evaluate("document.querySelector('[role=grid]').ariaRowCount") == "10001"
+        await tab.evaluate("document.querySelector('.body').focus()")
+        await tab.press("End")
+        await tab.holds(
+            "[...document.querySelectorAll('[role=row]')].at(-1).innerText.includes('09999')"
+        )
+        assert await tab.evaluate(nodes) < NODES_MAX
+        await tab.click("[data-state=failed]")
+        await tab.shows("10 of 10000 shards", "of a played failure")
+        await tab.press("/")
+        await tab.write("part-03500")
+        await tab.shows("1 of 10000 shards")
+        assert not [each for each in tab.complaints if "/v1/" not in each]

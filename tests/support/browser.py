@@ -1,0 +1,316 @@
+"""A headless Chromium, driven over Chrome's DevTools protocol: what tests of the live page look with.
+
+The protocol is JSON over one WebSocket a tab, so aiohttp is all it takes. Chromium is the one on PATH, else one that
+npm installs into the checkout's cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from base64 import b64decode
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.embedded.child_process import ChildProcess
+from tests.support.eventually import eventually, eventually_sync
+from tests.support.node_tools import find_node_tools, installed
+
+_ROOT = Path(__file__).parents[2]
+_DESCRIPTION = Path(__file__).parent / "chromium"
+_CACHE = _ROOT / ".cache" / "chromium"
+_UNPACK = "import chromium from '@sparticuz/chromium'; console.log(await chromium.executablePath())"
+
+SECONDS_MAX: Final = 300.0
+STOP_SECONDS_MAX: Final = 5.0
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+_MESSAGE_BYTES_MAX: Final = 64 << 20
+"""A screenshot comes as one message."""
+_OPTIONS: Final = (
+    "--headless=new",
+    # Tests run as root in containers, where Chromium's own sandbox cannot start. It sees pages of the test only.
+    "--no-sandbox",
+    "--disable-gpu",
+    # Containers have little of it.
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--password-store=basic",
+    "--force-color-profile=srgb",
+    "--font-render-hinting=none",
+    "--hide-scrollbars",
+    # Nothing but this machine is reached, whatever a page asks for.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--remote-debugging-port=0",
+)
+_KEYS: Final[Mapping[str, int]] = {
+    "Enter": 13,
+    "Escape": 27,
+    "PageUp": 33,
+    "PageDown": 34,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    "Tab": 9,
+}
+"""Windows' codes of keys that write nothing."""
+
+# `Any` in this module: values of a page's own scripts, and of the protocol.
+
+
+class PageError(Exception):
+    """A script in the page failed, or the protocol refused a command."""
+
+
+@dataclass(slots=True)
+class Tab:
+    """One tab."""
+
+    socket: aiohttp.ClientWebSocketResponse
+    requested: list[str] = field(default_factory=list)
+    """URLs of all requests, in order."""
+    complaints: list[str] = field(default_factory=list)
+    """Uncaught errors, errors in the console, and violations of the page's policy."""
+    _answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
+    _numbers: Any = field(default_factory=lambda: count(1))
+
+    async def receive(self) -> None:
+        """Take what the browser tells, until the tab is closed."""
+        async for message in self.socket:
+            told = json.loads(message.data)
+            if "id" in told:
+                self._answers.pop(told["id"]).set_result(told)
+            else:
+                self._note(told["method"], told["params"])
+
+    async def command(self, method: str, **parameters: Any) -> Any:
+        """Give a command of the protocol, and return its result.
+
+        Raises:
+            PageError: it was refused.
+        """
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        await self.socket.send_json({"id": number, "method": method, "params": parameters})
+        async with asyncio.timeout(SECONDS_MAX):
+            told = await answer
+        if "error" in told:
+            raise PageError(f"{method}: {told['error']['message']}")
+        return told["result"]
+
+    async def evaluate(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression; promises are awaited.
+
+        Raises:
+            PageError: it threw.
+        """
+        result = await self.command(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
+        if "exceptionDetails" in result:
+            raise PageError(f"{expression}: {result['exceptionDetails']}")
+        return result["result"].get("value")
+
+    async def open(self, url: str) -> None:
+        """Go to a URL."""
+        await self.command("Page.navigate", url=url)
+
+    async def shows(self, *texts: str) -> None:
+        """Wait until all texts can be read on the page."""
+
+        async def can_be_read() -> bool:
+            read = await self._evaluate_or_none("document.body.innerText") or ""
+            missing = [text for text in texts if text not in read]
+            assert not missing, f"missing: {missing}; on the page: {read[:2_000]}"
+            return True
+
+        await eventually(
+            can_be_read, timeout_seconds=SECONDS_MAX, interval_seconds=0.05, message=str(texts)
+        )
+
+    async def holds(self, expression: str) -> Any:
+        """Wait until a JavaScript expression is true, and return its value."""
+        return await eventually(
+            lambda: self._evaluate_or_none(expression),
+            timeout_seconds=SECONDS_MAX,
+            interval_seconds=0.05,
+            message=expression,
+        )
+
+    async def _evaluate_or_none(self, expression: str) -> Any:
+        """Return a value; None while the page is under way, and has not what the expression names."""
+        try:
+            return await self.evaluate(expression)
+        except PageError:
+            return None
+
+    async def press(self, *keys: str) -> None:
+        """Press and release keys, one after the other: names of `_KEYS`, or characters."""
+        for key in keys:
+            code = _KEYS.get(key)
+            described: dict[str, Any] = {"key": key}
+            if code is not None:
+                described |= {"windowsVirtualKeyCode": code, "code": key}
+            text = {"Enter": "\r"}.get(key, "") if code is not None else key
+            await self.command("Input.dispatchKeyEvent", type="keyDown", text=text, **described)
+            await self.command("Input.dispatchKeyEvent", type="keyUp", **described)
+
+    async def write(self, text: str) -> None:
+        """Write into the focused field at once, as pasting does."""
+        await self.command("Input.insertText", text=text)
+
+    async def click(self, selector: str) -> None:
+        """Click the middle of the first element that a CSS selector finds, once there is one."""
+        quoted = json.dumps(selector)
+        await self.holds(f"!!document.querySelector({quoted})")
+        x, y = await self.evaluate(
+            f"(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'nearest'}});"
+            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.command(
+                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
+            )
+
+    async def prefer(self, scheme: str) -> None:
+        """Pretend that the reader's system is `light` or `dark`."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.command("Emulation.setEmulatedMedia", features=features)
+
+    async def resize(self, width: int, height: int) -> None:
+        """Give the window a size in CSS pixels."""
+        await self.command(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
+    async def picture(self) -> bytes:
+        """Return what the window shows, as PNG."""
+        shot = await self.command("Page.captureScreenshot", format="png")
+        return b64decode(shot["data"])
+
+    def _note(self, method: str, told: Mapping[str, Any]) -> None:
+        if method == "Network.requestWillBeSent":
+            self.requested.append(told["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            details = told["exceptionDetails"]
+            self.complaints.append(details.get("exception", {}).get("description", str(details)))
+        elif method == "Log.entryAdded" and told["entry"]["level"] == "error":
+            self.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+        elif method == "Runtime.consoleAPICalled" and told["type"] == "error":
+            self.complaints.append(str(told["args"]))
+
+
+@asynccontextmanager
+async def open_tab(browser: str) -> AsyncIterator[Tab]:
+    """Yield a new tab of the browser whose DevTools are at `browser`: 1280 by 800, for a reader of light colours."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SECONDS_MAX)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with session.put(f"{browser}/json/new?about:blank") as answer:
+            target = await answer.json()
+        async with (
+            session.ws_connect(
+                target["webSocketDebuggerUrl"], max_msg_size=_MESSAGE_BYTES_MAX
+            ) as socket,
+            TaskGroup() as group,
+        ):
+            tab = Tab(socket)
+            group.start_soon(tab.receive(), name="browser tab")
+            for domain in ("Page", "Runtime", "Network", "Log"):
+                await tab.command(f"{domain}.enable")
+            await tab.resize(1280, 800)
+            await tab.prefer("light")
+            try:
+                yield tab
+            finally:
+                async with session.get(f"{browser}/json/close/{target['id']}") as answer:
+                    await answer.read()
+                group.stop()
+
+
+@contextmanager
+def running_chromium(directory: Path) -> Iterator[str]:
+    """Run a Chromium with a profile of its own in `directory`, and yield the address of its DevTools."""
+    chromium = _chromium_on_path() or _chromium_from_npm()
+    log_file, profile = directory / "chromium.log", directory / "profile"
+    port_file = profile / "DevToolsActivePort"
+    process = ChildProcess(
+        [str(chromium.program), *_OPTIONS, f"--user-data-dir={profile}", "about:blank"],
+        directory=directory,
+        log_file=log_file,
+        environment={**os.environ, **chromium.environment},
+    )
+
+    def listens() -> bool:
+        if process.exit_code is not None:
+            raise RuntimeError(f"Chromium ended by itself: {log_file.read_text()[-2_000:]}")
+        return port_file.exists() and "\n" in port_file.read_text()
+
+    try:
+        eventually_sync(listens, timeout_seconds=SECONDS_MAX, message="Chromium listens")
+        port = port_file.read_text().splitlines()[0]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate(timeout_seconds=STOP_SECONDS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chromium:
+    """A program, and what its environment needs."""
+
+    program: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _chromium_on_path() -> _Chromium | None:
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    return _Chromium(Path(found)) if found is not None else None
+
+
+def _chromium_from_npm() -> _Chromium:
+    """Return a Chromium for machines without one, with the libraries and fonts that it brings along.
+
+    Raises:
+        RuntimeError: npm could not install it.
+    """
+    tools = find_node_tools()
+    modules = installed(_DESCRIPTION, _CACHE, tools)
+    unpacked = modules.parent / "unpacked"
+    unpacked.mkdir(exist_ok=True)
+    # The package unpacks itself into the directory for temporary files; the libraries only where it believes to be on
+    # Amazon's servers, for which it is made.
+    lambda_names = {"AWS_LAMBDA_JS_RUNTIME": "nodejs22.x", "TMPDIR": str(unpacked)}
+    done = subprocess.run(
+        [str(tools.node), "--input-type=module", "-e", _UNPACK],
+        cwd=modules.parent,
+        env={**os.environ, **lambda_names},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    environment = {
+        "LD_LIBRARY_PATH": str(unpacked / "al2023" / "lib"),
+        "FONTCONFIG_PATH": str(unpacked / "fonts"),
+    }
+    return _Chromium(Path(done.stdout.strip()), environment)

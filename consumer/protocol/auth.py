@@ -255,7 +255,7 @@ class KeyedAuth:
                 return decoded
             except jwt.InvalidSignatureError:
                 continue
-            except jwt.InvalidTokenError as error:
+            except (jwt.InvalidTokenError, RecursionError) as error:
                 raise UnauthenticatedError(f"bad token: {error}") from error
         raise UnauthenticatedError("bad token: signed with an unknown key")
 
@@ -380,8 +380,9 @@ class ServerAuth:
         import jwt
 
         try:
+            # Some versions of the library let the error of JSON that is nested too deep through, here and below.
             header = jwt.get_unverified_header(token)
-        except jwt.InvalidTokenError as error:
+        except (jwt.InvalidTokenError, RecursionError) as error:
             raise UnauthenticatedError(f"bad token: {error}") from error
         # The header says only which kind of key to look for; a key has one algorithm, whatever the header says.
         if header.get("alg") in _HMAC and self._keyed is not None:
@@ -411,7 +412,7 @@ class ServerAuth:
                     options={"require": required, "verify_aud": bool(audience)},
                 )
             )
-        except jwt.InvalidTokenError as error:
+        except (jwt.InvalidTokenError, RecursionError) as error:
             raise UnauthenticatedError(f"bad token: {error}") from error
 
 

@@ -8,6 +8,7 @@ a use ──a look, at most once a second──► unchanged: the content in use
 from __future__ import annotations
 
 import asyncio
+import stat
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,6 +48,8 @@ _CURVES: Final = {"EC": "P-256", "OKP": "Ed25519"}
 log = structlog.get_logger()
 T = TypeVar("T")
 _Stamp = tuple[int, int, int, int] | None
+_UNWATCHED: Final = (0, 0, 0, 0)
+"""Stamp of what is no regular file."""
 
 
 class WatchedFile(Generic[T]):
@@ -125,6 +128,9 @@ def _stamp_of(path: Path) -> _Stamp:
         status = path.stat()
     except OSError:
         return None
+    # A pipe, as of a shell's <(command), can be read once: to open it again would wait for a writer without end.
+    if not stat.S_ISREG(status.st_mode):
+        return _UNWATCHED
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -163,6 +163,21 @@ def _forgeries() -> Iterator[str]:
     yield f"{head}.{other}.{signature}"
     yield f"{head}.{other}.{signature[:10]}"
     yield f"{head}.{other}."
+    # Headers and payloads that are no objects, nest deep, or name things of another type.
+    for content in (
+        b"[" * 11_000,
+        b'{"a":' * 2_500,
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"alg":"ES256","kid":[1]}',
+        b'{"alg":["HS256"],"kid":"key-1"}',
+        b'{"alg":"HS256","crit":["b64"],"b64":false}',
+        b'{"alg":"HS256","kid":' + b"9" * 5_000 + b"}",
+    ):
+        part = urlsafe_b64encode(content).decode().rstrip("=")
+        yield f"{part}.{other}.{signature}"
+        yield f"{head}.{part}.{signature}"
     yield from ("", ".", "..", "a.b.c", "\x00", "é", "a" * 7000, one.token() + "x")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from base64 import b64encode
 from pathlib import Path
 
@@ -85,6 +87,21 @@ def test_a_wrong_file_leaves_the_former_content_in_use(tmp_path: Path) -> None:
     assert "expected good ones" in refused[0]
     assert "cannot read" in refused[-1]
     assert events[-1]["event"] == "auth.reloaded"
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """A shell's <(command) is one. To read it again would wait for ever, and stop the whole server."""
+    path, clock = tmp_path / "pipe", SteppingClock()
+    os.mkfifo(path)
+    # Each of the two waits for the other to open it.
+    writer = threading.Thread(target=path.write_bytes, args=(b"words",))
+    writer.start()
+    watched = _watched(path, clock)
+    writer.join()
+
+    clock.now_seconds += LOOK_SECONDS
+    assert watched.present() == "words"
+    assert watched.present() == "words"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64encode
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,6 +18,7 @@ from click.shell_completion import ShellComplete
 
 from broadsheet.consumer.cli.main import main
 from tests.support.counter_cluster import CounterCluster
+from tests.support.dev_cluster import running_dev
 from tests.support.eventually import eventually_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -452,3 +455,21 @@ def test_ids_are_completed_as_the_cluster_has_them(
     ]
     assert all("#dev-" in each for each in completions("members", "cordon", incomplete="zone"))
     assert completions("members", "cordon", incomplete="zone")
+
+
+def test_dev_with_keys_serves_those_who_have_them(tmp_path: Path) -> None:
+    """One file is for members, broker, the specs that dev applies itself, and the line that it tells to try."""
+    (tmp_path / "keys").write_text(b64encode(b"the keys of a try").decode())
+    command = (
+        "shardctl dev broadsheet.examples.counter.app:Counter --members 1 --auth-keys-file keys "
+        "--journals examples/counter/journals.yaml --specs examples/counter/shards.yaml"
+    )
+    with running_dev(command, tmp_path) as dev:
+        tried = re.search(r"^try +(shardctl .*)$", dev.output, re.MULTILINE)
+        assert tried, dev.output
+        with_keys = dev.shell(tried[1])
+        without = dev.shell("shardctl shards list")
+
+    assert "part-000" in with_keys.stdout
+    assert without.returncode == 1
+    assert "missing metadata" in without.stderr

@@ -207,3 +207,14 @@ def test_learned_members_are_a_bounded_reserve() -> None:
     assert len(known.in_turn()) == 1 + LEARNED_MAX
     known.answered("http://m:3")
     assert known.in_turn()[:2] == ("http://m:3", "http://a:1")
+
+
+def test_members_without_tls_are_no_reserve_of_a_client_that_was_given_tls() -> None:
+    """Its tokens would be readable on the way to them. A client of both kinds takes both."""
+    known = KnownEndpoints(("https://a:1",))
+    known.learn(["http://b:1", "https://c:1", "unix:///run/d", "e:1"])
+    assert known.in_turn() == ("https://a:1", "https://c:1")
+
+    mixed = KnownEndpoints(("https://a:1", "http://b:1"))
+    mixed.learn(["http://c:1"])
+    assert mixed.in_turn() == ("https://a:1", "http://b:1", "http://c:1")

@@ -5,7 +5,15 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from broadsheet.consumer.journal.transport import RouteCache, choose_endpoint
+from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.consumer.journal.channels import ChannelCache
+from broadsheet.consumer.journal.transport import (
+    JournalTransport,
+    RouteCache,
+    TransportPolicy,
+    choose_endpoint,
+)
+from broadsheet.consumer.protocol.auth import NoAuth
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
 
 
@@ -109,3 +117,28 @@ def test_read_prefers_zone_then_health_then_readiness() -> None:
     assert chosen("b") == "http://b:80"
     assert chosen("a") == "http://a:80"
     assert chosen("elsewhere") == "http://c:80"
+
+
+@pytest.mark.parametrize(
+    ("address", "route", "asked"),
+    [
+        ("https://broker:1", "http://other:1", "https://broker:1"),
+        ("https://broker:1", "https://other:1", "https://other:1"),
+        ("http://broker:1", "http://other:1", "http://other:1"),
+        ("http://broker:1", "https://other:1", "https://other:1"),
+    ],
+)
+async def test_route_into_clear_text_is_not_followed_from_tls(
+    address: str, route: str, asked: str
+) -> None:
+    """A token would be readable on the way; the broker whose address was given forwards."""
+    routes = RouteCache(2, 60)
+    members = [ProcessSpec.ID(zone="a", suffix="other")]
+    routes.update("a/journal", Route(members=members, endpoints=[route], primary=0))
+    clock = SystemClock()
+    channels = ChannelCache(address, clock=clock)
+    transport = JournalTransport(channels, routes, NoAuth(), TransportPolicy(), clock)
+    try:
+        assert transport.peer_for("a/journal", primary=True).endpoint == asked
+    finally:
+        await channels.close()

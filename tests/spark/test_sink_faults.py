@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 ROWS = 6_000
 ROWS_OF_BATCH = 200
-DRIVER_SECONDS = 240.0
+DRIVER_SECONDS = 600.0
 
 # Runs where rows are mapped to journals: in the sink's own process, with rows appended before and rows to come.
 FAULTS = """
@@ -146,6 +146,7 @@ def _run_driver(master_url: str, topic: SinkTopic, directory: Path, *arguments: 
         ).returncode
 
 
+@pytest.mark.timeout(2_400)
 def test_driver_killed_at_each_step_of_the_commit(
     spark: SparkSession, topic: SinkTopic, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ def test_connect_session_reads_and_writes_journals_and_is_refused_a_cluster() ->
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=580,
+        timeout=850,
         check=False,
     )
 

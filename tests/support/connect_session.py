@@ -80,7 +80,7 @@ def _sum_of_stream(spark: SparkSession, options: dict[str, str], directory: Path
         .trigger(availableNow=True)
         .start(str(table))
     )
-    query.awaitTermination(60)
+    assert query.awaitTermination(500), "the stream did not end"
     (row,) = spark.read.parquet(str(table)).selectExpr("sum(n) AS total").collect()
     return int(row.total)
 

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from click.testing import CliRunner, Result
 
 from broadsheet.consumer.cli.main import main
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually_sync
 
-START_SECONDS = 90.0
+START_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,6 @@ class CounterCluster:
     """A running `shardctl dev`."""
 
     addresses: tuple[str, ...]
-    pids: tuple[int, ...]
     broker: str
     state: Path
     log: Path
@@ -37,6 +37,20 @@ class CounterCluster:
         """Run a command against the second member, which the tests never kill."""
         environment = {"CONSUMER_ADDRESS": self.addresses[1], "BROKER_ADDRESS": self.broker}
         return CliRunner().invoke(main, arguments, input=stdin, env=environment)
+
+    def pid_of(self, number: int) -> int:
+        """Return the process of a member, which is another after each of its restarts."""
+        port = int(self.addresses[number].rpartition(":")[2])
+
+        def listens() -> int | None:
+            for each in psutil.net_connections("tcp"):
+                if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,):
+                    return each.pid
+            return None
+
+        pid = eventually_sync(listens, timeout_seconds=START_SECONDS, message="a listener")
+        assert pid is not None
+        return pid
 
     def counts(self, part: str) -> dict[str, int]:
         """Return a counter shard's committed state."""
@@ -114,12 +128,11 @@ def running_counter_cluster(directory: Path) -> Iterator[CounterCluster]:
 
 
 def _cluster_of(output: str, *, state: Path, log: Path) -> CounterCluster:
-    members = re.findall(r"^dev-\d +(\S+) \(pid (\d+)\)$", output, re.MULTILINE)
+    addresses = re.findall(r"^dev-\d +(\S+) \(pid \d+\)$", output, re.MULTILINE)
     broker = re.search(r"^broker +(\S+)$", output, re.MULTILINE)
     assert broker is not None, output
     return CounterCluster(
-        addresses=tuple(address for address, _ in members),
-        pids=tuple(int(pid) for _, pid in members),
+        addresses=tuple(addresses),
         broker=broker[1],
         state=state,
         log=log,

@@ -23,7 +23,7 @@ from tests.support.eventually import eventually_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-COUNT_SECONDS = 60.0
+COUNT_SECONDS = 300.0
 """Longest wait for a count: it passes through processes that share the machine with other tests."""
 
 
@@ -380,7 +380,7 @@ def test_unassigned_shard_restarts_and_keeps_its_count(cluster: CounterCluster) 
 
 def test_killed_member_is_replaced_and_its_shard_goes_on(cluster: CounterCluster) -> None:
     """After kill -9 of a member, its next life revokes the lease, and every message is still counted once."""
-    os.kill(cluster.pids[0], signal.SIGKILL)
+    os.kill(cluster.pid_of(0), signal.SIGKILL)
     for part in ("part-000", "part-001"):
         cluster.shardctl(
             "journals", "append", f"counter/events/{part}", "--lines", stdin='{"key":"k"}\n'

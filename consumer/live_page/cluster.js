@@ -1,6 +1,6 @@
 // What the page knows of the cluster, and what it makes of it. No drawing here.
 
-const HISTORY_SAMPLES = 240;
+const HISTORY_SAMPLES = 180;
 const MOVES_MAX = 2_000;
 /** How long a change is shown as new. */
 export const FRESH_MS = 8_000;
@@ -47,6 +47,7 @@ export class Cluster {
     /** Replicas whose place or state changed lately: `shard MEMBER` to a time of performance.now(). */
     this.fresh = new Map();
     this.isComplete = false;
+    /** Progress of replicas, by `SHARD MEMBER`. */
     this.lag = new Map();
     this.totals = new History();
     this.listeners = new Set();
@@ -82,8 +83,8 @@ export class Cluster {
   }
 
   #drop(id) {
+    for (const { member } of this.shards.get(id)?.replicas ?? []) this.lag.delete(`${id} ${member}`);
     this.shards.delete(id);
-    this.lag.delete(id);
   }
 
   #noteChanges(before, after) {
@@ -123,29 +124,50 @@ export class Cluster {
     this.changed();
   }
 
-  /** Take what the answering member tells of its replicas. */
-  applyReplicas(answer) {
+  /** All members that are known by themselves or by their replicas. */
+  memberIds() {
+    const ids = new Set(this.members.keys());
+    for (const row of this.shards.values()) for (const replica of row.replicas) ids.add(replica.member);
+    return [...ids].sort();
+  }
+
+  /** Take what a member tells of its replicas. */
+  applyReplicas(member, answer) {
     const now = Date.now() / 1000;
-    let total = 0;
-    const seen = new Set();
-    for (const told of answer.replicas ?? []) {
-      const bytes = Number(told.behindBytes ?? 0);
-      const entry = this.lag.get(told.shard) ?? { history: new History() };
-      Object.assign(entry, {
-        bytes: bytes < 0 ? null : bytes,
-        slot: told.slot ?? 0,
-        member: memberName(answer.header?.processId ?? {}),
-        readThrough: told.readThrough ?? {},
-        publishAt: told.publishAt ?? {},
-      });
-      entry.history.add(now, entry.bytes);
-      this.lag.set(told.shard, entry);
-      seen.add(told.shard);
-      total += entry.bytes ?? 0;
+    const told = new Set();
+    for (const { shard, behindBytes, slot, readThrough, publishAt } of answer.replicas ?? []) {
+      const bytes = Number(behindBytes ?? 0);
+      const key = `${shard} ${member}`;
+      const entry = this.lag.get(key) ?? { since: now, history: null };
+      Object.assign(entry, { at: now, member, bytes: bytes < 0 ? null : bytes, slot: slot ?? 0, readThrough: readThrough ?? {}, publishAt: publishAt ?? {} });
+      // Most replicas never lag, and need no history.
+      if (entry.bytes > 0) entry.history ??= new History(entry.since);
+      entry.history?.add(now, entry.bytes);
+      this.lag.set(key, entry);
+      told.add(key);
     }
-    for (const id of this.lag.keys()) if (!seen.has(id)) this.lag.delete(id);
-    this.totals.add(now, total);
+    for (const [key, entry] of this.lag) if (entry.member === member && !told.has(key)) this.lag.delete(key);
     this.changed();
+  }
+
+  /** Note the lag of all replicas together, once all members have told theirs. */
+  addTotal() {
+    let total = 0;
+    for (const entry of this.lag.values()) total += entry.bytes ?? 0;
+    this.totals.add(Date.now() / 1000, total);
+    this.changed();
+  }
+
+  /** Lag of each member's replicas together, bytes. */
+  lagByMember() {
+    const found = new Map();
+    for (const entry of this.lag.values()) found.set(entry.member, (found.get(entry.member) ?? 0) + (entry.bytes ?? 0));
+    return found;
+  }
+
+  /** Progress of a shard's primary. */
+  progressOf(row) {
+    return row.primary ? this.lag.get(`${row.id} ${row.primary.member}`) : undefined;
   }
 
   /** Zones with their members, both sorted; members that only replicas name are there, too. */
@@ -173,7 +195,7 @@ export class Cluster {
     return counts;
   }
 
-  /** Journals that shards read or write: what this member's table and progress tell of them. */
+  /** Journals that shards read or write: what the table and the members' progress tell of them. */
   journals() {
     const found = new Map();
     const at = (name, role) => {
@@ -185,12 +207,12 @@ export class Cluster {
       for (const source of row.spec.sources ?? []) {
         const entry = at(source.journal, "source");
         entry.shards.push(row.id);
-        const offset = this.lag.get(row.id)?.readThrough[source.journal];
+        const offset = this.progressOf(row)?.readThrough[source.journal];
         // The slowest reader holds the others' content back.
         if (offset !== undefined) entry.read = Math.min(entry.read ?? Infinity, Number(offset));
       }
       if (row.spec.recoveryLogPrefix) at(`${row.spec.recoveryLogPrefix}/${row.id}`, "recovery log").shards.push(row.id);
-      for (const [journal, offset] of Object.entries(this.lag.get(row.id)?.publishAt ?? {})) {
+      for (const [journal, offset] of Object.entries(this.progressOf(row)?.publishAt ?? {})) {
         const entry = at(journal, "output");
         if (!entry.shards.includes(row.id)) entry.shards.push(row.id);
         entry.written = Math.max(entry.written ?? 0, Number(offset));
@@ -202,10 +224,12 @@ export class Cluster {
 
 /** The last samples of one number, in a ring. */
 export class History {
-  constructor() {
+  /** @param since Seconds since when the number was 0, if it was. */
+  constructor(since) {
     this.times = new Float64Array(HISTORY_SAMPLES);
     this.values = new Float32Array(HISTORY_SAMPLES);
     this.count = 0;
+    if (since !== undefined) this.add(since, 0);
   }
 
   add(seconds, value) {

@@ -1,12 +1,14 @@
 // The page: views of the cluster, and the loops that keep them current.
 
 import { html, render, useEffect, useMemo, useReducer, useRef, useState } from "./vendored/preact-htm.js";
-import { Cluster, REPLICAS, STATES, STATE_BY_KEY, lagStep } from "./cluster.js";
+import { Cluster, REPLICAS, STATES, STATE_BY_KEY, lagStep, memberName } from "./cluster.js";
 import { Connection } from "./connection.js";
 import { Chart, Glyph, ReplicaGrid, Table } from "./parts.js";
 
 const MEMBERS_MS = 5_000;
 const REPLICAS_MS = 5_000;
+/** How much longer than a look at all members' replicas the page waits for the next: it must be no load. */
+const REPLICAS_REST_FACTOR = 5;
 const MOVES_MS = 15_000;
 const DETAILS_MS = 5_000;
 const MOVES_BACK_MS = 60 * 60 * 1000;
@@ -27,15 +29,16 @@ const connection = new Connection((reason, wasRefused) => dialogs.askForToken(re
 // Loops.
 
 /** Call something again and again, also after it failed; the page shows the last failure of each. */
-function repeat(milliseconds, work, onState) {
+function repeat(milliseconds, work, onState, restFactor = 0) {
   const loop = async () => {
+    const began = performance.now();
     try {
       await work();
       onState(null);
     } catch (error) {
       onState(error);
     }
-    setTimeout(loop, milliseconds);
+    setTimeout(loop, Math.max(milliseconds, restFactor * (performance.now() - began)));
   };
   loop();
 }
@@ -54,6 +57,24 @@ async function readMoves() {
   if (cluster.moves.length) movesSince = new Date(Date.parse(cluster.moves[0].time) - 60_000).toISOString();
 }
 
+/** Ask each member for the progress of its replicas, one after the other, through the member that answers here. */
+async function readReplicas() {
+  let failure = null;
+  while (!cluster.isComplete) await new Promise((resolve) => setTimeout(resolve, 100));
+  for (const member of cluster.memberIds()) {
+    try {
+      const answer = await connection.call("state/list_replicas", { member });
+      // A member of an older release answers for itself, whoever was asked for.
+      cluster.applyReplicas(memberName(answer.header.processId), answer);
+    } catch (error) {
+      // A member that just left or is cut off must not hide the others.
+      failure = new Error(`${member}: ${reasonOf(error)}`);
+    }
+  }
+  cluster.addTotal();
+  if (failure) throw failure;
+}
+
 /** Words for what may go wrong: the status says whether a retry can help. */
 const reasonOf = (error) => (error.status === 403 ? `not permitted: ${error.message}` : error.message);
 
@@ -68,7 +89,7 @@ function start(onState) {
     (error) => onState("shards", error),
   );
   repeat(MEMBERS_MS, async () => cluster.applyMembers(await connection.call("allocation/list_members")), (e) => onState("members", e));
-  repeat(REPLICAS_MS, async () => cluster.applyReplicas(await connection.call("state/list_replicas")), (e) => onState("lag", e));
+  repeat(REPLICAS_MS, readReplicas, (error) => onState("lag", error), REPLICAS_REST_FACTOR);
   repeat(MOVES_MS, readMoves, (error) => onState("moves", error));
 }
 
@@ -83,10 +104,9 @@ const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 const timeText = (time) => new Date(time).toLocaleTimeString();
 const enumWord = (value, prefix) => (value ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
 const kindWord = (move) => enumWord(move.kind, "MOVE_KIND_");
-const lagOf = (id, member) => {
-  const entry = cluster.lag.get(id);
-  return entry && (!member || entry.member === member) ? entry.bytes : undefined;
-};
+/** Lag of a shard's replica on a member, bytes; null: nobody knows; undefined: not told yet. */
+const lagOf = (id, member) => cluster.lag.get(`${id} ${member}`)?.bytes;
+const primaryLag = (row) => cluster.progressOf(row)?.bytes;
 const describe = (cell) => {
   if (!cell) return "";
   const { row, replica } = cell;
@@ -151,7 +171,7 @@ function ShardsView({ shownRows, selected, open, theme }) {
     { key: "id", title: "Shard", track: "minmax(8rem, 2fr)", order: (row) => row.id, cell: (row) => html`<span class="id">${row.id}</span>` },
     { key: "primary", title: "Primary", track: "minmax(7rem, 1fr)", order: (row) => row.primary?.member ?? "", cell: (row) => row.primary?.member ?? "–" },
     { key: "standbys", title: "Standbys", track: "minmax(7rem, 1fr)", order: (row) => row.standbys.length, cell: (row) => row.standbys.map((each) => each.member).join(", ") || "–" },
-    { key: "lag", title: "Lag", track: "6rem", order: (row) => lagOf(row.id) ?? -1, cell: (row) => { const lag = lagOf(row.id); return `${"▮".repeat(lagStep(lag ?? 0))} ${bytesText(lag)}`; } },
+    { key: "lag", title: "Lag", track: "6rem", order: (row) => primaryLag(row) ?? -1, cell: (row) => { const lag = primaryLag(row); return `${"▮".repeat(lagStep(lag ?? 0))} ${bytesText(lag)}`; } },
     { key: "problem", title: "Problem", track: "minmax(8rem, 2fr)", order: (row) => row.problem, cell: (row) => row.problem },
   ];
   return html`<${Table} name="Shards" columns=${columns} rows=${shownRows} keyOf=${(row) => row.id} ordered=${{ key: "state", down: false }}
@@ -161,6 +181,7 @@ function ShardsView({ shownRows, selected, open, theme }) {
 function MembersView({ theme, version, confirm }) {
   const [plan, setPlan] = useState(null);
   const zones = useMemo(() => [...cluster.zones().values()].flat(), [version]);
+  const lags = useMemo(() => cluster.lagByMember(), [version]);
   const planDrain = async (member) => {
     setPlan({ member });
     try {
@@ -174,6 +195,7 @@ function MembersView({ theme, version, confirm }) {
     { key: "flags", title: "", track: "minmax(8rem, 1fr)", cell: (each) => html`<${Badges} told=${each.told} member=${each.member} />` },
     { key: "replicas", title: "Replicas", track: "7rem", order: (each) => each.cells.length, cell: (each) => `${each.cells.length} of ${each.told?.shardLimit ?? "?"}` },
     { key: "primaries", title: "Primaries", track: "6rem", order: (each) => each.told?.primaries ?? 0, cell: (each) => each.told?.primaries ?? 0 },
+    { key: "lag", title: "Lag", track: "6rem", order: (each) => lags.get(each.member) ?? -1, cell: (each) => bytesText(lags.get(each.member)) },
     { key: "endpoint", title: "Endpoint", track: "minmax(8rem, 2fr)", cell: (each) => html`<span class="id">${each.told?.endpoint ?? ""}</span>` },
     { key: "do", title: "", track: "8rem", cell: (each) => html`<button type="button" onClick=${(event) => { event.stopPropagation(); planDrain(each.member); }}
         aria-label=${`Plan drain of ${each.member}`}>Plan drain</button>` },
@@ -182,8 +204,8 @@ function MembersView({ theme, version, confirm }) {
     <${Table} name="Members" columns=${columns} rows=${zones} keyOf=${(each) => each.member} onOpen=${(each) => planDrain(each.member)} selected=${plan?.member} />
     ${plan
       ? html`<${Plan} ...${plan} close=${() => setPlan(null)} />`
-      : html`<section aria-label="Lag of this member"><h2>Lag of all replicas on ${cluster.observer || "this member"}</h2>
-          <${Chart} columns=${cluster.totals.columns()} label="Lag of this member's replicas, bytes" format=${bytesText} theme=${theme} /></section>`}`;
+      : html`<section aria-label="Lag of the cluster"><h2>Lag of all replicas</h2>
+          <${Chart} columns=${cluster.totals.columns()} label="Lag of all replicas, bytes" format=${bytesText} theme=${theme} /></section>`}`;
 }
 
 function Plan({ member, answer, error, close }) {
@@ -246,7 +268,7 @@ function JournalsView({ words, version, search }) {
     { key: "read", title: "Read through", track: "8rem", order: (each) => each.read ?? -1, cell: (each) => each.read ?? "–" },
     { key: "written", title: "Published to", track: "8rem", order: (each) => each.written ?? -1, cell: (each) => each.written ?? "–" },
   ];
-  return html`<p class="faint">Journals that the shards read, log to and publish to. Offsets are of shards that are primary on ${cluster.observer || "this member"}.</p>
+  return html`<p class="faint">Journals that the shards read, log to and publish to. The slowest reader of a journal counts.</p>
     <${Table} name="Journals" columns=${columns} rows=${rows} keyOf=${(each) => each.name} onOpen=${(each) => each.shards[0] && search(each.name)} />`;
 }
 
@@ -278,7 +300,7 @@ function Details({ id, close, theme }) {
       clearInterval(timer);
     };
   }, [id]);
-  const lag = cluster.lag.get(id);
+  const lag = row && cluster.progressOf(row);
   const moves = cluster.moves.filter((move) => move.shard === id).slice(0, 20);
   return html`<aside aria-label=${`Shard ${id}`}>
     <div class="bar"><h2 class="id" tabindex="-1" ref=${heading}>${id}</h2><button type="button" onClick=${close}>Close</button></div>
@@ -290,12 +312,9 @@ function Details({ id, close, theme }) {
       <${Explanation} row=${row} told=${told.explain} theme=${theme} />
       <h3>Lag</h3>
       ${lag
-        ? html`<p>${bytesText(lag.bytes)} ${lag.slot === 0 ? "to read" : "of the recovery log to play"}, of the replica on ${lag.member}</p>
-          <${Chart} columns=${lag.history.columns()} label=${`Lag of ${id}, bytes`} format=${bytesText} theme=${theme} />`
-        : html`<p class="faint">${row.replicas.some((each) => each.member === cluster.observer)
-            ? "Not told yet."
-            : `Members tell the lag of their own replicas only, and ${cluster.observer || "this one"} has none of this shard.`}
-          ${row.primary && row.primary.member !== cluster.observer ? ` The page of ${row.primary.member} has that of the primary.` : ""}</p>`}
+        ? html`<p>${bytesText(lag.bytes)} for the primary to read</p>
+          <${Chart} columns=${lag.history?.columns() ?? [[lag.since, lag.at], [0, lag.bytes]]} label=${`Lag of ${id}, bytes`} format=${bytesText} theme=${theme} />`
+        : html`<p class="faint">Not told yet.</p>`}
       <h3>Offsets</h3>
       <${Offsets} row=${row} told=${told.stat} />
       <h3>Moves</h3>
@@ -315,7 +334,7 @@ function Explanation({ row, told, theme }) {
     <table><tbody>${row.replicas.map((replica) => {
       const why = explained.get(replica.member);
       return html`<tr key=${replica.member}><td><${Glyph} glyph=${replica.glyph} tone=${replica.tone} theme=${theme} /> ${replica.word}</td>
-        <td>${replica.member}</td><td>${why?.why ?? ""}${Number(why?.behindBytes ?? 0) > 0 ? `; ${bytesText(Number(why.behindBytes))} behind` : ""}</td></tr>`;
+        <td>${replica.member}</td><td>${why?.why ?? ""}${lagOf(row.id, replica.member) > 0 ? `; ${bytesText(lagOf(row.id, replica.member))} behind` : ""}</td></tr>`;
     })}</tbody></table>
     ${told?.error && html`<p class="alarm">${reasonOf(told.error)}</p>`}
     ${answer && html`<p>${answer.risk ? `At stake: ${answer.risk}. ` : ""}${answer.plannedPrimary && answer.plannedPrimary !== row.primary?.member ? `The primary should be ${answer.plannedPrimary}. ` : ""}</p>

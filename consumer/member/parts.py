@@ -56,7 +56,11 @@ from broadsheet.consumer.protocol.watch_pb2_grpc import add_WatchServiceServicer
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import LocalMember, Peers, ShardResolver
-from broadsheet.consumer.rpc.allocation_api import AllocationApi, LeaderForwarder
+from broadsheet.consumer.rpc.allocation_api import (
+    AllocationApi,
+    LeaderForwarder,
+    MemberForwarder,
+)
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.cordon import Cordon
 from broadsheet.consumer.rpc.guard import RpcGuard
@@ -492,11 +496,10 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     both = partial(_add, server, given.gateway)
     api = ShardApi(parts.resolver, parts.membership, move_log=parts.move_log, auth=_auth(config))
     both(add_ShardServicer_to_server, api)
+    forwarder = MemberForwarder(parts.membership, parts.peers, _auth(config))
     allocation_api = AllocationApi(
         parts.session.allocation,
-        LeaderForwarder(
-            parts.session.leadership, parts.membership, parts.peers, auth=_auth(config)
-        ),
+        LeaderForwarder(parts.session.leadership, forwarder),
         Cordon(given.etcd, parts.key_space, parts.session.leadership),
         parts.membership,
         hot_standbys_max=config.hot_standbys_max,
@@ -506,7 +509,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     add_RecoveryServiceServicer_to_server(recovery_api, server)
     state_api = StateApi(
         parts.local_shards,
-        parts.membership,
+        forwarder,
         given.journals,
         StateReader(
             parts.resolver,

@@ -3,8 +3,8 @@
 isort:skip_file
 What shards hold, and how far their replicas have come: for reading them as tables.
 
-A member answers for the replicas that it has itself; it asks no other. Whoever reads finds members by
-`consumer.Shard.List`, and goes on to the one that an answer's header names.
+A member answers for the replicas that it has itself. Whoever reads finds members by `consumer.Shard.List`, and goes on
+to the one that an answer's header names; only ListReplicas is passed on, because some readers reach one member alone.
 """
 
 from collections import abc as _abc
@@ -31,6 +31,9 @@ class ListReplicasRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SELECTOR_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    member: _builtins.str
+    """The member that has them, as `zone#suffix`: the asked one asks it, once. Empty: the asked one."""
     @_builtins.property
     def selector(self) -> _journal_pb2.LabelSelector:
         """Of their shards; empty: all that the caller may see."""
@@ -39,10 +42,11 @@ class ListReplicasRequest(_message.Message):
         self,
         *,
         selector: _journal_pb2.LabelSelector | None = ...,
+        member: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

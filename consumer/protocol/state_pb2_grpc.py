@@ -57,7 +57,7 @@ class StateServiceServicer(object):
     """
 
     def ListReplicas(self, request, context):
-        """ListReplicas tells how far the replicas of the asked member have come.
+        """ListReplicas tells how far the replicas of one member have come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,8 +3,8 @@
 isort:skip_file
 What shards hold, and how far their replicas have come: for reading them as tables.
 
-A member answers for the replicas that it has itself; it asks no other. Whoever reads finds members by
-`consumer.Shard.List`, and goes on to the one that an answer's header names.
+A member answers for the replicas that it has itself. Whoever reads finds members by `consumer.Shard.List`, and goes on
+to the one that an answer's header names; only ListReplicas is passed on, because some readers reach one member alone.
 """
 
 from collections import abc as _abc
@@ -38,7 +38,7 @@ class StateServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> StateServiceAsyncStub: ...
     ListReplicas: _grpc.UnaryUnaryMultiCallable[_state_pb2.ListReplicasRequest, _state_pb2.ListReplicasResponse]
-    """ListReplicas tells how far the replicas of the asked member have come."""
+    """ListReplicas tells how far the replicas of one member have come."""
     DescribeState: _grpc.UnaryUnaryMultiCallable[_state_pb2.DescribeStateRequest, _state_pb2.DescribeStateResponse]
     """DescribeState tells which tables a shard's store shows, and their columns."""
     ScanState: _grpc.UnaryStreamMultiCallable[_state_pb2.ScanStateRequest, _state_pb2.ScanStateResponse]
@@ -50,7 +50,7 @@ class StateServiceAsyncStub(StateServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListReplicas: _aio.UnaryUnaryMultiCallable[_state_pb2.ListReplicasRequest, _state_pb2.ListReplicasResponse]  # type: ignore[assignment]
-    """ListReplicas tells how far the replicas of the asked member have come."""
+    """ListReplicas tells how far the replicas of one member have come."""
     DescribeState: _aio.UnaryUnaryMultiCallable[_state_pb2.DescribeStateRequest, _state_pb2.DescribeStateResponse]  # type: ignore[assignment]
     """DescribeState tells which tables a shard's store shows, and their columns."""
     ScanState: _aio.UnaryStreamMultiCallable[_state_pb2.ScanStateRequest, _state_pb2.ScanStateResponse]  # type: ignore[assignment]
@@ -65,7 +65,7 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _state_pb2.ListReplicasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_pb2.ListReplicasResponse, _abc.Awaitable[_state_pb2.ListReplicasResponse]]:
-        """ListReplicas tells how far the replicas of the asked member have come."""
+        """ListReplicas tells how far the replicas of one member have come."""
 
     @_abc_1.abstractmethod
     def DescribeState(

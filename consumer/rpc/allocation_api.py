@@ -91,39 +91,34 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 Context = Any
 
 
-class LeaderForwarder:
-    """Forwards requests from this member to the leader, once each."""
+class MemberForwarder:
+    """Forwards requests from this member to another, once each, with a token for just the request."""
 
-    def __init__(
-        self, leadership: Leadership, membership: LocalMember, peers: Peers, auth: ClientAuth
-    ) -> None:
+    def __init__(self, membership: LocalMember, peers: Peers, auth: ClientAuth) -> None:
         """Create the forwarder.
 
         Args:
-            leadership: Names the leader.
             membership: Of this process.
             peers: Channels to other members.
             auth: Signs forwarded requests.
         """
-        self._leadership = leadership
-        self._membership = membership
+        self.membership = membership
         self._peers = peers
         self._auth = auth
 
     async def forward(
         self,
+        member: Member,
         method_of: Callable[[grpc.aio.Channel], Any],
         request: Message,
         context: Context,
         capability: Capability,
     ) -> Any:
-        """Forward a request to the leader, once."""
-        leader = await self._other_leader(context)
-        if leader is None:
-            raise ResolverStoppedError("no leader is known yet: try again in a moment")
-        member = self._membership.key_space.members.get(leader)
-        if member is None:
-            raise ResolverStoppedError(f"the leader {leader} is gone: try again in a moment")
+        """Forward a request to a member, once.
+
+        Raises:
+            EndpointError: the member could not be reached.
+        """
         endpoint = process_of(member).process_spec.endpoint
         remaining = context.time_remaining()
         timeout_seconds = HOP_SECONDS_MAX if remaining is None else min(remaining, HOP_SECONDS_MAX)
@@ -142,15 +137,46 @@ class LeaderForwarder:
                 ),
             )
         except grpc.aio.AioRpcError as error:
-            # The leader could not be reached, which is not the caller's fault; other statuses are the leader's answer.
+            # The member could not be reached, which is not the caller's fault; other statuses are its answer.
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise EndpointError(endpoint, error.details() or "") from error
             raise
 
+
+class LeaderForwarder:
+    """Forwards requests from this member to the leader, once each."""
+
+    def __init__(self, leadership: Leadership, members: MemberForwarder) -> None:
+        """Create the forwarder.
+
+        Args:
+            leadership: Names the leader.
+            members: Forwards to the member that leads.
+        """
+        self._leadership = leadership
+        self._membership = members.membership
+        self._members = members
+
+    async def forward(
+        self,
+        method_of: Callable[[grpc.aio.Channel], Any],
+        request: Message,
+        context: Context,
+        capability: Capability,
+    ) -> Any:
+        """Forward a request to the leader, once."""
+        leader = await self._other_leader(context)
+        if leader is None:
+            raise ResolverStoppedError("no leader is known yet: try again in a moment")
+        member = self._membership.key_space.members.get(leader)
+        if member is None:
+            raise ResolverStoppedError(f"the leader {leader} is gone: try again in a moment")
+        return await self._members.forward(member, method_of, request, context, capability)
+
     async def _other_leader(self, context: Context) -> MemberId | None:
         """Return the leader, if it is another member; wait a moment if none is known yet."""
         # The other member took us for the leader. A second hop could go in a circle, so the caller must try again.
-        if _was_forwarded(context):
+        if was_forwarded(context):
             return None
         with suppress(TimeoutError):
             async with asyncio.timeout(LEADER_SECONDS_MAX):
@@ -413,5 +439,6 @@ def _actor_of(context: Context) -> str:
     return actor_of(context.invocation_metadata() or (), context.peer())
 
 
-def _was_forwarded(context: Context) -> bool:
+def was_forwarded(context: Context) -> bool:
+    """Report whether another member passed the call on."""
     return any(key == FORWARDED for key, _ in context.invocation_metadata() or ())

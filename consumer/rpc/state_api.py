@@ -1,6 +1,7 @@
 """The State service: ListReplicas, DescribeState, ScanState.
 
-A member answers only for its own replicas: a client that wants the whole cluster asks each member that List names.
+A member answers only for its own replicas: a client that wants the whole cluster asks each member that List names. One
+that reaches a single member, as a browser does, has it ask the others (ListReplicas).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.key_space import is_visible
 from broadsheet.consumer.protocol import state_pb2_grpc
-from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.auth import Capability, Claims
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.protocol.state_pb2 import (
     DescribeStateRequest,
@@ -40,7 +41,8 @@ from broadsheet.consumer.protocol.state_pb2 import (
 from broadsheet.consumer.protocol.validation_shard import validate_shard_id
 from broadsheet.consumer.protocol.validation_terms import validate_selector
 from broadsheet.consumer.resolver.local_shards import LocalShards
-from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.consumer.rpc.allocation_api import MemberForwarder, was_forwarded
+from broadsheet.consumer.rpc.allocation_messages import parse_member
 from broadsheet.consumer.rpc.call_context import claims_of
 from broadsheet.consumer.rpc.state_reader import ShownState, StateReader
 from broadsheet.consumer.shard.replica_progress import progress_of
@@ -147,7 +149,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
     def __init__(
         self,
         local_shards: LocalShards,
-        membership: LocalMember,
+        forwarder: MemberForwarder,
         journals: JournalClient,
         states: StateReader,
         *,
@@ -157,13 +159,14 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
 
         Args:
             local_shards: The replicas of this process.
-            membership: Of this process.
+            forwarder: Asks other members about their replicas.
             journals: Reads the journals' write heads.
             states: Lends out stores.
             reads_journals: Whether the sources of shards are journals.
         """
         self._local_shards = local_shards
-        self._membership = membership
+        self._forwarder = forwarder
+        self._membership = forwarder.membership
         self._journals = journals
         self._states = states
         self._turns = asyncio.Semaphore(SCANS_MAX)
@@ -173,8 +176,10 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
     async def ListReplicas(  # noqa: N802 - gRPC's name
         self, request: ListReplicasRequest, context: Context
     ) -> ListReplicasResponse:
-        """Return the progress of the local replicas that the request and the caller's claims select."""
+        """Return the progress of a member's replicas that the request and the caller's claims select."""
         validate_selector(request.selector, "selector")
+        if request.member and request.member != str(self._membership.member_id):
+            return await self._replicas_of_other(request, context)
         allowed = claims_of(context).selector
         shards = [
             shard
@@ -183,6 +188,23 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         ]
         replicas = await progress_of(shards, self._journals, reads_journals=self._reads_journals)
         return ListReplicasResponse(header=self._membership.unrouted_header(), replicas=replicas)
+
+    async def _replicas_of_other(
+        self, request: ListReplicasRequest, context: Context
+    ) -> ListReplicasResponse:
+        asked = parse_member(request.member, "member")
+        member = self._membership.key_space.members.get(asked)
+        # Whoever passed the call on took us for that member, so a second hop could go in a circle.
+        if member is None or was_forwarded(context):
+            raise ValidationError("member", f"expected a member of the cluster, got {asked}")
+        response: ListReplicasResponse = await self._forwarder.forward(
+            member,
+            lambda channel: state_pb2_grpc.StateServiceStub(channel).ListReplicas,
+            request,
+            context,
+            Capability.LIST,
+        )
+        return response
 
     async def DescribeState(  # noqa: N802 - gRPC's name
         self, request: DescribeStateRequest, context: Context

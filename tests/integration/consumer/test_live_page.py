@@ -31,6 +31,7 @@ from broadsheet.consumer.protocol.allocation_pb2 import (
 )
 from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
 from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.consumer.protocol.labels import parse_selector
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 from broadsheet.consumer.protocol.state_pb2 import ListReplicasResponse, ReplicaProgress
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
@@ -193,7 +194,7 @@ async def test_page_follows_shards_as_they_fail_and_move(
         await tab.write("orders-07 serving")
         await tab.shows("1 of 13 shards")
         await tab.click("[role=row][id]")
-        await tab.shows("of the replica on zone-a#member-a", "it is primary")
+        await tab.shows("0 B for the primary to read", "it is primary")
         await tab.press("Escape")
         await tab.evaluate("document.activeElement.blur()")
 
@@ -218,15 +219,16 @@ async def test_page_asks_for_a_token_and_says_what_it_does_not_permit(
     shows these, and says what else is not permitted.
     """
     auth = KeyedAuth(KEYS)
-    metadata = dict(auth.metadata(Claims(capability=Capability.LIST)))
+    mine = Claims(capability=Capability.LIST, selector=parse_selector("team=mine"))
+    metadata = dict(auth.metadata(mine))
     token = metadata["authorization"].removeprefix("Bearer ")
     async with (
         cluster.member("a", admin_port=0, auth_keys=KEYS) as service,
         client_of(service, auth) as client,
         open_tab(chromium) as tab,
     ):
-        await client.apply(upserts(shard("guarded", SOURCE)))
-        await wait_for_primaries(client, "guarded")
+        await client.apply(upserts(shard("guarded", SOURCE, team="mine"), shard("others", SOURCE)))
+        await wait_for_primaries(client, "guarded", "others")
         await tab.open(service.admin_address)
         await tab.holds("document.querySelector('dialog').open")
         assert "guarded" not in await tab.evaluate("document.body.innerText")
@@ -235,11 +237,14 @@ async def test_page_asks_for_a_token_and_says_what_it_does_not_permit(
         await tab.shows("The token was refused")
         await tab.write(token)
         await tab.press("Enter")
-        await tab.shows("● live", "1 of 1 shards")
+        await tab.shows("● live", "1 of 1 shards", "members: not permitted", "zone-a#member-a")
         assert not await tab.evaluate("document.querySelector('dialog').open")
         kept = await tab.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
         assert kept.count(token) == 1
         assert kept.index(token) < kept.rindex("{")
+        await tab.press("2")
+        await tab.shows("guarded")
+        assert "others" not in await tab.evaluate("document.body.innerText")
 
 
 # Of many shards.
@@ -263,14 +268,6 @@ async def _played_cluster(shards: int, members: int) -> AsyncIterator[AdminServe
             ClusterMember(id=f"{each.zone}#{each.suffix}", shard_limit=4 * shards) for each in ids
         ],
     )
-    progress = ListReplicasResponse(
-        header=header,
-        replicas=[
-            ReplicaProgress(shard=row.spec.id, behind_bytes=1 << (3 * number % 31))
-            for number, row in enumerate(rows)
-            if row.route.members[0] == ids[0]
-        ],
-    )
 
     def answering(path: str, message: Message) -> AdminRoute:
         text = json_format.MessageToJson(message, indent=None)
@@ -280,6 +277,21 @@ async def _played_cluster(shards: int, members: int) -> AsyncIterator[AdminServe
             return web.Response(text=text)
 
         return AdminRoute(path=f"/v1/{path}", method="POST", handler=answer)
+
+    async def progress(request: web.Request) -> web.Response:
+        asked = (await request.json())["member"]
+        (member,) = (each for each in ids if f"{each.zone}#{each.suffix}" == asked)
+        replicas = [
+            ReplicaProgress(
+                shard=row.spec.id,
+                slot=list(row.route.members).index(member),
+                behind_bytes=2 << (3 * number % 30) if row.route.members[0] == member else 0,
+            )
+            for number, row in enumerate(rows)
+            if member in row.route.members
+        ]
+        answer = ListReplicasResponse(header=Header(process_id=member), replicas=replicas)
+        return web.Response(text=json_format.MessageToJson(answer, indent=None))
 
     async def watch(request: web.Request) -> web.StreamResponse:
         stream = web.StreamResponse()
@@ -295,7 +307,7 @@ async def _played_cluster(shards: int, members: int) -> AsyncIterator[AdminServe
         AdminRoute(path="/v1/shards/watch", handler=watch, streams=True),
         answering("allocation/list_members", listed),
         answering("allocation/list_moves", ListMovesResponse()),
-        answering("state/list_replicas", progress),
+        AdminRoute(path="/v1/state/list_replicas", method="POST", handler=progress),
     ]
     async with AdminServer(HOST, 0, routes=routes, verifier=NoAuth()) as server:
         yield server
@@ -337,7 +349,7 @@ async def test_ten_thousand_shards_take_few_elements(chromium: str, tmp_path: Pa
         # The cursor of the map tells which replica it stands on.
         await tab.evaluate("document.querySelector('canvas.grid').focus()")
         await tab.press("ArrowRight", "ArrowRight", "ArrowDown", "Home")
-        await tab.shows("part-00000: primary on zone-a#m-000, lag 1 B")
+        await tab.shows("part-00000: primary on zone-a#m-000, lag 2 B")
         await tab.press("Enter")
         await tab.holds("document.querySelector('aside h2').textContent === 'part-00000'")
         await tab.press("Escape")

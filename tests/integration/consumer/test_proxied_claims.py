@@ -34,6 +34,8 @@ from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
 from broadsheet.consumer.protocol.labels import label_set, parse_selector, selector
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, StatRequest
 from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
+from broadsheet.consumer.protocol.state_pb2 import ListReplicasRequest
+from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, shard
@@ -126,6 +128,7 @@ HOPS = [
     _Hop("/broadsheet.v1.AllocationService/Explain", MINE, Capability.LIST, MINE),
     _Hop("/broadsheet.v1.AllocationService/Plan", EVERYTHING, Capability.LIST, EVERYTHING),
     _Hop("/broadsheet.v1.AllocationService/ApplyPlan", EVERYTHING, Capability.APPLY, EVERYTHING),
+    _Hop("/broadsheet.v1.StateService/ListReplicas", MINE, Capability.LIST, MINE),
 ]
 
 
@@ -133,12 +136,16 @@ def _calls(channel: grpc.aio.Channel) -> dict[str, Callable[..., Awaitable[Any]]
     """Return what calls each method; `Any`, because stubs are generic in messages only."""
     shards: Any = ShardStub(channel)
     allocation: Any = AllocationServiceStub(channel)
+    states: Any = StateServiceStub(channel)
     return {
         HOPS[0].method: lambda **given: shards.Stat(StatRequest(shard=SHARD), **given),
         HOPS[1].method: lambda **given: allocation.Explain(ExplainRequest(shard=SHARD), **given),
         HOPS[2].method: lambda **given: allocation.Plan(PlanRequest(), **given),
         HOPS[3].method: lambda **given: allocation.ApplyPlan(
             ApplyPlanRequest(plan_id="p-1"), **given
+        ),
+        HOPS[4].method: lambda **given: states.ListReplicas(
+            ListReplicasRequest(member=str(RECORDER)), **given
         ),
     }
 

@@ -6,13 +6,17 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from broadsheet.consumer.client import StateClient
 from broadsheet.consumer.errors import UnauthenticatedError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.auth import KeyedAuth
+from broadsheet.consumer.protocol.call_metadata import FORWARDED
 from broadsheet.consumer.protocol.labels import parse_selector
+from broadsheet.consumer.protocol.state_pb2 import ListReplicasRequest
+from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,
@@ -93,6 +97,19 @@ async def test_list_replicas_tells_what_a_standby_has_yet_to_play(
                 return not replicas[0].read_through
 
             await eventually(standing_by)
+
+            # Who reaches the first member alone, as a browser may, has it ask the second; neither asks a third.
+            async with grpc.aio.insecure_channel(one.address.removeprefix("http://")) as channel:
+                stub: Any = StateServiceStub(channel)  # Stubs are generic in messages only.
+                asked = ListReplicasRequest(member=str(two.member_id))
+                answer = await stub.ListReplicas(asked)
+                assert answer.header.process_id.suffix == two.member_id.suffix
+                assert [each.slot for each in answer.replicas] == [1]
+                gone = stub.ListReplicas(ListReplicasRequest(member="zone-a#nobody"))
+                with pytest.raises(grpc.aio.AioRpcError, match="member of the cluster"):
+                    await gone
+                with pytest.raises(grpc.aio.AioRpcError, match="member of the cluster"):
+                    await stub.ListReplicas(asked, metadata=((FORWARDED, "1"),))
 
 
 async def test_list_replicas_shows_what_the_token_allows(cluster: Cluster) -> None:

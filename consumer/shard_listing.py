@@ -1,4 +1,4 @@
-"""What a caller may see of the cluster's shards, from the local mirror: their rows now, and which of them changed.
+"""The view that a caller has of the cluster's shards, from the local mirror: rows, and which of them changed.
 
 Source: gazette/core consumer/shard_api.go (List).
 """

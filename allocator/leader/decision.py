@@ -17,8 +17,7 @@ from broadsheet.allocator.placement.plan import Plan, PlanRefused, plan_for
 from broadsheet.allocator.placement.primaries import HandOver, wanted_hand_overs
 from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.state.alloc_state import AllocState, Consistency
-from broadsheet.allocator.state.snapshot import Snapshot
+from broadsheet.allocator.state.alloc_state import AllocState, Consistency, Snapshot
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from broadsheet.allocator.transition.converge import Convergence, converge
 from broadsheet.allocator.transition.replicas import is_settled

@@ -22,11 +22,16 @@ from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberI
 from broadsheet.allocator.placement.primaries import primary_spread
 from broadsheet.allocator.placement.shedding import drain_costs
 from broadsheet.allocator.policy import LoadPolicy, Objective
-from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, Contents, Loads, problem_members
+from broadsheet.allocator.state.alloc_state import (
+    PRIMARY_SLOT,
+    Contents,
+    Loads,
+    Snapshot,
+    problem_members,
+)
 from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.state.load import ItemWeights, Lags, declared_weight
 from broadsheet.allocator.state.mirror import Changes
-from broadsheet.allocator.state.snapshot import Snapshot
 
 PART_KEYS = 1_024
 """Keys in one part: about 10 ms."""

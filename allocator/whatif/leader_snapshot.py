@@ -10,9 +10,8 @@ from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberI
 from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.placement.problem import Problem, ProblemItem, Solver
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.state.alloc_state import AllocState, Consistency, FixedContents
+from broadsheet.allocator.state.alloc_state import AllocState, Consistency, FixedContents, Snapshot
 from broadsheet.allocator.state.load import ItemWeights, declared_weight
-from broadsheet.allocator.state.snapshot import Snapshot
 from broadsheet.allocator.transition.membership_settling import Settling
 
 Basis = tuple[int, int, int]

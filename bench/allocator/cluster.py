@@ -1,7 +1,8 @@
 """A cluster for the loop's benchmarks: shards and bare members in a real etcd, and one real session that leads.
 
 Members are keys on leases of their own, as those of processes are. The replicas of all of them catch up as soon as
-they are assigned; `bench.allocator.replicas` sees to that, in a process of its own, as the members would.
+they are assigned; `catch_up` sees to that in another process, as the members would:
+`python -m bench.allocator.cluster ENDPOINT ROOT`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from broadsheet.allocator.config import AllocationConfig
-from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.errors import EtcdRequestError
+from broadsheet.allocator.etcd.api import KeyPut, WatchBatch
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.election import CandidateRecord, encoded
 from broadsheet.allocator.model import ItemId, MemberId
-from broadsheet.allocator.ops import LeaseId, Put
+from broadsheet.allocator.ops import KeyValue, LeaseId, Put
 from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
@@ -26,6 +29,8 @@ from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 
 PUTS_PER_TXN = 128
+LANES = 4
+"""Transactions that mark replicas at a time."""
 TTL_SECONDS = 600
 LEADER = MemberId("zone-a", "leader")
 
@@ -148,7 +153,7 @@ async def replicas_catching_up(endpoint: str, root: str) -> AsyncIterator[None]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "bench.allocator.replicas",
+        "bench.allocator.cluster",
         endpoint,
         root,
         stdout=asyncio.subprocess.PIPE,
@@ -167,3 +172,46 @@ def _shard(name: str, replicas: int) -> bytes:
     spec.sources.add(journal=f"sources/{name}")
     spec.max_txn_duration.seconds = 1
     return spec.SerializeToString()
+
+
+async def catch_up(endpoint: str, root: str) -> None:
+    """Follow the assignments of a root for ever."""
+    async with EtcdClient(EtcdConfig(endpoints=(endpoint,))) as etcd, TaskGroup() as group:
+        found = await etcd.get_range(b"/bench")
+        behind: asyncio.Queue[KeyValue] = asyncio.Queue()
+        for lane in range(LANES):
+            group.start_soon(_mark(etcd, behind), name=f"lane {lane}")
+        watch = etcd.watch(Keys(root).assignments_prefix, start_revision=found.header.revision + 1)
+        print("ready", flush=True)
+        async for batch in watch:
+            for kv in _new(batch):
+                behind.put_nowait(kv)
+
+
+def _new(batch: WatchBatch) -> list[KeyValue]:
+    return [event.kv for event in batch.events if isinstance(event, KeyPut) and not event.kv.value]
+
+
+async def _mark(etcd: EtcdClient, behind: asyncio.Queue[KeyValue]) -> None:
+    while True:
+        kvs = [await behind.get()]
+        while len(kvs) < PUTS_PER_TXN and not behind.empty():
+            kvs.append(behind.get_nowait())
+        puts = {kv.key: Put(kv.key, CAUGHT_UP, ignore_lease=True) for kv in kvs}
+        try:
+            await etcd.txn((), tuple(puts.values()))
+        except EtcdRequestError:
+            # One of them was moved or removed meanwhile: then each by itself.
+            for put in puts.values():
+                await _mark_one(etcd, put)
+
+
+async def _mark_one(etcd: EtcdClient, put: Put) -> None:
+    try:
+        await etcd.txn((), (put,))
+    except EtcdRequestError:
+        return  # gone: nothing to mark
+
+
+if __name__ == "__main__":
+    asyncio.run(catch_up(*sys.argv[1:3]))

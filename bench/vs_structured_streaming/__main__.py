@@ -18,7 +18,7 @@ from functools import partial
 
 from bench.report import emit, keep_logs_apart
 from bench.vs_structured_streaming import broadsheet, spark
-from bench.vs_structured_streaming.measured import ROWS, Measured
+from bench.vs_structured_streaming.results import ROWS, Measured
 from bench.vs_structured_streaming.rows import KEYS, Chunk, make_chunks
 from broadsheet.consumer.interpreter import serve_only
 

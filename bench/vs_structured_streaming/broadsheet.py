@@ -23,9 +23,10 @@ import psutil
 
 from bench.disturbances import Disturbances
 from bench.vs_structured_streaming.driver import Driver
-from bench.vs_structured_streaming.feed import Pace, Trickle
+from bench.vs_structured_streaming.feed import Trickle
 from bench.vs_structured_streaming.journals import Connection, Producer, SumsReader, Topic
-from bench.vs_structured_streaming.measured import (
+from bench.vs_structured_streaming.member_cluster import ClusterPlan
+from bench.vs_structured_streaming.results import (
     LATENCY,
     LOADS,
     RECOVERY,
@@ -33,10 +34,11 @@ from bench.vs_structured_streaming.measured import (
     WARM_UP,
     Latencies,
     Measured,
+    Pace,
+    Results,
+    check_exact,
     latencies_by_pace,
 )
-from bench.vs_structured_streaming.member_cluster import ClusterPlan
-from bench.vs_structured_streaming.results import Results, check_exact
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, keys_of_part, rows_in
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys

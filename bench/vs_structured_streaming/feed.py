@@ -6,27 +6,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from bench.vs_structured_streaming.results import SentRow
+from bench.vs_structured_streaming.results import Pace, SentRow
 from bench.vs_structured_streaming.rows import Row
 
 _POLL_SECONDS = 0.05
 
 Send: TypeAlias = "Callable[[Row], None]"
 """Takes a row at once, or soon: it does not wait for a result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """So many rows at so many a second."""
-
-    rows: int
-    rows_per_second: float
 
 
 class Trickle:

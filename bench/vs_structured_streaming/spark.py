@@ -21,7 +21,7 @@ from typing import Any
 from bench.disturbances import Disturbances
 from bench.vs_structured_streaming.driver import Driver
 from bench.vs_structured_streaming.feed import FileFeed, LineServer, Trickle
-from bench.vs_structured_streaming.measured import (
+from bench.vs_structured_streaming.results import (
     LATENCY,
     LOADS,
     RECOVERY,
@@ -29,9 +29,11 @@ from bench.vs_structured_streaming.measured import (
     WARM_UP,
     Latencies,
     Measured,
+    Results,
+    Sums,
+    check_exact,
     latencies_by_pace,
 )
-from bench.vs_structured_streaming.results import Results, Sums, check_exact
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, rows_in
 from bench.vs_structured_streaming.spark_query import QueryPlan
 

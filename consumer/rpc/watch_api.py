@@ -1,7 +1,7 @@
 """The Watch service: WatchShards.
 
 A call has a position, the revision that its caller's table has, and no queue: each response is computed from what
-changed since then. So a slow caller costs no memory, skips states in between, and delays nobody. Calls at the same
+changed since then. So a slow caller costs no memory, skips states in between, and delays no other. Calls at the same
 position with equal selectors share their responses.
 """
 
@@ -36,7 +36,7 @@ LOOK_SECONDS = 1.0
 PROGRESS_SECONDS = 10.0
 """Longest silence of a call: its caller can tell a quiet cluster from a member that is gone."""
 AHEAD_SECONDS_MAX = 10.0
-"""How long a call waits for a revision that its caller has and this member has not; then the table begins anew."""
+"""How long a call waits for a revision that its caller has and this member has not; then it gets the whole table."""
 
 # `Any`: grpc.aio passes each servicer method its context.
 Context = Any
@@ -44,7 +44,7 @@ Context = Any
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What one call may see."""
+    """The selectors of one call."""
 
     wanted: LabelSelector
     allowed: LabelSelector
@@ -101,7 +101,7 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
                 yield response
 
     async def _position(self, request: WatchShardsRequest) -> int | None:
-        """Return the revision of the caller's table; None if it must begin anew."""
+        """Return the revision of the caller's table; None if there is none to go on from."""
         revision = request.resume_revision
         if not revision or request.resume_cluster_id != self._key_space.header.cluster_id:
             return None
@@ -186,7 +186,7 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
 
 
 class _Table:
-    """The responses of a table that begins anew, which all calls that need it at one revision share."""
+    """The responses that hold a whole table, which all calls that need it at one revision share."""
 
     def __init__(self, parts: Iterator[WatchShardsResponse | None]) -> None:
         self._to_come = parts

@@ -21,12 +21,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import grpc
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from broadsheet.consumer import EndpointError, JournalClient, ShardError
@@ -37,7 +40,6 @@ from broadsheet.examples.flights.dataset import FLIGHT_COUNT, read_flights, unpa
 from broadsheet.examples.flights.flights_pb2 import Aircraft
 from broadsheet.examples.flights.messages import FLIGHT_JOURNALS
 from broadsheet.examples.flights.postgresql import PostgresqlServer, PostgresqlUnavailableError
-from broadsheet.examples.flights.progress import RunProgress
 from broadsheet.examples.flights.publish import publish_flights
 from broadsheet.examples.flights.verify import (
     Comparison,
@@ -56,6 +58,7 @@ from broadsheet.spark_bridge import (
 )
 
 ROOT = "/broadsheet/flights"
+_LINE_EVERY_SECONDS = 5.0
 MEMBERS = 4
 SHARDS = tuple(f"flights-{index:03d}" for index in range(len(FLIGHT_JOURNALS)))
 KILL_AFTER_SLICES = 2
@@ -303,6 +306,64 @@ def _report(
         f"{comparison.aircraft_equal} aircraft equal, {comparison.alerts_equal} alerts equal"
     )
     return 0 if exact else 1
+
+
+class RunProgress:
+    """Counts of messages published and consumed: bars on a terminal, plain lines elsewhere. A context manager."""
+
+    def __init__(self, console: Console, *, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._bars = (
+            Progress(
+                TextColumn("{task.description:<10}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                console=console,
+            )
+            if console.is_terminal
+            else None
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._counts = {"published": 0, "consumed": 0}
+        self._printed = dict(self._counts)
+        self._next_line_monotonic_seconds = 0.0
+
+    def show(self, *, published: int, consumed: int) -> None:
+        """Show new counts, messages."""
+        self._counts = {"published": published, "consumed": consumed}
+        if self._bars is not None:
+            for name, count in self._counts.items():
+                self._bars.update(self._tasks[name], completed=count)
+        elif time.monotonic() >= self._next_line_monotonic_seconds:
+            self._next_line_monotonic_seconds = time.monotonic() + _LINE_EVERY_SECONDS
+            self._print_line()
+
+    def _print_line(self) -> None:
+        """Print the counts, unless they are those of the last line."""
+        if self._counts == self._printed:
+            return
+        self._printed = self._counts
+        shown = ", ".join(f"{name} {count:,}" for name, count in self._counts.items())
+        self._console.print(f"  {shown} of {self._total:,}")
+
+    def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
+            for name in self._counts:
+                self._tasks[name] = self._bars.add_task(name, total=self._total)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        else:
+            self._print_line()
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ from dataclasses import replace
 from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.state.alloc_state import AllocState, FixedContents
+from broadsheet.allocator.state.alloc_state import AllocState, FixedContents, Snapshot
 from broadsheet.allocator.state.load import ItemWeights
-from broadsheet.allocator.state.snapshot import Snapshot
 from broadsheet.allocator.transition.membership_settling import Settling
 from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster, ValueConsistency

@@ -9,18 +9,16 @@ import msgspec
 import pytest
 
 from bench.disturbances import Disturbances, Longest
-from bench.vs_structured_streaming.measured import (
+from bench.vs_structured_streaming.results import (
     LATENCY,
     WARM_UP,
     Latencies,
     Measured,
-    latencies_by_pace,
-)
-from bench.vs_structured_streaming.results import (
     Results,
     SentRow,
     Sums,
     check_exact,
+    latencies_by_pace,
     latencies_seconds,
 )
 from bench.vs_structured_streaming.rows import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -281,16 +282,19 @@ def connection_options(command: CommandT) -> CommandT:
     return wrapped  # type: ignore[return-value]  # click calls it by keyword
 
 
-def run_command(work: Coroutine[Any, Any, None], *, log_level: str = "error") -> None:
+def run_command(
+    work: Coroutine[Any, Any, None], *, log_level: str = "error", endless: bool = False
+) -> None:
     """Run a command; print our own errors as one line on stderr and exit with status 1.
 
     Args:
         work: What the command does.
         log_level: The least level of the events that are shown. Commands report their errors themselves, so retries
             inside libraries are noise.
+        endless: Ctrl-C is how the command ends, and no error.
     """
     log_to_stderr(log_level)
-    with errors_in_one_line():
+    with errors_in_one_line(), suppress(*((KeyboardInterrupt,) if endless else ())):
         asyncio.run(work)
 
 

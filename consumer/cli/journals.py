@@ -117,7 +117,7 @@ def list_journals(
             else:
                 _print_listing(await listed_journals(client, journal, selector), output)
 
-    run_command(work())
+    run_command(work(), endless=options["watch"])
 
 
 def _print_listing(listing: ListResult, output: ListFormat) -> None:

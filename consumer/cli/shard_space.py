@@ -95,6 +95,8 @@ def parse_shard_space(text: str, source: str) -> ShardSpace:
 def format_shard_space(space: ShardSpace) -> str:
     """Return the YAML of a file, without unset values; each shard begins with its id."""
     document = msgspec.to_builtins(space)
+    if not document.get("common"):
+        document.pop("common", None)
     document["shards"] = [{"id": shard["id"], **shard} for shard in document.get("shards", ())]
     return encode_yaml(document)
 

@@ -111,7 +111,7 @@ def list_shards(
             else:
                 _print_listing(await listed_shards(client, shard, selector), output)
 
-    run_command(work())
+    run_command(work(), endless=options["watch"])
 
 
 def _print_listing(listing: shard_pb2.ListResponse, output: ListFormat) -> None:
@@ -511,8 +511,13 @@ class ShardTable:
                 if not has_primary(shard):
                     lags[shard.spec.id] = "<no primary>"
                     continue
-                found = await progress_of(client, journals, shard.spec.id)
-                lags[shard.spec.id] = " ".join(f"{e.journal}:{e.lag_text}" for e in found)
+                try:
+                    found = await progress_of(client, journals, shard.spec.id)
+                except ShardError:
+                    # It was handed over, or failed, after it was listed.
+                    lags[shard.spec.id] = "<no primary>"
+                else:
+                    lags[shard.spec.id] = " ".join(f"{e.journal}:{e.lag_text}" for e in found)
         return lags
 
 

@@ -312,6 +312,9 @@ def test_watch_shows_a_shard_come_and_go(cluster: CounterCluster) -> None:
             deletion = spec.replace("disable: true", "delete: true") % -1
             cluster.shardctl("shards", "apply", "--specs", "-", stdin=deletion)
             assert watching.stdout.readline().split()[:2] == ["watched/part-000", "DELETED"]
+            # Ctrl-C is how a watch ends, and no error.
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(timeout=300) == 0
         finally:
             watching.kill()
 

@@ -104,6 +104,7 @@ def test_difference_shows_the_fields_that_change() -> None:
     assert text.startswith("--- stored/flights-000\n+++ asked/flights-000\n")
     assert "\n+  hot_standbys: 1\n" in text
     assert "revision" not in text
+    assert "common" not in text
     assert "\n+- id: flights-000\n" in difference(SHARDS, created)
     assert "\n-- id: flights-000\n" in difference(SHARDS, deleted)
 

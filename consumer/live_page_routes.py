@@ -2,7 +2,8 @@
 
 The page is the folder `live_page`: HTML, a stylesheet and modules that browsers take as they are, with two libraries
 (`live_page/vendored`). It has no data of its own; it asks the REST gateway of the port that served it, with the
-caller's token. So the files need none, and hold nothing that a token would guard.
+caller's token. So the files need none, and hold nothing that a token would guard. One route beside them tells the page
+whether its reader's token permits changes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from aiohttp import web
 
 from broadsheet.consumer.admin import AdminRoute
+from broadsheet.consumer.protocol.auth import Capability
 
 _FILES: Final = Path(__file__).parent / "live_page"
 _INDEX: Final = "index.html"
@@ -55,21 +57,31 @@ class _PageFile:
 
 
 def live_page_routes() -> list[AdminRoute]:
-    """Return the routes of the live page: `/`, and its files below `/page/`. The files are read now, and kept."""
+    """Return the routes of the live page: `/`, and others below `/page/`. The files are read now, and kept."""
     names = sorted(path for path in _FILES.rglob("*") if path.suffix in _TYPES)
     files = {path.relative_to(_FILES).as_posix(): _page_file(path) for path in names}
+    may_apply = AdminRoute(path="/page/may-apply", handler=_agree, require=Capability.APPLY)
     # Each file is a route: no name that a client sends becomes a path of the disk.
     return [
-        AdminRoute(
-            path="/" if name == _INDEX else f"/page/{name}", handler=partial(_answer_file, file)
-        )
-        for name, file in files.items()
+        may_apply,
+        *(
+            AdminRoute(
+                path="/" if name == _INDEX else f"/page/{name}", handler=partial(_answer_file, file)
+            )
+            for name, file in files.items()
+        ),
     ]
 
 
 def _page_file(path: Path) -> _PageFile:
     content = path.read_bytes()
     return _PageFile(content, _TYPES[path.suffix], sha256(content).hexdigest()[:32])
+
+
+async def _agree(request: web.Request) -> web.Response:
+    """Tell the page that its reader's token permits APPLY; each method verifies it anyway."""
+    del request
+    return web.json_response({})
 
 
 async def _answer_file(file: _PageFile, request: web.Request) -> web.Response:

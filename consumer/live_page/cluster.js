@@ -47,6 +47,8 @@ export class Cluster {
     /** Replicas whose place or state changed lately: `shard MEMBER` to a time of performance.now(). */
     this.fresh = new Map();
     this.isComplete = false;
+    /** Whether the caller's token may change anything. */
+    this.mayApply = false;
     /** Progress of replicas, by `SHARD MEMBER`. */
     this.lag = new Map();
     this.totals = new History();

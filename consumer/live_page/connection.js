@@ -27,12 +27,17 @@ export class Connection {
 
   /** Call a method, e.g. "allocation/plan", with a message as proto JSON. */
   async call(method, message = {}) {
-    const answer = await this.#fetch(method, {
+    const answer = await this.#fetch(`v1/${method}`, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(message),
     });
     return answer.json();
+  }
+
+  /** Return the JSON at a path of the port. */
+  async get(path) {
+    return (await this.#fetch(path, {})).json();
   }
 
   /**
@@ -46,7 +51,7 @@ export class Connection {
       try {
         const headers = { Accept: "text/event-stream" };
         if (lastId) headers["Last-Event-ID"] = lastId;
-        const answer = await this.#fetch("shards/watch", { headers });
+        const answer = await this.#fetch("v1/shards/watch", { headers });
         onState(null);
         for await (const event of events(answer.body)) {
           const data = JSON.parse(event.data);
@@ -64,12 +69,12 @@ export class Connection {
     }
   }
 
-  async #fetch(method, options) {
+  async #fetch(path, options) {
     for (;;) {
       const token = this.token;
       const headers = { ...options.headers };
       if (token) headers.Authorization = `Bearer ${token}`;
-      const url = new URL(`v1/${method}`, document.baseURI);
+      const url = new URL(path, document.baseURI);
       const answer = await fetch(url, { ...options, headers, cache: "no-store" });
       if (answer.ok) return answer;
       if (answer.status !== 401) throw await errorOf(answer);

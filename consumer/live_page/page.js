@@ -10,9 +10,12 @@ const REPLICAS_MS = 5_000;
 /** How much longer than a look at all members' replicas the page waits for the next: it must be no load. */
 const REPLICAS_REST_FACTOR = 5;
 const MOVES_MS = 15_000;
+const MAY_APPLY_MS = 60_000;
 const DETAILS_MS = 5_000;
 const MOVES_BACK_MS = 60 * 60 * 1000;
 const MOVE_PAGES_MAX = 20;
+/** 10,000 shards are drawn four times a second at most. */
+const DRAWN_SHARDS_PER_MS = 40;
 const THEME_KEY = "broadsheet.theme";
 const VIEWS = [
   ["map", "Map"],
@@ -41,6 +44,18 @@ function repeat(milliseconds, work, onState, restFactor = 0) {
     setTimeout(loop, Math.max(milliseconds, restFactor * (performance.now() - began)));
   };
   loop();
+}
+
+/** Ask whether the token permits APPLY: only then does the page offer to change anything. */
+async function readMayApply() {
+  try {
+    await connection.get("page/may-apply");
+    cluster.mayApply = true;
+  } catch (error) {
+    if (error.status !== 403) throw error;
+    cluster.mayApply = false;
+  }
+  cluster.changed();
 }
 
 let movesSince = new Date(Date.now() - MOVES_BACK_MS).toISOString();
@@ -90,6 +105,7 @@ function start(onState) {
   );
   repeat(MEMBERS_MS, async () => cluster.applyMembers(await connection.call("allocation/list_members")), (e) => onState("members", e));
   repeat(REPLICAS_MS, readReplicas, (error) => onState("lag", error), REPLICAS_REST_FACTOR);
+  repeat(MAY_APPLY_MS, readMayApply, (error) => onState("permissions", error));
   repeat(MOVES_MS, readMoves, (error) => onState("moves", error));
 }
 
@@ -179,6 +195,14 @@ function ShardsView({ shownRows, selected, open, theme }) {
 }
 
 function MembersView({ theme, version, confirm }) {
+  const cordon = (member, cordoned) => confirm({
+    title: cordoned ? `Cordon ${member}?` : `Uncordon ${member}?`,
+    text: cordoned ? "It keeps its replicas, and gets no others until it is uncordoned." : "It gets replicas again.",
+    act: async () => {
+      await connection.call("allocation/cordon_members", { members: [member], cordoned });
+      cluster.applyMembers(await connection.call("allocation/list_members"));
+    },
+  });
   const [plan, setPlan] = useState(null);
   const zones = useMemo(() => [...cluster.zones().values()].flat(), [version]);
   const lags = useMemo(() => cluster.lagByMember(), [version]);
@@ -197,8 +221,10 @@ function MembersView({ theme, version, confirm }) {
     { key: "primaries", title: "Primaries", track: "6rem", order: (each) => each.told?.primaries ?? 0, cell: (each) => each.told?.primaries ?? 0 },
     { key: "lag", title: "Lag", track: "6rem", order: (each) => lags.get(each.member) ?? -1, cell: (each) => bytesText(lags.get(each.member)) },
     { key: "endpoint", title: "Endpoint", track: "minmax(8rem, 2fr)", cell: (each) => html`<span class="id">${each.told?.endpoint ?? ""}</span>` },
-    { key: "do", title: "", track: "8rem", cell: (each) => html`<button type="button" onClick=${(event) => { event.stopPropagation(); planDrain(each.member); }}
-        aria-label=${`Plan drain of ${each.member}`}>Plan drain</button>` },
+    { key: "do", title: "", track: cluster.mayApply ? "14rem" : "8rem", cell: (each) => html`
+      <button type="button" onClick=${(event) => { event.stopPropagation(); planDrain(each.member); }} aria-label=${`Plan drain of ${each.member}`}>Plan drain</button>
+      ${cluster.mayApply && each.told && html` <button type="button" aria-label=${`${each.told.cordoned ? "Uncordon" : "Cordon"} ${each.member}`}
+        onClick=${(event) => { event.stopPropagation(); cordon(each.member, !each.told.cordoned); }}>${each.told.cordoned ? "Uncordon" : "Cordon"}</button>`}` },
   ];
   return html`<p class="faint">A plan shows what would move if a member left; it changes nothing. Enter plans the drain of the row at the cursor.</p>
     <${Table} name="Members" columns=${columns} rows=${zones} keyOf=${(each) => each.member} onOpen=${(each) => planDrain(each.member)} selected=${plan?.member} />
@@ -273,7 +299,7 @@ function JournalsView({ words, version, search }) {
 }
 
 /** One shard: what is wrong with it, why it is where it is, how far it has come. */
-function Details({ id, close, theme }) {
+function Details({ id, close, theme, confirm }) {
   const row = cluster.shards.get(id);
   const [told, setTold] = useState({});
   const heading = useRef(null);
@@ -302,10 +328,19 @@ function Details({ id, close, theme }) {
   }, [id]);
   const lag = row && cluster.progressOf(row);
   const moves = cluster.moves.filter((move) => move.shard === id).slice(0, 20);
+  const unassign = () => confirm({
+    title: `Unassign ${id}?`,
+    text: `Its ${counted(row.replicas.length, "replica")} stop, and start again where the allocator places them. Until then nobody serves the shard.`,
+    act: async () => {
+      const answer = await connection.call("shards/unassign", { shards: [id] });
+      if ((answer.status ?? "OK") !== "OK") throw new Error(`the member answered ${enumWord(answer.status, "")}: try again`);
+    },
+  });
   return html`<aside aria-label=${`Shard ${id}`}>
     <div class="bar"><h2 class="id" tabindex="-1" ref=${heading}>${id}</h2><button type="button" onClick=${close}>Close</button></div>
     ${!row ? html`<p>There is no such shard, or your token does not cover it.</p>` : html`
-      <p><${StateMark} state=${row.state} theme=${theme} /></p>
+      <p><${StateMark} state=${row.state} theme=${theme} />
+        ${cluster.mayApply && row.replicas.length > 0 && html` <button type="button" onClick=${unassign}>Unassign…</button>`}</p>
       ${row.replicas.filter((each) => each.errors.length || each.unavailable).map((each) => html`<div key=${each.member}>
         <strong>${each.member}</strong><pre>${[...each.errors, each.unavailable].filter(Boolean).join("\n")}</pre></div>`)}
       ${row.refused && html`<p>${row.refused}</p>`}
@@ -380,6 +415,34 @@ function TokenDialog({ asked }) {
   </dialog>`;
 }
 
+/** Ask before anything is changed, and tell what became of it. */
+function ConfirmDialog({ asked, close }) {
+  const dialog = useRef(null);
+  const [state, setState] = useState({});
+  useEffect(() => {
+    setState({});
+    if (asked && !dialog.current.open) dialog.current.showModal();
+    if (!asked && dialog.current.open) dialog.current.close();
+  }, [asked]);
+  const act = async (event) => {
+    event.preventDefault();
+    setState({ isBusy: true });
+    try {
+      await asked.act();
+      close();
+    } catch (error) {
+      setState({ error });
+    }
+  };
+  return html`<dialog id="confirm" ref=${dialog} aria-labelledby="confirm-title" onClose=${close}><form onSubmit=${act}>
+    <h2 id="confirm-title">${asked?.title}</h2>
+    <p>${asked?.text}</p>
+    ${state.error && html`<p class="alarm" role="alert">${reasonOf(state.error)}</p>`}
+    <div class="buttons"><button type="button" onClick=${close} autofocus>Cancel</button>
+      <button type="submit" disabled=${state.isBusy}>${asked?.title.split(" ")[0]}</button></div>
+  </form></dialog>`;
+}
+
 function HelpDialog({ isOpen, close }) {
   const dialog = useRef(null);
   useEffect(() => (isOpen ? dialog.current.showModal() : dialog.current.close()), [isOpen]);
@@ -413,7 +476,7 @@ function useTheme() {
   return [theme, toggle];
 }
 
-/** Draw again when the cluster changed, at most once a frame. */
+/** Draw again when the cluster changed: at most once a frame, and less often the more there is to draw. */
 function useCluster() {
   const [version, draw] = useReducer((count) => count + 1, 0);
   useEffect(() => {
@@ -421,10 +484,10 @@ function useCluster() {
     const listener = () => {
       if (isDue) return;
       isDue = true;
-      requestAnimationFrame(() => {
+      setTimeout(() => requestAnimationFrame(() => {
         isDue = false;
         draw();
-      });
+      }), cluster.shards.size / DRAWN_SHARDS_PER_MS);
     };
     cluster.listeners.add(listener);
     const ageing = setInterval(() => cluster.fresh.size && (cluster.ageFresh(), listener()), 1_000);
@@ -447,6 +510,7 @@ function Page() {
   const [failures, setFailures] = useState({});
   const [asked, setAsked] = useState(null);
   const [helps, setHelps] = useState(false);
+  const [confirmed, setConfirmed] = useState(null);
   const searchBox = useRef(null);
   const opener = useRef(null);
 
@@ -471,7 +535,7 @@ function Page() {
   }, []);
   useEffect(() => {
     const onKeyDown = (event) => {
-      if (event.key === "Escape" && selected && !asked && !helps) return close();
+      if (event.key === "Escape" && selected && !asked && !helps && !confirmed) return close();
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, dialog *")) return;
       const actions = { "/": () => searchBox.current.focus(), "?": () => setHelps(true), t: toggleTheme };
       VIEWS.forEach(([name], index) => (actions[index + 1] = () => show(name)));
@@ -493,7 +557,7 @@ function Page() {
     setStates(next);
   };
   const drawn = `${version} ${search} ${[...states]}`;
-  const common = { shownRows, isShown, selected, open, point: setPointed, theme, version: drawn, words };
+  const common = { shownRows, isShown, selected, open, point: setPointed, theme, version: drawn, words, confirm: setConfirmed };
   const alarms = Object.entries(failures).filter(([, error]) => error);
   const views = {
     map: () => html`<${MapView} ...${common} />`,
@@ -527,13 +591,14 @@ function Page() {
     </div>
     <main class=${selected ? "split" : ""}>
       <div class="view" id="view" role="tabpanel" aria-labelledby=${`tab-${view}`}>${(views[view] ?? views.map)()}</div>
-      ${selected && html`<${Details} id=${selected} close=${close} theme=${theme} />`}
+      ${selected && html`<${Details} id=${selected} close=${close} theme=${theme} confirm=${setConfirmed} />`}
     </main>
     <footer aria-live="polite">
       ${alarms.map(([key, error]) => html`<p class="alarm" role="alert" key=${key}>${key}: ${reasonOf(error)}</p>`)}
       <span class="faint">${shownRows.length} of ${cluster.shards.size} shards</span>
       <span class="id" id="pointed">${describe(pointed)}</span></footer>
     <${TokenDialog} asked=${asked} />
+    <${ConfirmDialog} asked=${confirmed} close=${() => setConfirmed(null)} />
     <${HelpDialog} isOpen=${helps} close=${() => setHelps(false)} />
   </div>`;
 }

@@ -178,9 +178,9 @@ class Tab:
         await self.command("Input.insertText", text=text)
 
     async def click(self, selector: str) -> None:
-        """Click the middle of the first element that a CSS selector finds, once there is one."""
+        """Click the middle of the first element that a CSS selector finds, once it can be seen."""
         quoted = json.dumps(selector)
-        await self.holds(f"!!document.querySelector({quoted})")
+        await self.holds(f"document.querySelector({quoted}).getBoundingClientRect().width > 0")
         x, y = await self.evaluate(
             f"(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'nearest'}});"
             " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"

@@ -415,6 +415,29 @@ async def test_port_in_use_is_one_line() -> None:
             await AdminServer(HOST, port, routes=[OK], verifier=NoAuth()).__aenter__()
 
 
+async def test_pages_of_other_sites_cannot_post() -> None:
+    """An operator's browser reaches the port, perhaps through a tunnel, and looks at any site: where no token is
+    needed, a page there could change the cluster without being able to read a single answer.
+    """
+    calls: list[str] = []
+
+    async def change(request: web.Request) -> web.Response:
+        calls.append(request.headers.get("Origin", ""))
+        return web.Response(text="changed")
+
+    route = AdminRoute(path="/change", handler=change, method="POST")
+    async with _admin(route) as server, aiohttp.ClientSession() as session:
+        own = server.address
+        others = "https://evil.example", "null", own.replace("127.0.0.1", "localhost"), f"{own}0"
+        for origin in others:
+            async with session.post(f"{own}/change", headers={"Origin": origin}) as answer:
+                assert answer.status == 403, origin
+        for headers in ({"Origin": own}, {}):
+            async with session.post(f"{own}/change", headers=headers) as answer:
+                assert answer.status == 200, headers
+    assert calls == [own, ""]
+
+
 async def test_debugging_needs_a_token_where_tokens_are_verified() -> None:
     """Stacks and configuration are not for strangers; handlers get the claims, so that later pages can go by them."""
     seen: list[Claims] = []

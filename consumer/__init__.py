@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     )
     from broadsheet.consumer.protocol.journal_pb2 import JournalSpec, LabelSelector
     from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ConsumerSpec, ShardSpec, Status
-    from broadsheet.consumer.rpc.call_context import claims_of
+    from broadsheet.consumer.rpc.guard import claims_of
     from broadsheet.consumer.rpc.shard_call import serving_shard
 
 __all__ = [
@@ -207,7 +207,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "TlsConfig": "broadsheet.allocator.runtime.tls",
             "TransportPolicy": "broadsheet.consumer.journal.transport",
             "UnauthenticatedError": "broadsheet.consumer.errors",
-            "claims_of": "broadsheet.consumer.rpc.call_context",
+            "claims_of": "broadsheet.consumer.rpc.guard",
             "modulo_mapping": "broadsheet.consumer.message.mapping",
             "open_channel": "broadsheet.consumer.journal.channels",
             "parse_endpoint": "broadsheet.consumer.journal.channels",

@@ -243,7 +243,7 @@ class AdminServer:
 
     @property
     def bounds(self) -> AdminBounds:
-        """What clients may take."""
+        """Bounds on what clients may take."""
         return self._bounds
 
     def admit(self, connection: _Connection) -> bool:

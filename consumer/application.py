@@ -268,7 +268,7 @@ class Resolver(Protocol):
 
         Args:
             shard_id: The shard sought.
-            claims: Of the caller (`broadsheet.consumer.rpc.call_context.claims_of`), also where the work has left its
+            claims: Of the caller (`broadsheet.consumer.rpc.guard.claims_of`), also where the work has left its
                 call;
                 `Claims.process()` in what the process does for itself. A shard that they do not select is
                 answered like one that does not exist.

@@ -1,4 +1,4 @@
-"""What each gRPC server of ours has: health, reflection, channelz, and metrics of its calls and its process.
+"""Parts of each gRPC server of ours: health, reflection, channelz, and metrics of its calls and its process.
 
 Health and reflection are public: load balancers and Kubernetes' probes have no token, and what they learn (that a
 process is up, which services it has) is in this repository. Their calls have bounds of their own, so that strangers
@@ -46,8 +46,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.signal import Signal
 
 _log = structlog.get_logger()
 ServingStatus: TypeAlias = int
@@ -392,7 +392,7 @@ class MeasuredCall:
 
 
 class ProcessMetrics:
-    """What was built, and how late the event loop is."""
+    """The build, and the lateness of the event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._build = Gauge(

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from broadsheet.allocator.keys import AssignmentKey
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.placement.primaries import primary_spread
-from broadsheet.allocator.placement.shedding import drain_costs
 from broadsheet.allocator.policy import LoadPolicy, Objective
 from broadsheet.allocator.state.alloc_state import (
     PRIMARY_SLOT,
     Contents,
     Loads,
     Snapshot,
+    drain_costs,
     problem_members,
 )
 from broadsheet.allocator.state.failed_replicas import FailedSince

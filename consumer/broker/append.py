@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import grpc
 
+from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.consumer.broker.catalogue import Catalogue
 from broadsheet.consumer.broker.committer import AppendOutcome
 from broadsheet.consumer.broker.faults import Context, RpcFault, stream_fault
@@ -30,7 +31,6 @@ from broadsheet.consumer.broker.preconditions import (
     updates_registers,
 )
 from broadsheet.consumer.broker.resolution import JournalResolution, JournalResolver
-from broadsheet.consumer.broker.signal import Signal
 from broadsheet.consumer.broker.staging import StagedContent, StagingArea
 from broadsheet.consumer.journal.append_stream import WholeAppend
 from broadsheet.consumer.journal.wire import append_content, parse_append

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from sortedcontainers import SortedDict
 
 from broadsheet.allocator.documents import DocumentError, decode_msgpack
+from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.commit_log import (
     LogWriter,
@@ -27,7 +28,6 @@ from broadsheet.consumer.broker.commit_log import (
     scan_file,
 )
 from broadsheet.consumer.broker.disk import Disk, is_out_of_space
-from broadsheet.consumer.broker.signal import Signal
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
 
 LOG_STEM = "catalogue"
@@ -188,9 +188,21 @@ class Catalogue:
         """Register a function that is called, on the loop, after each transaction becomes durable."""
         self._observers.append(observer)
 
-    def matching(self, accepts: Callable[[CatalogueEntry], bool]) -> Iterator[CatalogueEntry]:
-        """Yield the accepted entries in the order of their names."""
-        return (entry for entry in self.entries.values() if accepts(entry))
+    def matching(
+        self, accepts: Callable[[CatalogueEntry], bool], *, names: Collection[str] | None = None
+    ) -> Iterator[CatalogueEntry]:
+        """Yield the accepted entries in the order of their names.
+
+        Args:
+            accepts: Looks at an entry.
+            names: Of the journals to look at, because looking at all of thousands takes long; None: all.
+        """
+        entries = (
+            self.entries.values()
+            if names is None
+            else (self.entries[name] for name in sorted(names) if name in self.entries)
+        )
+        return (entry for entry in entries if accepts(entry))
 
     async def wait_for_revision(self, revision: int) -> None:
         """Return when the revision is at least this."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.catalogue import CatalogueEntry
 from broadsheet.consumer.broker.config import BrokerConfig, SyncMode
@@ -34,7 +35,6 @@ from broadsheet.consumer.broker.recovery import (
     open_read_only,
 )
 from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
-from broadsheet.consumer.broker.signal import Signal
 from broadsheet.consumer.broker.store import JournalStore, JournalStoreError, Rolled
 from broadsheet.consumer.protocol.journal_pb2 import LabelSet
 

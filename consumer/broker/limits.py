@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.consumer.broker.config import BrokerBounds
-from broadsheet.consumer.broker.signal import Signal
 from broadsheet.consumer.places import Places, option_of
 
 CHUNK_BYTES_LEAST = 16 << 10

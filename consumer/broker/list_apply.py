@@ -6,7 +6,7 @@ Source: gazette/core broker/list_apply_api.go (snapshots, what triggers a new on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import grpc
 
@@ -31,7 +31,7 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ListResponse,
     Status,
 )
-from broadsheet.consumer.protocol.labels import expand_prefix, matches
+from broadsheet.consumer.protocol.labels import NAME, expand_prefix, matches
 from broadsheet.consumer.protocol.validation_journal import (
     validate_apply_request,
     validate_list_request,
@@ -95,7 +95,8 @@ class ListHandler:
                 lambda entry: (
                     matches(selector, entry.spec.labels, meta={"name": entry.spec.name})
                     and may_see(claims.selector, entry.spec.labels, entry.spec.name)
-                )
+                ),
+                names=_names_in(selector),
             )
         )
 
@@ -178,6 +179,15 @@ class ApplyHandler:
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"this broker serves {self._journals_max} journals at most",
             )
+
+
+def _names_in(selector: LabelSelector) -> Collection[str] | None:
+    """Return the names of which a journal must have one; None if the selector does not list them."""
+    asked = [label for label in selector.include.labels if label.name == NAME]
+    # An empty value, or a prefix, matches more names than one.
+    if not asked or any(label.prefix or not label.value for label in asked):
+        return None
+    return {label.value for label in asked}
 
 
 def _check_number(request: ApplyRequest) -> None:

@@ -13,7 +13,6 @@ import click
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
-from broadsheet.consumer.cli.durations import parse_duration
 from broadsheet.consumer.cli.lazy_group import ExitStatus
 from broadsheet.consumer.cli.output import (
     OutputFormat,
@@ -22,6 +21,7 @@ from broadsheet.consumer.cli.output import (
     print_fields,
     print_table,
 )
+from broadsheet.consumer.cli.specs_file import parse_duration
 from broadsheet.consumer.errors import (
     ApplyConflictError,
     IndexHasGreaterOffsetError,
@@ -142,7 +142,7 @@ def _claims(capabilities: tuple[str, ...], selected: str, life: str, subject: st
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether a caller may do something, and why."""
+    """An answer to can-i, and the reason."""
 
     is_allowed: bool
     reason: str = ""

@@ -69,7 +69,7 @@ class Letter:
 
     @property
     def obstacle(self) -> str:
-        """Why it cannot be replayed; empty if it can."""
+        """The reason why it cannot be replayed; empty if it can."""
         if not self.fields.get("uuid"):
             return "it is no message, but bytes that could not be read as one"
         if "payload_bytes" in self.fields:

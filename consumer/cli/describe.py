@@ -19,7 +19,6 @@ from broadsheet.consumer.cli.connection import (
     connection_options,
     run_command,
 )
-from broadsheet.consumer.cli.durations import format_duration
 from broadsheet.consumer.cli.output import (
     OutputFormat,
     fields_of,
@@ -28,6 +27,7 @@ from broadsheet.consumer.cli.output import (
     print_table,
     styled_state,
 )
+from broadsheet.consumer.cli.specs_file import format_duration
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ConsumerError, JournalNotFoundError, ShardNotFoundError
 from broadsheet.consumer.failure_kind import RAISED_AT, STALLED_STATUS
@@ -210,7 +210,7 @@ def replica_state(status: ReplicaStatus) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """How far a shard has read one of its sources."""
+    """The progress of a shard in one of its sources."""
 
     journal: str
     read_through: int

@@ -52,8 +52,8 @@ NAMED_MAX = 3
 """Shards and members named in one finding; the rest are counted."""
 
 
-class Level(Enum):
-    """How bad a finding is."""
+class Severity(Enum):
+    """The severity of a finding."""
 
     GOOD = "ok"
     DOUBTFUL = "warn"
@@ -64,7 +64,7 @@ class Level(Enum):
 class Finding:
     """One thing that was examined."""
 
-    level: Level
+    level: Severity
     what: str
     """The part of the cluster."""
     detail: str
@@ -72,15 +72,15 @@ class Finding:
 
 
 def _good(what: str, detail: str) -> Finding:
-    return Finding(Level.GOOD, what, detail)
+    return Finding(Severity.GOOD, what, detail)
 
 
 def _doubtful(what: str, detail: str, remedy: str) -> Finding:
-    return Finding(Level.DOUBTFUL, what, detail, remedy)
+    return Finding(Severity.DOUBTFUL, what, detail, remedy)
 
 
 def _bad(what: str, detail: str, remedy: str) -> Finding:
-    return Finding(Level.BAD, what, detail, remedy)
+    return Finding(Severity.BAD, what, detail, remedy)
 
 
 def _named(names: Sequence[str]) -> str:
@@ -108,7 +108,7 @@ def judge_etcd(endpoint: str, status: EtcdStatus) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MemberAnswer:
     """A member's answer about the cluster, and when it came."""
 
     endpoint: str
@@ -118,7 +118,7 @@ class Answer:
 
     @property
     def skew_seconds(self) -> float:
-        """How far the member's clock is ahead of ours at least; negative: behind."""
+        """Seconds by which the member's clock is ahead of ours at least; negative: behind."""
         if not self.members.HasField("time"):
             return 0.0  # a member of an earlier version
         theirs = self.members.time.ToNanoseconds() / 1e9
@@ -128,7 +128,7 @@ class Answer:
         )
 
 
-def judge_answers(answers: Sequence[Answer]) -> list[Finding]:
+def judge_answers(answers: Sequence[MemberAnswer]) -> list[Finding]:
     """Judge clocks and versions of members."""
     found = [
         _doubtful(
@@ -267,12 +267,12 @@ class _Examination:
                 found.append(make(f"member {endpoint}", detail, _REMEDY["member"]))
         return found + judge_answers(answers)
 
-    async def _ask(self, endpoint: str) -> Answer:
+    async def _ask(self, endpoint: str) -> MemberAnswer:
         alone = replace(self._connection, address=endpoint)
         async with alone.allocation() as allocation:
             asked = time.time()
             members = await allocation.members()
-            return Answer(endpoint, members, asked, time.time())
+            return MemberAnswer(endpoint, members, asked, time.time())
 
     async def _examine_broker(self, endpoint: str) -> list[Finding]:
         what = f"broker {endpoint}"
@@ -410,7 +410,7 @@ def doctor(connection: Connection, endpoints: str, output: str, **options: Any) 
     found: list[Finding] = []
     run_command(work())
     _print_findings(found, output)
-    bad = sum(each.level is Level.BAD for each in found)
+    bad = sum(each.level is Severity.BAD for each in found)
     if bad:
         say(f"{counted(bad, 'thing')} wrong")
         raise SystemExit(ExitStatus.FAILED)

@@ -233,7 +233,7 @@ JOURNALS = _Journals()
 
 
 class Outcome(Enum):
-    """What becomes of one spec."""
+    """The outcome for one spec."""
 
     CREATED = "created"
     CONFIGURED = "configured"
@@ -243,7 +243,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """What a file asks for of one spec."""
+    """The change that a file asks for, of one spec."""
 
     name: str
     outcome: Outcome

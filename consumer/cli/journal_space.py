@@ -23,9 +23,13 @@ from typing import Any
 import msgspec
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.durations import format_duration, parse_duration
 from broadsheet.consumer.cli.shard_space import LabelNode, union_by_name
-from broadsheet.consumer.cli.specs_file import decode_yaml, encode_yaml
+from broadsheet.consumer.cli.specs_file import (
+    decode_yaml,
+    encode_yaml,
+    format_duration,
+    parse_duration,
+)
 from broadsheet.consumer.protocol import journal_pb2
 from broadsheet.consumer.protocol.labels import label_set
 

@@ -19,7 +19,6 @@ from broadsheet.consumer.cli.connection import (
     connection_options,
     run_command,
 )
-from broadsheet.consumer.cli.durations import format_duration, parse_duration
 from broadsheet.consumer.cli.journal_space import (
     changes_of,
     format_journal_space,
@@ -47,6 +46,8 @@ from broadsheet.consumer.cli.output import (
 )
 from broadsheet.consumer.cli.specs_file import (
     errors_name_places,
+    format_duration,
+    parse_duration,
     require_distinct,
 )
 from broadsheet.consumer.errors import WrongAppendOffsetError

@@ -74,7 +74,7 @@ def format_option(*formats: OutputFormat) -> Callable[[CommandT], CommandT]:
 
 @dataclass(frozen=True, slots=True)
 class ListFormat:
-    """How a list is printed."""
+    """The form in which a list is printed."""
 
     name: str
     """table, wide, name, yaml, json or jsonpath."""
@@ -432,7 +432,7 @@ class CommandError(click.ClickException):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]  # click has an attribute of the class
-        """What the process ends with."""
+        """The status with which the process ends."""
         return self.status.value
 
 

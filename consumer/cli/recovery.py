@@ -21,7 +21,6 @@ from broadsheet.consumer.cli.connection import (
     connection_options,
     run_command,
 )
-from broadsheet.consumer.cli.durations import parse_duration
 from broadsheet.consumer.cli.output import (
     NothingSelectedError,
     OutputFormat,
@@ -33,6 +32,7 @@ from broadsheet.consumer.cli.output import (
     say,
 )
 from broadsheet.consumer.cli.progress import Unit, progress_display
+from broadsheet.consumer.cli.specs_file import parse_duration
 from broadsheet.consumer.client import RecoveryClient, ShardClient
 from broadsheet.consumer.errors import (
     PruneIncompleteError,

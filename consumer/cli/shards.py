@@ -19,7 +19,6 @@ from broadsheet.consumer.cli.connection import (
     run_command,
 )
 from broadsheet.consumer.cli.describe import UNAVAILABLE, progress_of, replica_state, status_of
-from broadsheet.consumer.cli.durations import parse_duration
 from broadsheet.consumer.cli.output import (
     ListFormat,
     NothingSelectedError,
@@ -47,6 +46,7 @@ from broadsheet.consumer.cli.shard_space import (
 )
 from broadsheet.consumer.cli.specs_file import (
     errors_name_places,
+    parse_duration,
     require_distinct,
 )
 from broadsheet.consumer.client import ShardClient
@@ -87,7 +87,7 @@ def list_shards(
       shardctl shards list -o yaml > specs.yaml   # edit it, then apply it
     """
     output: ListFormat = options["output"]
-    table = ShardTable(
+    table = ShardRows(
         connection,
         label_columns=options["label_columns"],
         replicas=options["replicas"] or output.name == "wide",
@@ -240,8 +240,8 @@ NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """What a wait is for."""
+class WaitCondition:
+    """The state that a wait is for."""
 
     name: str
     """primary, standby, lag or deleted."""
@@ -278,15 +278,15 @@ class _ConditionType(click.ParamType):  # type: ignore[type-arg]  # generic in l
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Condition:
+    ) -> WaitCondition:
         """Return the condition that a text names."""
-        if isinstance(value, Condition):
+        if isinstance(value, WaitCondition):
             return value
         name, below, number = value.partition("<")
         if not below and name in {"primary", "standby", "deleted"}:
-            return Condition(name)
+            return WaitCondition(name)
         if name == "lag" and number.isdecimal() and int(number) > 0:
-            return Condition(name, int(number))
+            return WaitCondition(name, int(number))
         expected = f"expected primary, standby, deleted or lag<BYTES, got {value!r}"
         raise click.BadParameter(expected, ctx, param)
 
@@ -315,7 +315,7 @@ def wait_for_shards(
     connection: Connection,
     shard: Sequence[str],
     selector: str,
-    condition: Condition,
+    condition: WaitCondition,
     timeout: float,
 ) -> None:
     """Wait until each shard is as it should be.
@@ -342,7 +342,9 @@ def wait_for_shards(
 class _Wait:
     """A wait for some shards."""
 
-    def __init__(self, client: ShardClient, journals: JournalClient, condition: Condition) -> None:
+    def __init__(
+        self, client: ShardClient, journals: JournalClient, condition: WaitCondition
+    ) -> None:
         self._client = client
         self._journals = journals
         self._condition = condition
@@ -463,7 +465,7 @@ def _any_failed(listed: shard_pb2.ListResponse.Shard) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardTable:
+class ShardRows:
     """Shards as a table."""
 
     connection: Connection

@@ -5,10 +5,11 @@ Source: gazette/core consumer/shard_client.go (VerifyReferencedJournals).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import ContentTypeError, JournalNotFoundError
+from broadsheet.consumer.errors import ContentTypeError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.framing import framing_for
 from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
@@ -17,38 +18,74 @@ from broadsheet.consumer.protocol.labels import (
     CONTENT_TYPE_JSON_LINES,
     CONTENT_TYPE_RECOVERY_LOG,
     DEAD_LETTER_JOURNAL,
+    NAME,
+    label_set,
+    selector,
     value_of,
     values_of,
 )
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
 
+NAMES_PER_LISTING = 128
+"""Journals asked for by one listing: a broker may look at every journal for each, however many it names."""
+
 
 async def verify_referenced_journals(
     changes: Sequence[ApplyRequest.Change], journals: JournalClient
 ) -> None:
-    """Check every upserted shard's sources, recovery log and dead-letter journal. Each journal is looked up once.
+    """Check every upserted shard's sources, recovery log and dead-letter journal; journals are looked up in bulk.
 
     Raises:
         ValidationError: a journal is missing, or its content type does not fit; the field and the journal are named.
     """
-    known: dict[str, JournalSpec | None] = {}
+    known = await _look_up(
+        dict.fromkeys(
+            name
+            for change in changes
+            if change.HasField("upsert")
+            for name in _names_in(change.upsert)
+        ),
+        journals,
+    )
     for index, change in enumerate(changes):
         if not change.HasField("upsert"):
             continue
         try:
-            await _verify(change.upsert, journals, known)
+            _verify(change.upsert, known)
         except ValidationError as error:
             shard = f"changes[{index}].upsert (shard {change.upsert.id})"
             raise error.under(shard) from error
 
 
-async def _verify(
-    spec: ShardSpec, journals: JournalClient, known: dict[str, JournalSpec | None]
-) -> None:
+def _names_in(spec: ShardSpec) -> Iterator[str]:
+    """Yield the journals that a spec names."""
+    for source in spec.sources:
+        yield _bare(source.journal)
+    yield from values_of(spec.labels, DEAD_LETTER_JOURNAL)
+    if log := recovery_log_of(spec):
+        yield log
+
+
+def _bare(name: str) -> str:
+    """Return a source's journal without the `;meta` suffix that distinguishes readers."""
+    return name.partition(";")[0]
+
+
+async def _look_up(names: Iterable[str], journals: JournalClient) -> Mapping[str, JournalSpec]:
+    """Return the specs of those journals that exist."""
+    found: dict[str, JournalSpec] = {}
+    left = iter(names)
+    while asked := list(islice(left, NAMES_PER_LISTING)):
+        listing = await journals.list(selector(label_set(*((NAME, name) for name in asked))))
+        found |= {journal.spec.name: journal.spec for journal in listing.journals}
+    return found
+
+
+def _verify(spec: ShardSpec, known: Mapping[str, JournalSpec]) -> None:
     for index, source in enumerate(spec.sources):
         field_path = f"sources[{index}].journal"
-        journal = await _look_up(source.journal, field_path, journals, known)
+        journal = _known(_bare(source.journal), field_path, known)
         content_type = value_of(journal.labels, CONTENT_TYPE)
         try:
             framing_for(content_type)
@@ -56,7 +93,7 @@ async def _verify(
             raise ValidationError(field_path, f"journal {source.journal}: {error}") from error
     for name in values_of(spec.labels, DEAD_LETTER_JOURNAL):
         field_path = f"labels[{DEAD_LETTER_JOURNAL}]"
-        journal = await _look_up(name, field_path, journals, known)
+        journal = _known(name, field_path, known)
         content_type = value_of(journal.labels, CONTENT_TYPE)
         if content_type != CONTENT_TYPE_JSON_LINES:
             raise ValidationError(
@@ -66,7 +103,7 @@ async def _verify(
             )
     log = recovery_log_of(spec)
     if log:
-        journal = await _look_up(log, "recovery_log_prefix", journals, known)
+        journal = _known(log, "recovery_log_prefix", known)
         content_type = value_of(journal.labels, CONTENT_TYPE)
         if content_type != CONTENT_TYPE_RECOVERY_LOG:
             raise ValidationError(
@@ -76,17 +113,8 @@ async def _verify(
             )
 
 
-async def _look_up(
-    name: str, field_path: str, journals: JournalClient, known: dict[str, JournalSpec | None]
-) -> JournalSpec:
-    # A source may carry a `;meta` suffix that distinguishes readers; the journal's name is the part before it.
-    name = name.partition(";")[0]
-    if name not in known:
-        try:
-            known[name] = (await journals.get(name)).spec
-        except JournalNotFoundError:
-            known[name] = None
-    spec = known[name]
+def _known(name: str, field_path: str, known: Mapping[str, JournalSpec]) -> JournalSpec:
+    spec = known.get(name)
     if spec is None:
         raise ValidationError(
             field_path, f"journal {name} does not exist; apply it before the shard"

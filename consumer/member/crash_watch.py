@@ -14,9 +14,9 @@ import structlog
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.model import Member, MemberId
-from broadsheet.allocator.placement.shedding import leadership_order
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.allocator.state.alloc_state import leadership_order
 from broadsheet.consumer.journal.channels import parse_endpoint
 from broadsheet.consumer.key_space import PRIMARY_SLOT, process_of
 from broadsheet.consumer.resolver.resolver import LocalMember

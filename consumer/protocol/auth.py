@@ -430,7 +430,7 @@ class _Grants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """What the certificates of clients permit."""
+    """Permissions of the certificates of clients."""
 
     exact: Mapping[str, Claims]
     prefixes: Mapping[str, Claims]

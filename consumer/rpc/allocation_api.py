@@ -66,8 +66,8 @@ from broadsheet.consumer.rpc.allocation_messages import (
     hypothesis_of,
     plan_response,
 )
-from broadsheet.consumer.rpc.call_context import claims_of
 from broadsheet.consumer.rpc.cordon import Cordon
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.plan_cache import CachedPlan, PlanCache
 from broadsheet.consumer.shard_changes import UNCONDITIONAL, is_scoped
 

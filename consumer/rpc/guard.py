@@ -1,9 +1,15 @@
 """The interceptor of every RPC of a member, including the application's own services.
 
 A call is counted against the bounds (`broadsheet.consumer.rpc.call_limits`), the caller's token is verified, and the
-handler gets its claims with the context (`broadsheet.consumer.rpc.call_context`); an exception of the handler becomes a
-status (`broadsheet.consumer.rpc.grpc_status`), logged once if it is our fault.
-Handlers are coroutine functions or async generators.
+handler gets its claims with the context; an exception of the handler becomes a status
+(`broadsheet.consumer.rpc.grpc_status`), logged once if it is our fault. Handlers are coroutine functions or async
+generators.
+
+    async def Count(self, request, context):
+        await self._work.put((request.shard, claims_of(context)))      # with the work, wherever it goes
+
+Claims are always passed as an argument, and no task, thread or context variable holds any: code that was not given a
+caller's claims cannot act for that caller.
 
 Source: gazette/core auth/auth_service.go (verification before the handler, deadline at the token's expiry).
 """
@@ -25,6 +31,7 @@ from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import peer_identity
+from broadsheet.consumer.errors import ClaimsMissingError
 from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
 from broadsheet.consumer.protocol.call_metadata import (
     AUDITED_METHODS,
@@ -32,12 +39,44 @@ from broadsheet.consumer.protocol.call_metadata import (
     audit_record,
     audited,
 )
-from broadsheet.consumer.rpc.call_context import CallContext, claims_of
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
 from broadsheet.consumer.standard_services import CallMetrics, is_public, shape_of
 
 log = structlog.get_logger()
+
+
+class CallContext:
+    """The context of a handler, with the caller's claims; delegates everything else to gRPC's context."""
+
+    __slots__ = ("_context", "claims")
+
+    def __init__(self, context: Any, claims: Claims) -> None:
+        self._context = context
+        self.claims = claims
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def claims_of(context: Any) -> Claims:
+    """Return the caller's claims, for `Resolver.resolve` and any other work of the call.
+
+    Args:
+        context: The handler's context. `Any`, because gRPC's and its wrappers have no common class.
+
+    Raises:
+        ClaimsMissingError: the call did not come through a member's server.
+    """
+    # Read by name, so that a wrapper that delegates unknown attributes works as well.
+    claims = getattr(context, "claims", None)
+    if not isinstance(claims, Claims):
+        raise ClaimsMissingError(
+            f"a {type(context).__name__} has no claims: no member's server has verified this call; add the service in "
+            "register_services, and give the handler's context"
+        )
+    return claims
+
 
 # `Any` in this module: requests and responses of services that we do not know.
 Handler = Callable[[Any, Any], Any]

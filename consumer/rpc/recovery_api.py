@@ -45,7 +45,7 @@ from broadsheet.consumer.protocol.validation_shard import validate_shard_id
 from broadsheet.consumer.recoverylog.prune_plan import LogPlan, PruneCounts, SegmentFate
 from broadsheet.consumer.recoverylog.pruner import PruneOutcome, Pruner
 from broadsheet.consumer.recoverylog.rewinder import Rewinder
-from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
 from broadsheet.consumer.shard_changes import is_scoped
 

@@ -62,8 +62,8 @@ from broadsheet.consumer.protocol.validation_shard import (
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
-from broadsheet.consumer.rpc.call_context import claims_of
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.shard_changes import (
     StoredSpec,
     certainly_writes,

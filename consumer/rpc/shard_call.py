@@ -27,7 +27,7 @@ from broadsheet.consumer.protocol.call_metadata import (
     token_in,
 )
 from broadsheet.consumer.protocol.shard_pb2 import Status
-from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.guard import claims_of
 
 # `Any`: grpc.aio passes each servicer method its context; requests and responses vary by method.
 Context = Any

@@ -43,7 +43,7 @@ from broadsheet.consumer.protocol.validation_terms import validate_selector
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.rpc.allocation_api import MemberForwarder, was_forwarded
 from broadsheet.consumer.rpc.allocation_messages import parse_member
-from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.state_reader import ShownState, StateReader
 from broadsheet.consumer.shard.replica_progress import progress_of
 from broadsheet.consumer.state_tables import ScannableStore

@@ -24,7 +24,7 @@ from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
 from broadsheet.consumer.protocol.validation_terms import validate_selector
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 from broadsheet.consumer.resolver.resolver import LocalMember
-from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.shard_listing import Listing, ShardChangeLog
 
 ROWS_PER_RESPONSE = 256

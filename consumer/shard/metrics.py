@@ -52,7 +52,7 @@ _SAMPLE_SECONDS_LEAST = 1.0
 
 
 class SourceLag:
-    """How far a primary's completed transactions are behind a source's write head, in bytes and in time.
+    """The distance of a primary's completed transactions behind a source's write head, in bytes and in time.
 
     The time is since the oldest byte that is not read yet was first seen in the journal. It needs neither the clocks
     of publishers nor a rate, and a journal that nobody writes to is not behind. Content that was there before this

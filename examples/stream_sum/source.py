@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from broadsheet.examples.stream_sum.messages import Chunk, StreamSum
-from broadsheet.examples.stream_sum.stream import Progress
+from broadsheet.examples.stream_sum.messages import Chunk, Progress, StreamSum
 
 OPEN_STREAMS = 8
 """Number of interleaved streams."""

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 
 from broadsheet.consumer import Checkpoint, Shard, Store
 from broadsheet.consumer.stores import JsonFileStore, LocalState, SqliteStore, SqlStore
-from broadsheet.examples.stream_sum.stream import Progress
+from broadsheet.examples.stream_sum.messages import Progress
 
 
 class StreamStore(Store, Protocol):

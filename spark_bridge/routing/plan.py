@@ -13,7 +13,7 @@ from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAccess:
-    """What requests to members need beside an address."""
+    """Credentials and files that requests to members need beside an address."""
 
     auth_keys: str = field(default="", repr=False)
     """Sign each call; empty: none is signed."""

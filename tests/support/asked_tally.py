@@ -18,7 +18,7 @@ from broadsheet.consumer.protocol.shard_pb2 import (
     StatResponse,
     Status,
 )
-from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.shard_call import serving_shard
 from tests.support.tally import Tally, total_of
 

@@ -20,7 +20,7 @@ from broadsheet.consumer.message.mapping import MappedJournal
 from broadsheet.consumer.message.publisher import Publisher
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.protocol import journal_pb2, shard_pb2
-from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.stores.json_file import JsonFileStore, decode_documents
 from broadsheet.consumer.stores.sql import SqlStore
 

@@ -22,7 +22,7 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.protocol.auth import LEEWAY_SECONDS, Capability, Claims, KeyedAuth
 from broadsheet.consumer.protocol.labels import label_set, selector
 from broadsheet.consumer.protocol.shard_pb2 import Status
-from broadsheet.consumer.rpc.call_context import claims_of
+from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.shard_call import serving_shard
 from tests.support.eventually import eventually
 from tests.support.members import (

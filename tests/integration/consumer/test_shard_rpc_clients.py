@@ -11,6 +11,7 @@ import pytest
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient, SyncShardClient, verify_referenced_journals
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.errors import (
     EndpointError,
     NotAuthorizedError,
@@ -18,8 +19,10 @@ from broadsheet.consumer.errors import (
     UnauthenticatedError,
 )
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.listing import ListResult
 from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.labels import (
     CONTENT_TYPE,
     CONTENT_TYPE_PROTOBUF_FIXED,
@@ -171,6 +174,34 @@ async def test_verify_referenced_journals(journals: JournalClient) -> None:
         )
     with pytest.raises(ValidationError, match=r"logs/shard-1: expected label content-type"):
         await verify_referenced_journals(upserts(logged), journals)
+
+
+class _CountingClient(JournalClient):
+    """Counts listings."""
+
+    listings = 0
+
+    async def list(self, selector: LabelSelector | None = None) -> ListResult:
+        """Count it."""
+        self.listings += 1
+        return await super().list(selector)
+
+
+async def test_verify_referenced_journals_looks_many_up_at_once(
+    journals: JournalClient, broker: EmbeddedBroker
+) -> None:
+    """Thousands of shards, each with a journal of its own, must not take a request each."""
+    names = [f"many/part-{number:03d}" for number in range(300)]
+    for begin in range(0, len(names), 100):
+        await create_journals(journals, *names[begin : begin + 100])
+    specs = [shard(f"shard-{number:03d}", name) for number, name in enumerate(names)]
+    async with _CountingClient(broker.address) as counting:
+        await verify_referenced_journals(upserts(*specs), counting)
+        assert counting.listings == 3
+        with pytest.raises(ValidationError, match=r"changes\[300\].*many/none does not exist"):
+            await verify_referenced_journals(
+                upserts(*specs, shard("shard-none", "many/none")), counting
+            )
 
 
 async def test_verify_referenced_journals_checks_where_dead_letters_go(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.disturbances import BLOCK_BYTES, disk_stalls, syncs_of, write_block
-from bench.watcher import Span
+from bench.disturbances import BLOCK_BYTES, Span, disk_stalls, syncs_of, write_block
 
 
 class ScriptedDisk:

@@ -10,8 +10,14 @@ import time
 
 import pytest
 
-from bench.disturbances import machine_pauses
-from bench.watcher import DISTURBANCE_SECONDS_MIN, Span, Watcher, note_long, spans_in
+from bench.disturbances import (
+    DISTURBANCE_SECONDS_MIN,
+    Span,
+    Watcher,
+    machine_pauses,
+    note_long,
+    spans_in,
+)
 from tests.support.eventually import eventually_sync
 
 LONG = Span(2.0, 2.0 + 2 * DISTURBANCE_SECONDS_MIN)

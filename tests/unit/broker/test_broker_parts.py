@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.consumer.broker.config import Durability
 from broadsheet.consumer.broker.flow_control import Throttle
-from broadsheet.consumer.broker.signal import Signal
 from broadsheet.consumer.journal.wire import append_content, encode_read_chunk
 from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 

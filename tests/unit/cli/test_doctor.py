@@ -10,8 +10,8 @@ from broadsheet.allocator.etcd.api import Header
 from broadsheet.allocator.etcd.client import EtcdStatus
 from broadsheet.consumer.cli.doctor import (
     ETCD_BYTES_MAX,
-    Answer,
-    Level,
+    MemberAnswer,
+    Severity,
     judge_answers,
     judge_certificate,
     judge_etcd,
@@ -34,11 +34,11 @@ def _etcd(*, errors: tuple[str, ...] = (), leader: int = 1, db_bytes: int = 1 <<
     )
 
 
-def _answer(seconds: float | None, version: str = "1.0") -> Answer:
+def _answer(seconds: float | None, version: str = "1.0") -> MemberAnswer:
     response = ListMembersResponse(version=version)
     if seconds is not None:
         response.time.FromNanoseconds(int(seconds * 1e9))
-    return Answer("http://m:1", response, NOW, NOW + 2.0)
+    return MemberAnswer("http://m:1", response, NOW, NOW + 2.0)
 
 
 def _member(name: str, *, limit: int = 4, leads: bool = True, state: str = "") -> ClusterMember:
@@ -61,21 +61,21 @@ def _shard(*codes: ReplicaStatus.Code.ValueType, standbys: int = 0) -> ListRespo
 @pytest.mark.parametrize(
     ("status", "level", "text"),
     [
-        (_etcd(), Level.GOOD, "version 3.5.17"),
-        (_etcd(errors=("alarm:NOSPACE",)), Level.BAD, "alarm:NOSPACE"),
-        (_etcd(leader=0), Level.BAD, "no leader"),
-        (_etcd(db_bytes=ETCD_BYTES_MAX + 1), Level.DOUBTFUL, "stops writing at its quota"),
+        (_etcd(), Severity.GOOD, "version 3.5.17"),
+        (_etcd(errors=("alarm:NOSPACE",)), Severity.BAD, "alarm:NOSPACE"),
+        (_etcd(leader=0), Severity.BAD, "no leader"),
+        (_etcd(db_bytes=ETCD_BYTES_MAX + 1), Severity.DOUBTFUL, "stops writing at its quota"),
     ],
 )
 def test_etcd_tells_of_a_full_database_and_a_lost_majority(
-    status: EtcdStatus, level: Level, text: str
+    status: EtcdStatus, level: Severity, text: str
 ) -> None:
     """An etcd with an alarm answers reads as ever: only its status tells why nothing is written."""
     (finding,) = judge_etcd("e:1", status)
 
     assert finding.level is level
     assert text in finding.detail
-    assert bool(finding.remedy) is (level is not Level.GOOD)
+    assert bool(finding.remedy) is (level is not Severity.GOOD)
 
 
 @pytest.mark.parametrize(
@@ -95,27 +95,27 @@ def test_wrong_clocks_and_mixed_versions_are_told() -> None:
     mixed = judge_answers([_answer(NOW), _answer(NOW), _answer(NOW, "1.1")])
     fine = judge_answers([_answer(NOW)])
 
-    assert (behind[0].level, behind[0].detail) == (Level.DOUBTFUL, "http://m:1 is 90.0 s behind")
+    assert (behind[0].level, behind[0].detail) == (Severity.DOUBTFUL, "http://m:1 is 90.0 s behind")
     assert mixed[1].detail == "members differ: 1.0 (2 members), 1.1 (1 member)"
-    assert [each.level for each in fine] == [Level.GOOD, Level.GOOD]
+    assert [each.level for each in fine] == [Severity.GOOD, Severity.GOOD]
     assert judge_answers([]) == []
 
 
 @pytest.mark.parametrize(
     ("members", "shards", "level", "text"),
     [
-        ([], [], Level.BAD, "there are none"),
-        ([_member("a#1")], [_shard()], Level.GOOD, "1 member, room for 4 replicas, 1 wanted"),
-        ([_member("a#1", leads=False)], [], Level.BAD, "none leads"),
-        ([_member("a#1", limit=0)], [_shard()], Level.BAD, "take 0 replicas, and shards want 1"),
-        ([_member("a#1", state="cordoned")], [], Level.DOUBTFUL, "a#1 cordoned"),
-        ([_member("a#1", state="leaving")], [], Level.DOUBTFUL, "a#1 leaving"),
-        ([_member("a#1")], [_shard(standbys=1)], Level.DOUBTFUL, "all are in zone a"),
-        ([_member("a#1"), _member("b#1")], [_shard(standbys=1)], Level.GOOD, "2 members"),
+        ([], [], Severity.BAD, "there are none"),
+        ([_member("a#1")], [_shard()], Severity.GOOD, "1 member, room for 4 replicas, 1 wanted"),
+        ([_member("a#1", leads=False)], [], Severity.BAD, "none leads"),
+        ([_member("a#1", limit=0)], [_shard()], Severity.BAD, "take 0 replicas, and shards want 1"),
+        ([_member("a#1", state="cordoned")], [], Severity.DOUBTFUL, "a#1 cordoned"),
+        ([_member("a#1", state="leaving")], [], Severity.DOUBTFUL, "a#1 leaving"),
+        ([_member("a#1")], [_shard(standbys=1)], Severity.DOUBTFUL, "all are in zone a"),
+        ([_member("a#1"), _member("b#1")], [_shard(standbys=1)], Severity.GOOD, "2 members"),
     ],
 )
 def test_members_lead_and_have_room(
-    members: list[ClusterMember], shards: list[ListResponse.Shard], level: Level, text: str
+    members: list[ClusterMember], shards: list[ListResponse.Shard], level: Severity, text: str
 ) -> None:
     """Nothing is placed without a leader or room, and standbys in one zone are none if that falls."""
     (finding,) = judge_members(members, shards)
@@ -132,9 +132,9 @@ def test_shards_are_counted_by_state_and_the_worst_are_named() -> None:
     found = judge_shards([failed] * 5 + [serving, _shard(), starting])
 
     assert [(each.level, each.detail) for each in found] == [
-        (Level.BAD, "5 shards FAILED: flights-000, flights-000, flights-000 and 2 more"),
-        (Level.BAD, "1 shard UNASSIGNED: flights-000"),
-        (Level.DOUBTFUL, "1 shard still starting: flights-000"),
+        (Severity.BAD, "5 shards FAILED: flights-000, flights-000, flights-000 and 2 more"),
+        (Severity.BAD, "1 shard UNASSIGNED: flights-000"),
+        (Severity.DOUBTFUL, "1 shard still starting: flights-000"),
     ]
     assert found[0].remedy == "shardctl explain flights-000"
     assert judge_shards([serving])[0].detail == "1 PRIMARY"
@@ -142,9 +142,10 @@ def test_shards_are_counted_by_state_and_the_worst_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "level"), [(-1, Level.BAD), (0, Level.BAD), (5, Level.DOUBTFUL), (90, Level.GOOD)]
+    ("days", "level"),
+    [(-1, Severity.BAD), (0, Severity.BAD), (5, Severity.DOUBTFUL), (90, Severity.GOOD)],
 )
-def test_certificates_are_named_before_they_end(days: int, level: Level) -> None:
+def test_certificates_are_named_before_they_end(days: int, level: Severity) -> None:
     """A certificate that ended is an outage of everything at once; a fortnight is enough to renew it."""
     now = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.durations import format_duration, parse_duration
+from broadsheet.consumer.cli.specs_file import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

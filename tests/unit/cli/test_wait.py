@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.cli.shards import Condition
+from broadsheet.consumer.cli.shards import WaitCondition
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 
 PRIMARY = ReplicaStatus(code=ReplicaStatus.PRIMARY)
@@ -49,7 +49,7 @@ def test_condition_holds_or_says_what_is_missing(
     condition: str, listed: ListResponse.Shard, unmet: str
 ) -> None:
     """Somebody whose wait was too long reads what was missing."""
-    assert Condition(condition).unmet(listed) == unmet
+    assert WaitCondition(condition).unmet(listed) == unmet
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_condition_holds_or_says_what_is_missing(
 def test_wait_for_what_a_spec_rules_out_is_refused(condition: str, spec: ShardSpec) -> None:
     """It would only end by its timeout, and look like a fault of the cluster."""
     with pytest.raises(ValidationError, match="--for: flights-000"):
-        Condition(condition).unmet(ListResponse.Shard(spec=spec, status=[PRIMARY]))
+        WaitCondition(condition).unmet(ListResponse.Shard(spec=spec, status=[PRIMARY]))
 
 
 @pytest.mark.parametrize("text", ["ready", "lag", "lag<", "lag<x", "lag<0", "primary<1", "lag<-1"])

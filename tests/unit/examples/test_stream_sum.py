@@ -13,10 +13,15 @@ from broadsheet.consumer.message.framing import NDJSON, framing_for
 from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.message.uuid import Flags
 from broadsheet.examples.stream_sum.check import compare
-from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk, StreamSum
+from broadsheet.examples.stream_sum.messages import (
+    CHUNKS,
+    Chunk,
+    Progress,
+    StreamOrderError,
+    StreamSum,
+)
 from broadsheet.examples.stream_sum.producer import Producer
 from broadsheet.examples.stream_sum.source import StreamSource
-from broadsheet.examples.stream_sum.stream import Progress, StreamOrderError
 
 JOURNALS = ("in/a", "in/b", "in/c")
 

@@ -34,11 +34,13 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from importlib.metadata import version
+from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import structlog
@@ -49,6 +51,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import Pems, TlsConfig, tls_files
 from broadsheet.consumer.errors import CannotListenError, NotAuthorizedError, UnauthenticatedError
+from broadsheet.consumer.journal.channels import is_loopback
 from broadsheet.consumer.protocol.auth import (
     AUTHORIZATION,
     Capability,
@@ -170,6 +173,8 @@ class AdminServer:
             raise error.under("tls") from None
         self._routes = routes
         self._verifier = verifier
+        # Nothing guards the port but that other machines cannot reach it.
+        self._is_for_own_machine = isinstance(verifier, NoAuth) and is_loopback(host)
         self._bounds = bounds or AdminBounds()
         self.connections: dict[_Connection, None] = {}
         """Open connections, in the order in which they began to keep us waiting."""
@@ -281,6 +286,10 @@ class AdminServer:
         try:
             if route.method != "GET" and _is_of_another_site(request):
                 raise web.HTTPForbidden(text="not for pages of other sites\n")
+            if self._is_for_own_machine and route.require and not _is_local(request.host):
+                raise web.HTTPForbidden(
+                    text=f"expected localhost or an address as the host, got {request.host[:80]!r}\n"
+                )
             request[CLAIMS] = await self._claims_of(route, request)
             if (request.content_length or 0) > route.body_bytes_max:
                 raise web.HTTPRequestEntityTooLarge(
@@ -330,6 +339,18 @@ def _is_of_another_site(request: web.Request) -> bool:
     """
     origin = request.headers.get("Origin")
     return origin is not None and origin.partition("://")[2].lower() != request.host.lower()
+
+
+def _is_local(host_and_port: str) -> bool:
+    """Report whether a request's host is an address or localhost, and not a name that anybody may have made.
+
+    A site's name may lead to this machine as soon as its page is open (DNS rebinding): the page then has the same
+    origin as the port, and would read what the port answers.
+    """
+    with suppress(ValueError):
+        host = (urlsplit(f"//{host_and_port}").hostname or "").rstrip(".")
+        return host == "localhost" or host.endswith(".localhost") or bool(ip_address(host))
+    return False
 
 
 class _ReloadedContext:

@@ -438,6 +438,37 @@ async def test_pages_of_other_sites_cannot_post() -> None:
     assert calls == [own, ""]
 
 
+async def test_name_of_a_site_does_not_reach_an_unguarded_port() -> None:
+    """A site's name leads to the operator's own machine once its page is open: the page has the port's origin then, and
+    could read everything. Probes, which say nothing, may use any name; and so may callers with a token.
+    """
+    data = AdminRoute(path="/data", handler=_ok, require=Capability.READ)
+    local = (
+        "localhost:9090",
+        "LOCALHOST",
+        "a.localhost:1",
+        "127.0.0.1:9090",
+        "[::1]:9090",
+        "10.0.0.7",
+    )
+    async with _admin(data, OK) as server:
+        for host in local:
+            assert (await _get(f"{server.address}/data", Host=host))[0] == 200, host
+        for host in (
+            "evil.example:9090",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "[",
+        ):
+            assert (await _get(f"{server.address}/data", Host=host))[0] in (400, 403), host
+        assert (await _get(f"{server.address}/ok", Host="evil.example"))[0] == 200
+    token = AUTH.sign(Claims(capability=Capability.READ))
+    async with AdminServer(HOST, 0, routes=[data], verifier=AUTH) as guarded:
+        headers = {"Host": "member.example", "Authorization": f"Bearer {token}"}
+        assert (await _get(f"{guarded.address}/data", **headers))[0] == 200
+
+
 async def test_debugging_needs_a_token_where_tokens_are_verified() -> None:
     """Stacks and configuration are not for strangers; handlers get the claims, so that later pages can go by them."""
     seen: list[Claims] = []

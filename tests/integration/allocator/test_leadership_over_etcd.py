@@ -319,31 +319,50 @@ async def _is_stored(etcd: EtcdClient, root: str, *, items: int, members: int) -
 
 
 @pytest.mark.timeout(900)
+class _KillsInThePass(EtcdClient):
+    """Kills etcd before the third transaction that adds assignments, in the same step, so that no more get through."""
+
+    def __init__(self, server: EmbeddedEtcdProcess, root: str) -> None:
+        super().__init__(EtcdConfig(endpoints=(server.endpoint,)))
+        self._server = server
+        self._prefix = Keys(root).assignments_prefix
+        self.passed = 0
+
+    async def txn(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+    ) -> TxnResult:
+        """Count it, if it adds any."""
+        if any(isinstance(each, Put) and each.key.startswith(self._prefix) for each in success):
+            self.passed += 1
+            if self.passed == 3:
+                self._server.kill()
+        return await super().txn(compares, success, failure)
+
+
 async def test_leadership_etcd_killed_in_the_middle_of_a_pass_goes_on_where_it_was(
     tmp_path: Path, etcd_root: str
 ) -> None:
     """Etcd dies by kill -9 with a part of the transactions applied: what is missing is added, and nothing twice."""
     items = 1_500
     with EmbeddedEtcdProcess(data_dir=tmp_path / "etcd") as server:
-        config = EtcdConfig(endpoints=(server.endpoint,))
-        async with EtcdClient(config) as etcd, TaskGroup() as group:
+        async with _KillsInThePass(server, etcd_root) as etcd, TaskGroup() as group:
+            keys = Keys(etcd_root)
+            names = [ItemId(f"item-{number:04}") for number in range(items)]
+            for at in range(0, items, 100):
+                puts = [Put(keys.item(name), item_value(1)) for name in names[at : at + 100]]
+                await etcd.txn((), tuple(puts))
             members = [create(etcd, etcd_root, f"a#m{n}") for n in range(2)]
             for member in members:
                 await member.session.start(member_value(items))
             async with running(group, *members):
-                await eventually(lambda: leads(members[0]))
-                keys = Keys(etcd_root)
-                names = [ItemId(f"item-{number:04}") for number in range(items)]
-                for at in range(0, items, 100):
-                    puts = [Put(keys.item(name), item_value(1)) for name in names[at : at + 100]]
-                    await etcd.txn((), tuple(puts))
-                await eventually(lambda: members[1].key_space.assignments, interval_seconds=0.001)
-                # Not in a thread: on this loop the pass would go on meanwhile.
-                server.kill()
+                await eventually(lambda: etcd.passed >= 3, timeout_seconds=300.0)
                 assert len(members[1].key_space.assignments) < items, "it was over already"
                 await asyncio.to_thread(server.start)
 
-                await eventually(lambda: is_settled(members[1], items), timeout_seconds=120.0)
+                await eventually(lambda: is_settled(members[1], items), timeout_seconds=300.0)
                 assert sum(leads(member) for member in members) == 1
 
 

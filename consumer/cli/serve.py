@@ -35,8 +35,7 @@ from broadsheet.consumer.cli.output import LOG_LEVELS, errors_in_one_line, log_t
 from broadsheet.consumer.cli.shard_options import shard_config, shard_options
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.interpreter import serve_only, tend_memory
-from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from broadsheet.consumer.member.service import STOP_SIGNALS, Service, stop_on_signals
 from broadsheet.consumer.places import option_of
 from broadsheet.consumer.private_directory import keep_new_files_private
 from broadsheet.consumer.protocol.auth import keys_from, trust_from

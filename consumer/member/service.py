@@ -18,12 +18,12 @@ Source: gazette/core consumer/service.go, mainboilerplate/runconsumer (order); t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from contextlib import AsyncExitStack, suppress
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from signal import Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import structlog
@@ -58,7 +58,6 @@ from broadsheet.consumer.member.parts import (
     verifier_of,
 )
 from broadsheet.consumer.member.state_directory import StateDirectory, default_parent
-from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
@@ -72,6 +71,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""What asks a process to leave. Spark adds SIGHUP."""
 DRAIN_LOOK_SECONDS = 0.2
 """Pause between two looks at a drain's bounds; its success is noticed at once."""
 
@@ -394,11 +395,51 @@ class Service:
         self.ready.exception()
 
 
+# Signals that make a member leave: the first gracefully, the second at once.
+
+
+class Stoppable(Protocol):
+    """Target of the signals."""
+
+    def stop(self) -> None:
+        """Leave gracefully. Idempotent."""
+
+    def force_stop(self) -> None:
+        """Leave at once. Idempotent."""
+
+
+@contextmanager
+def stop_on_signals(target: Stoppable, signals: Collection[signal.Signals]) -> Iterator[None]:
+    """Stop `target` gracefully on the first of `signals`, and by force on any after it.
+
+    Requires:
+        Called in the main thread, unless `signals` is empty.
+    """
+    loop = asyncio.get_running_loop()
+    received: list[signal.Signals] = []
+
+    def handle(number: signal.Signals) -> None:
+        received.append(number)
+        log.info("member.signalled", signal=number.name, count=len(received))
+        if len(received) == 1:
+            target.stop()
+        else:
+            target.force_stop()
+
+    for number in signals:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
 async def run_member(
     application: Application[Any],
     config: MemberConfig,
     *,
-    stop_signals: Collection[Signals] = STOP_SIGNALS,
+    stop_signals: Collection[signal.Signals] = STOP_SIGNALS,
     registry: CollectorRegistry | None = None,
 ) -> None:
     """Run a member until a signal: the first asks it to leave, any after it forces it.

@@ -47,8 +47,7 @@ from broadsheet.consumer.local_state import LocalState, local_state_of
 from broadsheet.consumer.op_future import OpFuture, failed
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import TableScan, picked, require_table
-from broadsheet.consumer.stores.arrow_rows import row_batches
+from broadsheet.consumer.state_tables import TableScan, picked, require_table, row_batches
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.state_file import (
     KeptStateFile,

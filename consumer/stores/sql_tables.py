@@ -9,8 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from broadsheet.consumer.state_tables import ROWS_PER_BATCH
-from broadsheet.consumer.stores.arrow_rows import row_batch
+from broadsheet.consumer.state_tables import ROWS_PER_BATCH, row_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

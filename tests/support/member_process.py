@@ -18,8 +18,7 @@ import msgspec
 
 from broadsheet.allocator.errors import LeaseLostError, MemberKeyLostError
 from broadsheet.consumer.embedded.child_process import ChildProcess
-from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from broadsheet.consumer.member.service import STOP_SIGNALS, Service, stop_on_signals
 from broadsheet.consumer.shard.environment import ShardConfig
 from tests.support.members import Cluster
 

@@ -16,8 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from broadsheet.consumer.errors import StoreError, StoreUnavailableError
-from broadsheet.consumer.state_tables import ROWS_PER_BATCH
-from broadsheet.consumer.stores.arrow_rows import row_batch
+from broadsheet.consumer.state_tables import ROWS_PER_BATCH, row_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

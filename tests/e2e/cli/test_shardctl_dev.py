@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -297,7 +298,12 @@ def test_watch_shows_a_shard_come_and_go(cluster: CounterCluster) -> None:
     command += ["-l", "id:prefix=watched/", "--watch", "--interval", "0.05"]
     where = {"CONSUMER_ADDRESS": cluster.addresses[1], "BROKER_ADDRESS": cluster.broker}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | where
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | where,
+        # Who runs the tests in the background of a shell has SIGINT ignored, and so has each process it starts.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as watching:
         try:
             assert watching.stdout is not None

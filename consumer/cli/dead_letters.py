@@ -121,7 +121,7 @@ async def letters_of(journals: JournalClient, spec: ShardSpec) -> list[Letter]:
     async with aclosing(read_committed(journals, journal, _JSON, block=False)) as batches:
         async for batch in batches:
             for offset, flags, payload in zip(
-                batch.begins, batch.flags, batch.payloads, strict=True
+                batch.begins.tolist(), batch.flags.tolist(), batch.payloads, strict=True
             ):
                 if flags == Flags.ACK_TXN:
                     continue

@@ -1,30 +1,46 @@
 """The message batch: a run of messages of one journal, as columns.
 
-Reading, sequencing, delivering and publishing work on batches. Payloads are decoded only when the application asks for
-a message, so a path that never decodes (Arrow, or a native codec) can come later without changing an application.
+Reading, sequencing, delivering and publishing work on batches. A batch is a view of the bytes that the broker sent:
+numpy columns for offsets and UUIDs, and the bounds of payloads in one buffer. A payload becomes bytes, and a message an
+object, only when the application asks for it.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from operator import itemgetter
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.framing import Frames
-from broadsheet.consumer.message.uuid import FLAGS_MAX, NIL_UUID, UUID_BYTES, parse_uuids
+from broadsheet.consumer.message.framing import Frames, Offsets, Payloads
+from broadsheet.consumer.message.uuid import (
+    FLAGS_MAX,
+    NIL_UUID,
+    UUID_BYTES,
+    FlagWords,
+    Words,
+    parse_uuids,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 UNREADABLE: Final = FLAGS_MAX + 1
 """Marks an entry in a batch's column of flags as bytes of the journal that are not a message. They have no UUID, so
 they are outside sequencing; only shards with a dead-letter journal see them, and no application does."""
-_UNCHECKED_NESTING_MAX: Final = 256
-"""Number of brackets in a JSON message up to which its nesting needs no check."""
+_FEW: Final = 64
+"""Messages whose columns take less memory than a copy of a part is worth."""
+_NO_RESUMES: Final[Mapping[str, bytes]] = MappingProxyType({})
+Column: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
+"""What a batch makes a column of: numbers, as a list or an array."""
 
 
 class MessageType(Protocol):
@@ -61,8 +77,7 @@ class MessageType(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """One decoded message and its position in the journal."""
 
     journal: str
@@ -78,46 +93,97 @@ class Envelope:
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, because that would double the time of making one; its columns are what must not change.
+@dataclass(slots=True, eq=False, init=False, repr=False)
 class MessageBatch:
-    """N messages of one journal in offset order. Every column has shape (N,)."""
+    """N messages of one journal in offset order. Every column has shape (N,). Immutable."""
 
     journal: str
-    begins: Sequence[int]
-    ends: Sequence[int]
-    producers: Sequence[int]
-    """48-bit producer ids; 0 where a message has no UUID."""
-    clocks: Sequence[int]
-    """UUID clocks (60-bit timestamp << 4 | sequence); 0 where a message opted out of sequencing."""
-    flags: Sequence[int]
+    begins: Offsets
+    """Offsets of first bytes, frames included; int64."""
+    ends: Offsets
+    producers: Words
+    """48-bit producer ids; 0 where a message has no UUID; uint64."""
+    clocks: Words
+    """UUID clocks (60-bit timestamp << 4 | sequence); 0 where a message opted out of sequencing; uint64."""
+    flags: FlagWords
+    """uint16."""
     payloads: Sequence[bytes]
-    """Unframed."""
+    """Unframed. Of a journal they are `Payloads`, views of the bytes that were read."""
     message_type: MessageType
-    resumes: Mapping[str, bytes] = field(default_factory=dict)
+    resumes: Mapping[str, bytes]
     """State by source name, for sources that are not journals: what the source's reader needs to resume at `begins[0]`,
     in the reader's format. Checkpoints hold it as `Source.resume` once the first message here is sequenced. Parts of a
     batch have none."""
 
+    def __init__(
+        self,
+        journal: str,
+        begins: Column,
+        ends: Column,
+        producers: Column,
+        clocks: Column,
+        flags: Column,
+        payloads: Sequence[bytes],
+        message_type: MessageType,
+        resumes: Mapping[str, bytes] = _NO_RESUMES,
+    ) -> None:
+        """Make a batch of columns of equal length; lists become arrays."""
+        self.journal = journal
+        self.begins = np.asarray(begins, dtype=np.int64)
+        self.ends = np.asarray(ends, dtype=np.int64)
+        self.producers = np.asarray(producers, dtype=np.uint64)
+        self.clocks = np.asarray(clocks, dtype=np.uint64)
+        self.flags = np.asarray(flags, dtype=np.uint16)
+        self.payloads = payloads
+        self.message_type = message_type
+        self.resumes = resumes
+
     def __len__(self) -> int:
         return len(self.begins)
 
-    def pick(self, indices: Sequence[int]) -> MessageBatch:
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageBatch):
+            return NotImplemented
+        return (
+            self.journal == other.journal
+            and all(
+                np.array_equal(mine, others)
+                for mine, others in zip(self._numbers(), other._numbers(), strict=True)
+            )
+            and list(self.payloads) == list(other.payloads)
+            and self.message_type == other.message_type
+            and self.resumes == other.resumes
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have none
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(map(str, self._numbers()))
+        return f"MessageBatch({self.journal!r}, {numbers}, {list(self.payloads)!r})"
+
+    def _numbers(self) -> tuple[NDArray[Any], ...]:
+        return self.begins, self.ends, self.producers, self.clocks, self.flags
+
+    def pick(self, indices: Sequence[int] | NDArray[np.intp]) -> MessageBatch:
         """Return the messages at `indices`, which must ascend."""
-        if indices and indices[-1] - indices[0] + 1 == len(indices):
-            return self.span(indices[0], indices[-1] + 1)
+        count = len(indices)
+        if count and indices[-1] - indices[0] + 1 == count:
+            return self.span(int(indices[0]), int(indices[-1]) + 1)
+        places = np.asarray(indices, dtype=np.intp)
         return MessageBatch(
             self.journal,
-            [self.begins[i] for i in indices],
-            [self.ends[i] for i in indices],
-            [self.producers[i] for i in indices],
-            [self.clocks[i] for i in indices],
-            [self.flags[i] for i in indices],
-            [self.payloads[i] for i in indices],
+            self.begins[places],
+            self.ends[places],
+            self.producers[places],
+            self.clocks[places],
+            self.flags[places],
+            _taken(self.payloads, places),
             self.message_type,
         )
 
     def span(self, start: int, stop: int) -> MessageBatch:
-        """Return the messages [start, stop); this same object if these are all of its messages."""
+        """Return the messages [start, stop), which share the memory of these; this same object if they are all."""
         if start == 0 and stop >= len(self) and not self.resumes:
             return self
         return MessageBatch(
@@ -131,6 +197,29 @@ class MessageBatch:
             self.message_type,
         )
 
+    @property
+    def is_sparse(self) -> bool:
+        """True if these messages keep more in memory of those that were read with them than they take themselves."""
+        whole = self.begins.base
+        if isinstance(whole, np.ndarray) and whole.size > 2 * len(self) + _FEW:
+            return True
+        payloads = self.payloads
+        return isinstance(payloads, Payloads) and payloads.is_sparse
+
+    def compact(self) -> MessageBatch:
+        """Return a copy that shares no memory, so that a few messages do not keep all that were read with them."""
+        payloads = self.payloads
+        return MessageBatch(
+            self.journal,
+            self.begins.copy(),
+            self.ends.copy(),
+            self.producers.copy(),
+            self.clocks.copy(),
+            self.flags.copy(),
+            payloads.compact() if isinstance(payloads, Payloads) else payloads,
+            self.message_type,
+        )
+
     @staticmethod
     def joined(parts: Sequence[MessageBatch]) -> MessageBatch:
         """Return the concatenation of one or more parts, all of one journal and message type."""
@@ -138,12 +227,12 @@ class MessageBatch:
             return parts[0]
         return MessageBatch(
             parts[0].journal,
-            list(chain.from_iterable(part.begins for part in parts)),
-            list(chain.from_iterable(part.ends for part in parts)),
-            list(chain.from_iterable(part.producers for part in parts)),
-            list(chain.from_iterable(part.clocks for part in parts)),
-            list(chain.from_iterable(part.flags for part in parts)),
-            list(chain.from_iterable(part.payloads for part in parts)),
+            np.concatenate([part.begins for part in parts]),
+            np.concatenate([part.ends for part in parts]),
+            np.concatenate([part.producers for part in parts]),
+            np.concatenate([part.clocks for part in parts]),
+            np.concatenate([part.flags for part in parts]),
+            _joined([part.payloads for part in parts]),
             parts[0].message_type,
         )
 
@@ -153,6 +242,17 @@ class MessageBatch:
         Raises:
             FramingError: the message type cannot decode a message; the error names the message's position.
         """
+        decoded = _decoded_at_once(self.payloads, self.message_type)
+        if decoded is not None:
+            return iter(decoded)
+        return self._messages_one_by_one()
+
+    def envelopes(self) -> Iterator[Envelope]:
+        """Decode and yield each message with its position. Raises as `messages` does."""
+        columns = (column.tolist() for column in self._numbers())
+        return map(Envelope, repeat(self.journal), *columns, self.messages())
+
+    def _messages_one_by_one(self) -> Iterator[Any]:
         decode = self.message_type.decode
         for index, payload in enumerate(self.payloads):
             try:
@@ -162,52 +262,81 @@ class MessageBatch:
                 raise undecodable(self, index, error) from error
             yield message
 
-    def envelopes(self) -> Iterator[Envelope]:
-        """Decode and yield each message with its position. Raises as `messages` does."""
-        for index, message in enumerate(self.messages()):
-            yield Envelope(
-                self.journal,
-                self.begins[index],
-                self.ends[index],
-                self.producers[index],
-                self.clocks[index],
-                self.flags[index],
-                message,
-            )
-
-    def to_arrow(self) -> Any:
+    def to_arrow(self, schema: pa.Schema | None = None) -> pa.Table:
         """Return the messages as a `pyarrow.Table`, parsed in one pass where they are JSON lines.
+
+        Arrow messages give their rows, without a copy.
+
+        Args:
+            schema: Columns to read; fields that it does not name are left out. None: all columns, with the types that
+                the messages suggest.
 
         Raises:
             FramingError: a message cannot be decoded.
             ImportError: pyarrow is missing; install `broadsheet[spark]`.
         """
-        import pyarrow as pa
-        import pyarrow.json as pa_json
+        from broadsheet.consumer.message.arrow_tables import table_of
 
-        for index, payload in enumerate(self.payloads):
-            # Arrow's parser bounds nesting only by the thread's stack, and an overflow of it kills the process.
-            if payload.count(b"[") + payload.count(b"{") > _UNCHECKED_NESTING_MAX:
-                self._check_nesting(index)
-        if self.message_type.content_type != "application/x-ndjson":
-            return pa.Table.from_pylist(list(self.messages()))
-        return pa_json.read_json(io.BytesIO(b"\n".join(self.payloads)))
+        return table_of(self, schema)
 
-    def _check_nesting(self, index: int) -> None:
-        try:
-            msgspec.json.decode(self.payloads[index])
-        except RecursionError as error:
-            raise undecodable(self, index, error) from error
-        except msgspec.MsgspecError:
-            pass  # Not JSON: it has no nesting, and the parser refuses it.
+    def to_pandas(self, schema: pa.Schema | None = None) -> Any:
+        """Return the messages as a `pandas.DataFrame`: `to_arrow`, converted without a copy where types allow.
+
+        Args:
+            schema: As of `to_arrow`.
+        """
+        return self.to_arrow(schema).to_pandas()
+
+    def to_polars(self, schema: pa.Schema | None = None) -> Any:
+        """Return the messages as a `polars.DataFrame`: `to_arrow`, without a copy where types allow.
+
+        Args:
+            schema: As of `to_arrow`.
+
+        Raises:
+            ImportError: polars is missing; install `broadsheet[polars]`.
+        """
+        import polars as pl
+
+        return pl.from_arrow(self.to_arrow(schema))
+
+
+def _taken(payloads: Sequence[bytes], places: NDArray[np.intp]) -> Sequence[bytes]:
+    if isinstance(payloads, Payloads):
+        return payloads.take(places)
+    # Payloads of other sources carry metadata, so each stays the object that it is.
+    return [payloads[place] for place in places.tolist()]
+
+
+def _joined(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+    first = parts[0]
+    if isinstance(first, Payloads) and all(
+        isinstance(part, Payloads) and part.buffer is first.buffer for part in parts
+    ):
+        views = cast("Sequence[Payloads]", parts)
+        return Payloads(
+            first.buffer,
+            np.concatenate([part.begins for part in views]),
+            np.concatenate([part.ends for part in views]),
+        )
+    whole = list(chain.from_iterable(parts))
+    return Payloads.of(whole) if all(isinstance(part, Payloads) for part in parts) else whole
+
+
+def payload_sizes(batch: MessageBatch) -> Offsets:
+    """Return the bytes of each payload, shape (N,)."""
+    payloads = batch.payloads
+    if isinstance(payloads, Payloads):
+        return payloads.ends - payloads.begins
+    return np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
 
 
 def undecodable(batch: MessageBatch, index: int, cause: Exception) -> FramingError:
     """Return the error that names the message that could not be decoded, and the cause."""
     return FramingError(
         batch.journal,
-        offset=batch.begins[index],
-        end=batch.ends[index],
+        offset=int(batch.begins[index]),
+        end=int(batch.ends[index]),
         detail=f"cannot be decoded: {said_by(cause)}",
     )
 
@@ -222,7 +351,6 @@ def said_by(cause: Exception) -> str:
 # Batch construction: payloads get their UUID columns here, the only step of reading that looks into every message.
 
 
-@runtime_checkable
 class BulkUuids(Protocol):
     """The optional bulk path of a message type: all UUIDs of a run in one call.
 
@@ -238,10 +366,29 @@ class BulkUuids(Protocol):
         ...
 
 
+class BulkDecoder(Protocol):
+    """The optional bulk path of a message type: all messages of a run in one call."""
+
+    def decode_all(self, payloads: Sequence[bytes]) -> Sequence[Any] | None:
+        """Return N messages; None if they must be decoded one by one, for example to find one that is no message."""
+        ...
+
+
 @lru_cache
-def _gives_all_uuids(kind: type) -> bool:
-    """Tell whether a class is a `BulkUuids`; cached, because a protocol check compares all attributes each time."""
-    return issubclass(kind, BulkUuids)
+def _prefers(kind: type, bulk: str, single: str) -> bool:
+    """Tell whether a class has a bulk path that its path for one message does not override."""
+    for each in kind.__mro__:
+        if bulk in vars(each):
+            return True
+        if single in vars(each):
+            return False
+    return False
+
+
+def _decoded_at_once(payloads: Sequence[bytes], message_type: MessageType) -> Sequence[Any] | None:
+    if not _prefers(type(message_type), "decode_all", "decode"):
+        return None
+    return cast("BulkDecoder", message_type).decode_all(payloads)
 
 
 def batch_of(
@@ -291,9 +438,8 @@ def batch_around_damage(journal: str, frames: Frames, message_type: MessageType)
             uuids = _uuids_of(frames.payloads, message_type)
         except Exception:
             return _with_damage(journal, frames, message_type)  # finds the damaged payload
-        columns = parse_uuids(uuids)
         return MessageBatch(
-            journal, frames.begins, frames.ends, *columns, frames.payloads, message_type
+            journal, frames.begins, frames.ends, *parse_uuids(uuids), frames.payloads, message_type
         )
     return _with_damage(journal, frames, message_type)
 
@@ -301,8 +447,7 @@ def batch_around_damage(journal: str, frames: Frames, message_type: MessageType)
 def unreadable_apart(batch: MessageBatch) -> Iterator[tuple[MessageBatch, bool]]:
     """Yield a batch in parts, in order; each `UNREADABLE` entry is a part by itself, paired with True."""
     start = 0
-    while UNREADABLE in (flags := batch.flags[start:]):
-        index = start + flags.index(UNREADABLE)
+    for index in np.flatnonzero(batch.flags == UNREADABLE).tolist():
         if start < index:
             yield batch.span(start, index), False
         yield batch.span(index, index + 1), True
@@ -327,7 +472,7 @@ def _with_damage(journal: str, frames: Frames, message_type: MessageType) -> Mes
         # Text tools add a line end after a length-prefixed message: it is not damage.
         if content != b"\n"
     ]
-    for begin, end, payload in zip(frames.begins, frames.ends, frames.payloads, strict=True):
+    for begin, end, payload in _each(frames):
         try:
             uuid = _uuid_of(payload, message_type)
         except MemoryError:
@@ -338,26 +483,27 @@ def _with_damage(journal: str, frames: Frames, message_type: MessageType) -> Mes
             found.append((begin, end, payload, uuid))
     found.sort(key=itemgetter(0))
     columns = parse_uuids(b"".join([uuid or NIL_UUID for _, _, _, uuid in found]))
+    columns.flags[[uuid is None for _, _, _, uuid in found]] = UNREADABLE
     return MessageBatch(
         journal,
         [begin for begin, _, _, _ in found],
         [end for _, end, _, _ in found],
-        columns.producers,
-        columns.clocks,
-        [
-            UNREADABLE if uuid is None else flags
-            for (_, _, _, uuid), flags in zip(found, columns.flags, strict=True)
-        ],
+        *columns,
         [payload for _, _, payload, _ in found],
         message_type,
     )
+
+
+def _each(frames: Frames) -> Iterable[tuple[int, int, bytes]]:
+    begins, ends = np.asarray(frames.begins), np.asarray(frames.ends)
+    return zip(begins.tolist(), ends.tolist(), frames.payloads, strict=True)
 
 
 def _until_culprit(
     journal: str, frames: Frames, message_type: MessageType
 ) -> tuple[bytes, FramingError | None]:
     uuids: list[bytes] = []
-    for begin, end, payload in zip(frames.begins, frames.ends, frames.payloads, strict=True):
+    for begin, end, payload in _each(frames):
         try:
             uuids.append(_uuid_of(payload, message_type))
         except Exception as cause:
@@ -368,7 +514,7 @@ def _until_culprit(
 
 
 def _uuids_of(payloads: Sequence[bytes], message_type: MessageType) -> bytes:
-    if _gives_all_uuids(type(message_type)):
+    if _prefers(type(message_type), "uuids_of", "uuid_of"):
         uuids = cast("BulkUuids", message_type).uuids_of(payloads)
         if len(uuids) != UUID_BYTES * len(payloads):
             raise ValueError(f"{len(uuids)} bytes of UUIDs for {len(payloads)} messages")

@@ -72,18 +72,18 @@ def latest_clock(wall_seconds: float, *, ahead_seconds: float) -> int:
 
 def first_ahead(batch: MessageBatch, latest: int) -> int | None:
     """Return the index of the first message whose clock is past `latest`; None if there is none."""
-    if not batch.clocks or max(batch.clocks) <= latest:
+    if not len(batch) or batch.clocks.max() <= latest:
         return None
-    return next((i for i in range(len(batch)) if batch.clocks[i] > latest), None)
+    return int((batch.clocks > latest).argmax())
 
 
 def clock_ahead(batch: MessageBatch, index: int, *, wall_seconds: float) -> ClockAhead:
     """Return the report on one message whose clock is ahead."""
     return ClockAhead(
         batch.journal,
-        batch.begins[index],
-        batch.producers[index],
-        unix_seconds_of(batch.clocks[index]) - wall_seconds,
+        int(batch.begins[index]),
+        int(batch.producers[index]),
+        unix_seconds_of(int(batch.clocks[index])) - wall_seconds,
     )
 
 
@@ -136,10 +136,9 @@ class ClockWatch:
         """Examine messages that were read."""
         wall_seconds = self._clock.wall_seconds()
         latest = latest_clock(wall_seconds, ahead_seconds=self._ahead_seconds)
-        first = first_ahead(batch, latest)
-        if first is None:
+        if first_ahead(batch, latest) is None:
             return
-        indices = [i for i in range(first, len(batch)) if batch.clocks[i] > latest]
+        indices = (batch.clocks > latest).nonzero()[0].tolist()
         self._count(len(indices))
         found = (clock_ahead(batch, i, wall_seconds=wall_seconds) for i in indices)
         told = self._told.to_tell(found, now_seconds=self._clock.monotonic_seconds())

@@ -1,7 +1,8 @@
 r"""Framing: the delimiting of messages in a journal's bytes.
 
 An *unframer* takes a journal's content as it arrives, in chunks cut anywhere, and returns whole payloads with their
-offsets. It copies each payload once and keeps only an incomplete last frame.
+offsets. Payloads stay where they arrived: `Payloads` names their bounds in the chunk, and only an incomplete last frame
+is copied in front of the next chunk.
 
     application/x-ndjson            payload \n
     text/csv                        payload \n, in which a newline between quotes ends nothing
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from broadsheet.consumer.errors import ContentTypeError, FramingError
 
@@ -40,21 +44,157 @@ _UUID_FIELD: Final = re.compile(
 """The beginning of a publisher's CSV record; a line within a quoted string is unlikely to begin so."""
 
 
-@dataclass(frozen=True, slots=True)
+Offsets: TypeAlias = NDArray[np.int64]
+_FREE_BYTES: Final = 1024
+"""Bytes of a buffer that may be kept for nothing."""
+_NEWLINE: Final = ord("\n")
+_QUOTE: Final = ord('"')
+
+
+class Payloads(Sequence[bytes]):
+    """N payloads that lie in one buffer; an element becomes bytes when it is asked for. Immutable."""
+
+    __slots__ = ("begins", "buffer", "ends")
+
+    def __init__(self, buffer: bytes, begins: Offsets, ends: Offsets) -> None:
+        """Name the payloads.
+
+        Args:
+            buffer: Holds all payloads, and any bytes between them.
+            begins: Positions of first bytes in `buffer`, ascending, shape (N,).
+            ends: Positions after last bytes, shape (N,).
+        """
+        self.buffer = buffer
+        self.begins = begins
+        self.ends = ends
+
+    @classmethod
+    def of(cls, payloads: Sequence[bytes]) -> Payloads:
+        """Return payloads as lines of one new buffer; these same if they are in one already."""
+        if isinstance(payloads, Payloads):
+            return payloads
+        bounds = list(accumulate((len(each) + 1 for each in payloads), initial=0))
+        edges = np.array(bounds, dtype=np.int64)
+        return cls(b"\n".join([*payloads, b""]), edges[:-1], edges[1:] - 1)
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Payloads: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Payloads:
+        if isinstance(index, slice):
+            return Payloads(self.buffer, self.begins[index], self.ends[index])
+        return self.buffer[self.begins[index] : self.ends[index]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        buffer = self.buffer
+        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+            yield buffer[begin:end]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(bytes.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have none
+
+    def __repr__(self) -> str:
+        return f"Payloads({list(self)!r})"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all payloads, without what lies between them."""
+        return int(self.ends.sum()) - int(self.begins.sum())
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if most of the buffer belongs to none of these payloads."""
+        return len(self.buffer) > 2 * (self.size_bytes + _FREE_BYTES)
+
+    def take(self, indices: NDArray[np.intp]) -> Payloads:
+        """Return the payloads at `indices`."""
+        return Payloads(self.buffer, self.begins[indices], self.ends[indices])
+
+    def lines(self) -> memoryview | None:
+        """Return the payloads as lines, as they lie in the buffer; None if something else lies between them.
+
+        Payloads that hold a newline are not lines, but nothing here looks for one.
+        """
+        if not len(self.begins):
+            return memoryview(b"")
+        between = self.ends[:-1]
+        if not (self.begins[1:] - between == 1).all():
+            return None
+        codes = np.frombuffer(self.buffer, dtype=np.uint8)
+        if not (codes[between] == _NEWLINE).all():
+            return None
+        return memoryview(self.buffer)[int(self.begins[0]) : int(self.ends[-1])]
+
+    def heads(self, size: int) -> NDArray[np.uint8] | None:
+        """Return the first `size` bytes of each payload, shape (N, size); None if one is shorter."""
+        return self._windows(self.begins, size)
+
+    def edges(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
+        """Return the first and the last byte of each payload, shape (N,) each; None if one is empty."""
+        if len(self.begins) and not int((self.ends - self.begins).min()):
+            return None
+        codes = np.frombuffer(self.buffer, dtype=np.uint8)
+        return codes[self.begins], codes[self.ends - 1]
+
+    def compact(self) -> Payloads:
+        """Return the payloads in a buffer of their own, which holds nothing else but newlines."""
+        return Payloads.of(list(self))
+
+    def _windows(self, begins: Offsets, size: int) -> NDArray[np.uint8] | None:
+        if not len(begins):
+            return np.zeros((0, size), dtype=np.uint8)
+        if int((self.ends - begins).min()) < size:
+            return None
+        # Elements of `size` bytes at every position: taking some of them copies whole elements.
+        positions = len(self.buffer) - size + 1
+        every: NDArray[np.void] = np.ndarray(
+            (positions,), dtype=f"V{size}", buffer=self.buffer, strides=(1,)
+        )
+        return every[begins].view(np.uint8).reshape(-1, size)
+
+
+NO_PAYLOADS: Final = Payloads(b"", np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+_NO_OFFSETS: Final[Offsets] = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Frames:
     """The whole frames found so far, in offset order. Every column has shape (N,)."""
 
-    begins: list[int]
+    begins: Offsets
     """Offsets of first bytes, frame included."""
-    ends: list[int]
-    payloads: list[bytes]
-    """Without their frame."""
+    ends: Offsets
+    payloads: Sequence[bytes]
+    """Without their frame; of an unframer, `Payloads`."""
     skipped: tuple[tuple[int, int], ...] = ()
     """Ranges [begin, end) of bytes that belong to no frame."""
     skipped_content: tuple[bytes, ...] = ()
     """The bytes of each range, if damage is read around."""
     error: FramingError | None = None
     """The damage after these frames, if damage is not read around; `feed` must not be called again then."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Frames):
+            return NotImplemented
+        return (
+            np.array_equal(self.begins, other.begins)
+            and np.array_equal(self.ends, other.ends)
+            and list(self.payloads) == list(other.payloads)
+            and (self.skipped, self.skipped_content) == (other.skipped, other.skipped_content)
+            and self.error == other.error
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have none
 
 
 class Unframer(Protocol):
@@ -230,26 +370,28 @@ class _LineUnframer:
         return self._pending_bytes + self._skipped.open_bytes
 
     def feed(self, content: bytes) -> Frames:
-        lines = content.split(b"\n")
-        rest = lines.pop()
-        if not lines:
-            error = self._keep(rest)
-            return Frames([], [], [], *self._skipped.take(), error)
         if self._within_damage:
-            self._end_damage(lines.pop(0))
-        # Only the first line can have begun in an earlier chunk: joining it alone avoids a copy of this chunk.
-        elif self._pending:
-            self._pending.append(lines[0])
-            lines[0] = b"".join(self._pending)
-        bounds = list(accumulate([len(line) + 1 for line in lines], initial=self._offset))
-        self._offset = bounds[-1]
-        self._pending.clear()
-        self._pending_bytes = 0
-        begins, ends = bounds[:-1], bounds[1:]
+            content = self._after_damage(content)
+        # A long line must not be copied once for each chunk, so chunks are joined where a line ends.
+        if b"\n" not in content:
+            error = self._keep(content)
+            return Frames(_NO_OFFSETS, _NO_OFFSETS, NO_PAYLOADS, *self._skipped.take(), error)
+        if self._pending:
+            content = b"".join([*self._pending, content])
+            self._pending.clear()
+            self._pending_bytes = 0
+        stops = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == _NEWLINE)
+        starts = np.empty_like(stops)
+        starts[0] = 0
+        np.add(stops[:-1], 1, out=starts[1:])
+        used = int(stops[-1]) + 1
+        lines = Payloads(content, starts, stops)
+        begins, ends = starts + self._offset, stops + (self._offset + 1)
         # A line that arrived whole counts too, so that damage does not depend on how the bytes arrive.
-        if self._read_around and max(map(len, lines), default=0) > FRAME_BYTES_MAX:
+        if self._read_around and used > FRAME_BYTES_MAX:
             begins, ends, lines = self._without_damage(begins, ends, lines)
-        error = self._keep(rest)
+        self._offset += used
+        error = self._keep(content[used:])
         return Frames(begins, ends, lines, *self._skipped.take(), error)
 
     def _keep(self, part: bytes) -> FramingError | None:
@@ -275,24 +417,31 @@ class _LineUnframer:
         self._skipped.add(self._offset, content)
         self._offset += len(content)
 
-    def _end_damage(self, last: bytes) -> None:
-        self._skip(last + b"\n")
+    def _after_damage(self, content: bytes) -> bytes:
+        """Skip the rest of a line that is too long; return what follows it."""
+        cut = content.find(b"\n") + 1
+        if not cut:
+            return content  # `_keep` skips it.
+        self._skip(content[:cut])
         self._skipped.close()
         self._within_damage = False
+        return content[cut:]
 
     def _without_damage(
-        self, begins: list[int], ends: list[int], lines: list[bytes]
-    ) -> tuple[list[int], list[int], list[bytes]]:
-        fitting = [index for index, line in enumerate(lines) if len(line) <= FRAME_BYTES_MAX]
-        for begin, line in zip(begins, lines, strict=True):
-            if len(line) > FRAME_BYTES_MAX:
-                self._skipped.add(begin, line + b"\n")
-                self._skipped.close()
-        return (
-            [begins[i] for i in fitting],
-            [ends[i] for i in fitting],
-            [lines[i] for i in fitting],
-        )
+        self, begins: Offsets, ends: Offsets, lines: Payloads
+    ) -> tuple[Offsets, Offsets, Payloads]:
+        too_long = lines.ends - lines.begins > FRAME_BYTES_MAX
+        for index in np.flatnonzero(too_long).tolist():
+            self._skipped.add(int(begins[index]), lines[index] + b"\n")
+            self._skipped.close()
+        fitting = np.flatnonzero(~too_long)
+        return begins[fitting], ends[fitting], lines.take(fitting)
+
+
+class _Found(NamedTuple):
+    begins: list[int]
+    ends: list[int]
+    payloads: list[bytes]
 
 
 class _CsvUnframer:
@@ -313,12 +462,17 @@ class _CsvUnframer:
 
     def feed(self, content: bytes) -> Frames:
         lines = self._lines.feed(content)
-        # The usual case: without quotes every line is a record.
-        if not self._open and not any(b'"' in line for line in lines.payloads):
+        if not len(lines.begins):
             return lines
-        found = Frames([], [], [])
+        if not self._open:
+            records = self._records(lines)
+            if records is not None:
+                return records
+        found = _Found([], [], [])
         error = lines.error
-        for begin, end, line in zip(lines.begins, lines.ends, lines.payloads, strict=True):
+        for begin, end, line in zip(
+            lines.begins.tolist(), lines.ends.tolist(), lines.payloads, strict=True
+        ):
             if self._open and self._read_around and self._is_damaged(begin, line):
                 self._skip_open()
             self._take(found, begin, end, line)
@@ -330,15 +484,47 @@ class _CsvUnframer:
             zip((*ranges, *lines.skipped), (*contents, *lines.skipped_content), strict=False)
         )
         return Frames(
-            found.begins,
-            found.ends,
-            found.payloads,
+            np.array(found.begins, dtype=np.int64),
+            np.array(found.ends, dtype=np.int64),
+            Payloads.of(found.payloads),
             tuple(place for place, _ in ordered),
             tuple(content for _, content in ordered),
             error,
         )
 
-    def _take(self, found: Frames, begin: int, end: int, line: bytes) -> None:
+    def _records(self, lines: Frames) -> Frames | None:
+        """Return lines as records, found all at once; None if that needs a look at each line.
+
+        A line ends its record if the quotes up to its end are even in number.
+        """
+        payloads = lines.payloads
+        assert isinstance(payloads, Payloads), "lines are in one buffer"
+        first, last = int(payloads.begins[0]), int(payloads.ends[-1])
+        if payloads.buffer.find(b'"', first, last) < 0:
+            return lines  # The usual case: without quotes every line is a record.
+        # What lies within an open record decides whether it is damaged.
+        if self._read_around or last - first >= FRAME_BYTES_MAX:
+            return None
+        codes = np.frombuffer(payloads.buffer, dtype=np.uint8)[first:last]
+        quotes = np.flatnonzero(codes == _QUOTE) + first
+        closing = np.flatnonzero(quotes.searchsorted(payloads.ends) % 2 == 0)
+        whole = int(closing[-1]) + 1 if len(closing) else 0
+        for index in range(whole, len(payloads)):
+            self._take(
+                _Found([], [], []),
+                int(lines.begins[index]),
+                int(lines.ends[index]),
+                payloads[index],
+            )
+        opening = np.concatenate(([0], closing[:-1] + 1)) if len(closing) else closing
+        return Frames(
+            lines.begins[opening],
+            lines.ends[closing],
+            Payloads(payloads.buffer, payloads.begins[opening], payloads.ends[closing]),
+            error=lines.error,
+        )
+
+    def _take(self, found: _Found, begin: int, end: int, line: bytes) -> None:
         if not self._open:
             self._begin = begin
         quote_turns = line.count(b'"') % 2 == 1
@@ -366,7 +552,7 @@ class _CsvUnframer:
         self._open.clear()
         self._open_bytes = 0
 
-    def _close(self, found: Frames, end: int, line: bytes) -> None:
+    def _close(self, found: _Found, end: int, line: bytes) -> None:
         found.begins.append(self._begin)
         found.ends.append(end)
         found.payloads.append(b"\n".join([*self._open, line]))
@@ -396,7 +582,7 @@ class _FixedUnframer:
         self._pending.append(content)
         self._pending_bytes += len(content)
         if self._pending_bytes < self._wanted_bytes:
-            return Frames([], [], [])
+            return Frames(_NO_OFFSETS, _NO_OFFSETS, NO_PAYLOADS)
         buffer = b"".join(self._pending)
         frames, used = self._parse(buffer)
         self._pending = [buffer[used:]]
@@ -408,7 +594,6 @@ class _FixedUnframer:
         """Return the frames of `buffer`, and the number of its bytes that were framed or skipped."""
         begins: list[int] = []
         ends: list[int] = []
-        payloads: list[bytes] = []
         base, header, size = self._offset, _FIXED_HEADER.size, len(buffer)
         at = 0
         wanted = header
@@ -429,16 +614,17 @@ class _FixedUnframer:
                 wanted = end - at
                 break
             self._skipped.close()
-            begins.append(base + at)
-            ends.append(base + end)
-            payloads.append(buffer[at + header : end])
+            begins.append(at)
+            ends.append(end)
             at = end
         self._wanted_bytes = wanted
         if not self._read_around:
             self._skipped.close()  # reported at once, although the range may continue
         ranges, contents = self._skipped.take()
         kept = contents if self._read_around else ()
-        return Frames(begins, ends, payloads, ranges, kept, error), at
+        starts, stops = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
+        payloads = Payloads(buffer, starts + header, stops)
+        return Frames(starts + base, stops + base, payloads, ranges, kept, error), at
 
 
 def _next_magic(buffer: bytes, start: int) -> int:

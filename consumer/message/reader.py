@@ -8,7 +8,6 @@ Source: gazette/core message/reader.go (ReadUncommittedIter, ReadCommittedIter).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -303,7 +302,8 @@ def _cut(batch: MessageBatch, options: BatchOptions) -> Iterator[MessageBatch]:
     """Yield a batch in parts of the size allowed, none of them empty."""
     start, count = 0, len(batch)
     while start < count:
-        by_bytes = bisect_right(batch.ends, batch.begins[start] + options.bytes_max)
+        last = batch.begins[start] + options.bytes_max
+        by_bytes = int(batch.ends.searchsorted(last, side="right"))
         stop = max(start + 1, min(count, start + options.messages_max, by_bytes))
         yield batch if stop - start == count else batch.span(start, stop)
         start = stop

@@ -9,34 +9,37 @@ Source: gazette/core message/sequencer.go (Step, StartReplay: which messages are
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from broadsheet.consumer.errors import ReplayError
-from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
+from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch, payload_sizes
+from broadsheet.consumer.message.framing import Offsets
 from broadsheet.consumer.message.sequence_rules import (
     NOTHING_PENDING,
-    TXN_FLAGS,
     CommitSelection,
     ProducerClocks,
     SequenceOutcome,
     decide,
     duplicates_through,
 )
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.message.uuid import Flags, FlagWords, Words
 
 JOINED_MESSAGES: Final = 512
 """Messages up to which parts of a sequence are joined; a longer part is delivered as it was read."""
 
 
-# Memory is counted as that of Python's objects, because it is many times the framed bytes of short messages: measured
-# with tracemalloc, a message of 100 bytes takes 325 in a part of 512 messages, and 1,810 as the only one of its span.
-MESSAGE_BYTES: Final = 224
-"""Memory per message beside its payload: a slot in each of six columns, four integers, a bytes object's head."""
+# Memory is counted as that of Python's objects, because it is many times the framed bytes of a short message that is
+# the only one of its span.
+MESSAGE_BYTES: Final = 64
+"""Memory per message beside its payload: 50 bytes in seven columns, and the newline."""
 PART_BYTES: Final = 1_500
 """Memory per part beside its messages, as the only one of its span: the batch, its columns, the span."""
 _DEAD_SLOTS_MIN: Final = 64
@@ -63,7 +66,7 @@ class Span:
     @property
     def begin(self) -> int | None:
         """Offset of the first message, bytes; None if there is none."""
-        return self.parts[0].begins[0] if self.parts else None
+        return int(self.parts[0].begins[0]) if self.parts else None
 
 
 class Ring:
@@ -83,6 +86,8 @@ class Ring:
         """Each with its time of arrival."""
         self._parts = 0
         """Parts in all spans, which is the number of slots in use."""
+        self._fresh: dict[Span, int] = {}
+        """Number of the last parts of each span that may share memory with the batch that is sequenced."""
         self.messages = 0
         self.size_bytes = 0
         """Memory of all spans, bytes."""
@@ -99,6 +104,7 @@ class Ring:
         """
         size_bytes = memory_bytes(part)
         span.parts.append(part)
+        self._fresh[span] = self._fresh.get(span, 0) + 1
         self._slots.append((span, now_seconds))
         self._parts += 1
         self._count(span, len(part), size_bytes)
@@ -109,6 +115,18 @@ class Ring:
             self._evict_oldest(messages_max=self.messages - 1, bytes_max=excess_bytes)
         if len(self._slots) > 2 * self._parts + _DEAD_SLOTS_MIN:
             self._slots = deque(slot for slot in self._slots if slot[0].in_ring)
+
+    def end_batch(self) -> None:
+        """Copy what is still pending of the batch that was sequenced, where it would keep much else in memory.
+
+        Most transactions are acknowledged in the batch that holds their messages, so that most are never copied.
+        """
+        for span, count in self._fresh.items():
+            if span.in_ring:
+                for index in range(-min(count, len(span.parts)), 0):
+                    if span.parts[index].is_sparse:
+                        span.parts[index] = span.parts[index].compact()
+        self._fresh.clear()
 
     def evict_older(self, than_seconds: float) -> None:
         """Evict the messages that arrived before a time, because so late an acknowledgement is unlikely."""
@@ -135,8 +153,8 @@ class Ring:
         part = span.parts[0]
         count = min(len(part), messages_max)
         if bytes_max is not None:
-            totals = list(accumulate(MESSAGE_BYTES + len(each) for each in part.payloads[:count]))
-            count = min(count, bisect_left(totals, bytes_max) + 1)
+            totals = (payload_sizes(part)[:count] + MESSAGE_BYTES).cumsum()
+            count = min(count, int(totals.searchsorted(bytes_max)) + 1)
         if count == len(part):
             self._slots.popleft()
             span.parts.popleft()
@@ -155,7 +173,7 @@ class Ring:
 
 def memory_bytes(part: MessageBatch) -> int:
     """Return the memory that a part takes."""
-    return PART_BYTES + MESSAGE_BYTES * len(part) + sum(map(len, part.payloads))
+    return PART_BYTES + MESSAGE_BYTES * len(part) + int(payload_sizes(part).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +188,7 @@ class ReplayRange:
 class RunEmission:
     """The emission of a run: messages each of which commits itself."""
 
-    def __init__(self, messages: MessageBatch, *, read_through: Sequence[int]) -> None:
+    def __init__(self, messages: MessageBatch, *, read_through: Offsets) -> None:
         """Begin to emit.
 
         Args:
@@ -193,16 +211,21 @@ class RunEmission:
         begin, end = self._consumed, self._consumed + count
         assert end <= len(self._messages), f"consumed {count} of {len(self._messages) - begin}"
         self._consumed = end
-        clocks = zip(
-            self._messages.producers[begin:end], self._messages.clocks[begin:end], strict=True
-        )
+        part = self._messages.span(begin, end)
+        sequenced = part.clocks != 0
         # Messages that opted out have no clock, and change no producer.
-        return {producer: clock for producer, clock in clocks if clock}
+        if not sequenced.all():
+            part = part.pick(sequenced.nonzero()[0])
+        if not len(part):
+            return {}
+        if (part.producers == part.producers[0]).all():
+            return {int(part.producers[0]): int(part.clocks[-1])}  # The usual case.
+        return dict(zip(part.producers.tolist(), part.clocks.tolist(), strict=True))
 
     @property
     def offset(self) -> int:
         """The journal's offset after what was consumed."""
-        return self._read_through[self._consumed - 1]
+        return int(self._read_through[self._consumed - 1])
 
     @property
     def exhausted(self) -> bool:
@@ -231,13 +254,13 @@ class SequenceEmission:
         """
         self.journal = acknowledgement.journal
         self.replay = replay
-        self.end = acknowledgement.ends[0]
+        self.end = int(acknowledgement.ends[0])
         """Offset after the acknowledgement, bytes."""
-        self.clock = acknowledgement.clocks[0]
+        self.clock = int(acknowledgement.clocks[0])
         """Clock of the acknowledgement."""
         self._in_memory = list(in_memory)
         self._acknowledgement = acknowledgement
-        self._producer = acknowledgement.producers[0]
+        self._producer = int(acknowledgement.producers[0])
         self._last_clock = last_clock
         """Clock of the last message that is ready or was consumed."""
         self._selection = CommitSelection(after=last_clock, through=self.clock)
@@ -259,9 +282,9 @@ class SequenceEmission:
             raise ReplayError(
                 self.replay.journal, f"got messages of {batch.journal}, expected {self.replay}"
             )
-        if not batch.begins:
+        if not len(batch):
             return
-        begin, end = batch.begins[0], batch.ends[-1]
+        begin, end = int(batch.begins[0]), int(batch.ends[-1])
         if begin < self._replayed_through or end > self.replay.end:
             raise ReplayError(
                 self.replay.journal,
@@ -299,18 +322,18 @@ class SequenceEmission:
             rest = len(part) - self._taken
             if left < rest:
                 self._taken += left
-                return part.clocks[self._taken - 1]
+                return int(part.clocks[self._taken - 1])
             left -= rest
             self._taken = 0
             self._ready.popleft()
             if not left:
-                return part.clocks[-1]
+                return int(part.clocks[-1])
         raise AssertionError(f"consumed {count} messages, {left} more than there are")
 
     @property
     def next_begin(self) -> int | None:
         """Offset of the next message, bytes; None if more must be re-read to know it."""
-        return self._ready[0].begins[self._taken] if self._ready else None
+        return int(self._ready[0].begins[self._taken]) if self._ready else None
 
     @property
     def exhausted(self) -> bool:
@@ -323,7 +346,7 @@ class SequenceEmission:
             begin, end = self._selection.admitted_range(part.clocks)
             if begin < end:
                 self._ready.append(part.span(begin, end))
-                self._last_clock = part.clocks[end - 1]
+                self._last_clock = int(part.clocks[end - 1])
         self._in_memory.clear()
         # The acknowledgement bypasses the selection, in which the later clock of a rolled back message would hide it.
         if self.clock > self._last_clock:
@@ -331,32 +354,66 @@ class SequenceEmission:
 
     def _admit_replay(self, batch: MessageBatch) -> None:
         """Make ready the producer's messages that are neither duplicates nor rolled back."""
-        admits = self._selection.admits
-        places = enumerate(zip(batch.producers, batch.clocks, strict=True))
-        ours = [
-            at for at, (producer, clock) in places if producer == self._producer and admits(clock)
-        ]
-        if ours:
-            self._ready.append(batch.pick(ours))
-            self._last_clock = batch.clocks[ours[-1]]
+        ours = (batch.producers == self._producer).nonzero()[0]
+        admitted = ours[self._selection.admitted_of(batch.clocks[ours])]
+        if len(admitted):
+            self._ready.append(batch.pick(admitted))
+            self._last_clock = int(batch.clocks[admitted[-1]])
 
 
 _duplicates_through: Final = duplicates_through(Flags.OUTSIDE_TXN)
 
 
-def end_of_stretch(batch: MessageBatch, start: int) -> int:
-    """Return the index after the stretch that begins at `start`.
+def stretch_bounds(producers: Words, clocks: Words, flags: FlagWords | Words) -> NDArray[np.intp]:
+    """Return the bounds of the stretches of N messages, from 0 to N.
 
-    Its messages are of one producer, with the same flags, each with a later clock than the one before.
+    A stretch is of one producer's messages with the same flags and growing clocks, or of messages that opted out of
+    sequencing, or of damaged records. Each acknowledgement is a stretch by itself.
     """
-    producers, clocks, flags = batch.producers, batch.clocks, batch.flags
-    producer, clock, flag = producers[start], clocks[start], flags[start]
     count = len(clocks)
-    for index in range(start + 1, count):
-        if producers[index] != producer or flags[index] != flag or clocks[index] <= clock:
-            return index
-        clock = clocks[index]
-    return count
+    if not count:
+        return np.zeros(1, dtype=np.intp)
+    sequenced = clocks != 0
+    damaged = flags == UNREADABLE
+    apart = (
+        (producers[1:] != producers[:-1])
+        | (flags[1:] != flags[:-1])
+        | (clocks[1:] <= clocks[:-1])
+        | (flags[1:] == Flags.ACK_TXN)
+    )
+    # Among messages outside of sequencing neither producer nor clock matters.
+    apart &= sequenced[1:] | sequenced[:-1]
+    apart |= sequenced[1:] != sequenced[:-1]
+    apart |= damaged[1:] != damaged[:-1]
+    return np.concatenate(([0], apart.nonzero()[0] + 1, [count]))
+
+
+class Stretches:
+    """The stretches of one batch, found in a few passes over its columns."""
+
+    __slots__ = ("_bounds", "_in_txn", "batch")
+
+    def __init__(self, batch: MessageBatch) -> None:
+        """Find the stretches of a batch, and the messages of transactions in it."""
+        self.batch = batch
+        clocks, flags = batch.clocks, batch.flags
+        self._bounds: list[int] = stretch_bounds(batch.producers, clocks, flags).tolist()
+        in_txn = ((flags == Flags.CONTINUE_TXN) | (flags == Flags.ACK_TXN)) & (clocks != 0)
+        self._in_txn: list[int] = in_txn.nonzero()[0].tolist()
+        """Indices, ascending."""
+
+    def end_of_stretch(self, index: int) -> int:
+        """Return the index after the stretch that holds message `index`."""
+        return self._bounds[bisect_right(self._bounds, index)]
+
+    def end_of_run(self, index: int) -> int:
+        """Return the index of the first message of a transaction from `index` on; N if there is none."""
+        found = bisect_left(self._in_txn, index)
+        return self._in_txn[found] if found < len(self._in_txn) else len(self.batch)
+
+
+_NO_INDICES: Final[NDArray[np.intp]] = np.zeros(0, dtype=np.intp)
+_NO_OFFSETS: Final[Offsets] = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -365,9 +422,9 @@ class Run:
 
     next_index: int
     """First message after the stretch."""
-    indices: list[int] = field(default_factory=list)
+    indices: NDArray[np.intp] = field(default_factory=lambda: _NO_INDICES)
     """Of the messages to emit, shape (N,)."""
-    read_through: list[int] = field(default_factory=list)
+    read_through: Offsets = field(default_factory=lambda: _NO_OFFSETS)
     """The journal's offset once each is consumed: its end, or that of the duplicates after it; shape (N,)."""
     leading_duplicates_end: int | None = None
     """End of the duplicates before the first emitted message, bytes."""
@@ -382,41 +439,36 @@ class Run:
     """Number of producers whose pending messages the run discards."""
 
 
-def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, ProducerClocks]) -> Run:
-    """Return the run that begins at index `start`.
+def scan_run(
+    batch: MessageBatch, start: int, stop: int, *, producers: Mapping[int, ProducerClocks]
+) -> Run:
+    """Return the run [start, stop).
 
-    Producers change only as the run is consumed; until then, `floors` holds the clock that each would have committed.
+    Producers change only as the run is consumed; until then, duplicates are recognised by what each would have
+    committed.
+
+    Args:
+        batch: Holds the run.
+        start: Index of its first message.
+        stop: Index after its last one.
+        producers: Of the journal, by id, before the run.
 
     Requires:
-        The message at `start` commits itself.
+        Every message of the run commits itself, unless it is a duplicate.
     """
-    run = Run(start)
-    floors: dict[int, int] = {}
-    index, count = start, len(batch)
-    while index < count:
-        clock, end, flags = batch.clocks[index], batch.ends[index], batch.flags[index]
-        if not clock:
-            run.flags_void = run.flags_void or flags not in (Flags.OUTSIDE_TXN, UNREADABLE)
-        else:
-            producer_id = batch.producers[index]
-            if flags in TXN_FLAGS:
-                break
-            if flags != Flags.OUTSIDE_TXN:
-                run.unknown_flags += 1
-            floor = floors.get(producer_id)
-            if floor is None:
-                floor = _floor(run, producers.get(producer_id), clock)
-            if clock <= floor:
-                run.producer_ids.add(producer_id)
-                _note_duplicate(run, end)
-                index += 1
-                continue
-            floors[producer_id] = clock  # its producer settles there once the message is consumed
-        run.indices.append(index)
-        run.read_through.append(end)
-        index += 1
-    run.next_index = index
-    run.producer_ids.update(floors)
+    run = Run(stop)
+    clocks, flags = batch.clocks[start:stop], batch.flags[start:stop]
+    sequenced = clocks != 0
+    ordinary = flags == Flags.OUTSIDE_TXN
+    run.unknown_flags = int((sequenced & ~ordinary).sum())
+    run.flags_void = bool((~sequenced & ~ordinary & (flags != UNREADABLE)).any())
+    committed = np.ones(stop - start, dtype=np.bool_)
+    for ours in _by_producer(batch.producers[start:stop], sequenced.nonzero()[0]):
+        producer_id = int(batch.producers[start + ours[0]])
+        run.producer_ids.add(producer_id)
+        committed[ours] = _committed_of(run, producers.get(producer_id), clocks[ours])
+    run.duplicates = stop - start - int(committed.sum())
+    _place(run, start + committed.nonzero()[0], batch.ends[start:stop], start)
     return run
 
 
@@ -429,26 +481,45 @@ def committed_part(batch: MessageBatch, run: Run) -> MessageBatch:
     part = batch.pick(run.indices)
     if not run.flags_void:
         return part
-    flags = [
-        flags if clock or flags == UNREADABLE else Flags.OUTSIDE_TXN
-        for flags, clock in zip(part.flags, part.clocks, strict=True)
-    ]
-    return replace(part, flags=flags)
+    void = (part.clocks == 0) & (part.flags != UNREADABLE)
+    return replace(part, flags=np.where(void, np.uint16(Flags.OUTSIDE_TXN), part.flags))
 
 
-def _floor(run: Run, producer: ProducerClocks | None, clock: int) -> int:
-    """Return the clock up to which a producer's messages are duplicates; `clock` is that of its first in the run."""
-    if producer is None:
-        return clock - 1
-    if producer.begin != NOTHING_PENDING:
-        outcome = decide(Flags.OUTSIDE_TXN, clock, producer)
+def _by_producer(producers: Words, indices: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Return indices in groups of one producer each, in order within a group."""
+    if not len(indices):
+        return []
+    ids = producers[indices]
+    if (ids == ids[0]).all():
+        return [indices]  # The usual case.
+    order = ids.argsort(kind="stable")
+    grouped = ids[order]
+    return np.split(indices[order], (grouped[1:] != grouped[:-1]).nonzero()[0] + 1)
+
+
+def _committed_of(run: Run, producer: ProducerClocks | None, clocks: Words) -> NDArray[np.bool_]:
+    """Return which of one producer's messages are no duplicates; both have shape (N,), N > 0."""
+    # The first message of a producer makes it known, and so is no duplicate.
+    floor = int(clocks[0]) - 1 if producer is None else _duplicates_through(producer)
+    # A message settles its producer at its clock, so the floor of each is the greatest clock before it.
+    before = np.empty_like(clocks)
+    before[0] = max(floor, 0)
+    np.maximum.accumulate(clocks[:-1], out=before[1:])
+    np.maximum(before, before[0], out=before)
+    committed: NDArray[np.bool_] = clocks > before
+    if producer is not None and producer.begin != NOTHING_PENDING and committed.any():
+        outcome = decide(Flags.OUTSIDE_TXN, int(clocks[committed.argmax()]), producer)
         run.spans_discarded += outcome is SequenceOutcome.SPAN_DISCARDED
-    return _duplicates_through(producer)
+    return committed
 
 
-def _note_duplicate(run: Run, end: int) -> None:
-    run.duplicates += 1
-    if run.indices:
-        run.read_through[-1] = end
-    else:
-        run.leading_duplicates_end = end
+def _place(run: Run, indices: NDArray[np.intp], ends: Offsets, start: int) -> None:
+    """Set which messages a run emits, and the offset after each."""
+    run.indices = indices
+    if not len(indices):
+        run.leading_duplicates_end = int(ends[-1])
+        return
+    if indices[0] > start:
+        run.leading_duplicates_end = int(ends[indices[0] - start - 1])
+    # Duplicates are read through with the message before them.
+    run.read_through = ends[np.append(indices[1:] - start, len(ends)) - 1]

@@ -321,15 +321,16 @@ class CommitSelection:
         committed: NDArray[np.bool_] = (clocks > before) & (clocks <= np.uint64(self.through))
         return committed
 
-    def admitted_range(self, clocks: Sequence[int]) -> tuple[int, int]:
+    def admitted_range(self, clocks: Clocks) -> tuple[int, int]:
         """Return the indices [begin, end) of the committed ones among the next messages, whose clocks ascend."""
-        if clocks and clocks[0] > self.greatest and clocks[-1] <= self.through:
-            self.greatest = clocks[-1]
-            return 0, len(clocks)  # The usual case.
-        begin = bisect_right(clocks, self.greatest)
-        end = bisect_right(clocks, self.through)
-        if begin < len(clocks):
-            self.greatest = clocks[-1]
+        count = len(clocks)
+        if count and clocks[0] > self.greatest and clocks[-1] <= self.through:
+            self.greatest = int(clocks[-1])
+            return 0, count  # The usual case.
+        begin = _count_through(clocks, self.greatest)
+        end = _count_through(clocks, self.through)
+        if begin < count:
+            self.greatest = int(clocks[-1])
         return min(begin, end), end
 
 

@@ -45,14 +45,13 @@ from broadsheet.consumer.message.sequence import (
     RunEmission,
     SequenceEmission,
     Span,
+    Stretches,
     committed_part,
-    end_of_stretch,
     scan_run,
 )
 from broadsheet.consumer.message.sequence_rules import (
     EFFECTS,
     NOTHING_PENDING,
-    TXN_FLAGS,
     Effect,
     SequenceOutcome,
     classify,
@@ -129,6 +128,8 @@ class Sequencer:
         """The producer whose sequence is emitted; None during a run."""
         self._outcomes: dict[SequenceOutcome, int] = {}
         self._visible_through: int | None = None
+        self._stretches: Stretches | None = None
+        """Of the batch that is queued, until its last message is."""
 
     @property
     def emitting(self) -> bool:
@@ -170,16 +171,19 @@ class Sequencer:
         if now_seconds is not None:
             self._producers_of(batch.journal).reading.advance(now_seconds)
             self.pass_time(now_seconds)
+        stretches = self._stretches_of(batch)
         index, count = start, len(batch)
         while index < count and self._emission is None:
-            flags = batch.flags[index]
-            if flags not in TXN_FLAGS or not batch.clocks[index]:
-                index = self._queue_run(batch, index)
-            elif flags == Flags.CONTINUE_TXN:
-                index = self._queue_pending(batch, index)
+            run_end = stretches.end_of_run(index)
+            if run_end > index:
+                index = self._queue_run(batch, index, run_end)
+            elif batch.flags[index] == Flags.CONTINUE_TXN:
+                index = self._queue_pending(batch, index, stretches.end_of_stretch(index))
             else:
                 self._queue_acknowledgement(batch.span(index, index + 1))
                 index += 1
+        if index == count:
+            self._stretches = None
         emitting = self._emission is not None
         # While something is emitted, its consumption makes the reading visible.
         visible_through = None if emitting else self._visible_through
@@ -306,11 +310,18 @@ class Sequencer:
         """Return the producer of a message with this clock, new or known."""
         return self._producers_of(journal).heard(producer_id, clock - 1)
 
-    def _queue_run(self, batch: MessageBatch, start: int) -> int:
+    def _stretches_of(self, batch: MessageBatch) -> Stretches:
+        """Return the stretches of a batch; after an emission it is queued again, and they are known."""
+        if self._stretches is None or self._stretches.batch is not batch:
+            self._stretches = Stretches(batch)
+            self._ring.end_batch()
+        return self._stretches
+
+    def _queue_run(self, batch: MessageBatch, start: int, stop: int) -> int:
         """Sequence messages that commit by themselves; return the index after them."""
         journal = batch.journal
         producers = self._producers_of(journal)
-        run = scan_run(batch, start, producers=producers.by_id)
+        run = scan_run(batch, start, stop, producers=producers.by_id)
         for producer_id in run.producer_ids & producers.by_id.keys():
             producers.heard(producer_id, 0)
         self._count(SequenceOutcome.OUTSIDE_COMMIT, len(run.indices))
@@ -319,28 +330,27 @@ class Sequencer:
         self._count(SequenceOutcome.SPAN_DISCARDED, run.spans_discarded)
         if run.leading_duplicates_end is not None:
             self._offsets[journal] = self._visible_through = run.leading_duplicates_end
-        if run.indices:
+        if len(run.indices):
             self._emission = RunEmission(committed_part(batch, run), read_through=run.read_through)
         return run.next_index
 
-    def _queue_pending(self, batch: MessageBatch, start: int) -> int:
+    def _queue_pending(self, batch: MessageBatch, start: int, stop: int) -> int:
         """Sequence a producer's messages that await an acknowledgement; return the index after them."""
-        producer = self._heard(batch.journal, batch.producers[start], batch.clocks[start])
-        stop = end_of_stretch(batch, start)
+        producer = self._heard(batch.journal, int(batch.producers[start]), int(batch.clocks[start]))
         part = batch.span(start, stop)
         duplicates, outcomes = classify(Flags.CONTINUE_TXN, part.clocks, producer)
         for outcome, messages in outcomes:
             self._count(outcome, messages)
-        self._offsets[batch.journal] = part.ends[-1]
+        self._offsets[batch.journal] = int(part.ends[-1])
         if duplicates:
-            self._visible_through = part.ends[duplicates - 1]
+            self._visible_through = int(part.ends[duplicates - 1])
             if duplicates == stop - start:
                 return stop
             part = batch.span(start + duplicates, stop)
         if producer.begin == NOTHING_PENDING:
             # Only a span that begins here: one from before the last checkpoint delays no further transaction.
             self._pending.add(producer)
-        producer.hold(part.begins[0], part.clocks[-1])
+        producer.hold(int(part.begins[0]), int(part.clocks[-1]))
         if producer.span is None:
             producer.span = Span()
         self._ring.add(producer.span, part, now_seconds=self._now_seconds)
@@ -348,24 +358,24 @@ class Sequencer:
 
     def _queue_acknowledgement(self, message: MessageBatch) -> None:
         """Sequence one message, which is an acknowledgement."""
-        clock = message.clocks[0]
-        producer = self._heard(message.journal, message.producers[0], clock)
+        clock = int(message.clocks[0])
+        producer = self._heard(message.journal, int(message.producers[0]), clock)
         replay = self._replay_range(producer, message)
         outcome = decide(Flags.ACK_TXN, clock, producer, in_memory=replay is None)
         self._count(outcome)
         if EFFECTS[outcome] is Effect.COMMIT:
             # A checkpoint taken before it is consumed must read the acknowledgement again.
             if producer.begin == NOTHING_PENDING:
-                producer.begin = message.begins[0]
+                producer.begin = int(message.begins[0])
             self._emit_sequence(producer, message, replay)
             return
         self._settle(producer, clock)
-        self._offsets[message.journal] = self._visible_through = message.ends[0]
+        self._offsets[message.journal] = self._visible_through = int(message.ends[0])
 
     def _emit_sequence(
         self, producer: Producer, acknowledgement: MessageBatch, replay: ReplayRange | None
     ) -> None:
-        producer.max_clock = acknowledgement.clocks[0]
+        producer.max_clock = int(acknowledgement.clocks[0])
         sequence = SequenceEmission(
             self._ring.release(producer.span) if producer.span else (),
             acknowledgement,
@@ -383,7 +393,7 @@ class Sequencer:
         if producer.begin == NOTHING_PENDING:
             return None
         in_memory = producer.span.begin if producer.span else None
-        first = acknowledgement.begins[0] if in_memory is None else in_memory
+        first = int(acknowledgement.begins[0]) if in_memory is None else in_memory
         # Memory holds the whole span: nothing of it was evicted.
         if first == producer.begin:
             return None

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
 
 from broadsheet.consumer.message.arrow_ipc import read_stream
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from broadsheet.consumer.message.uuid import NIL_UUID, format_uuid
+from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, Payloads
+from broadsheet.consumer.message.uuid import NIL_UUID, UUID_BYTES, format_uuid
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +50,10 @@ class _Probe(msgspec.Struct, gc=False):
     meta: _ProbedMeta | None = msgspec.field(name="_meta", default=None)
 
 
+_OPENING: Final = ord("{")
+_CLOSING: Final = ord("}")
 _probe = msgspec.json.Decoder(_Probe).decode
+_probe_lines = msgspec.json.Decoder(_Probe).decode_lines
 
 
 def json_uuid_of(payload: bytes) -> bytes:
@@ -64,7 +69,7 @@ def json_uuid_of(payload: bytes) -> bytes:
     if meta is None or not meta.uuid:
         return NIL_UUID
     try:
-        return _from_texts([meta.uuid])
+        return _from_text(meta.uuid)
     except ValueError as error:
         raise ValueError(f"_meta.uuid {meta.uuid!r} is not a UUID: {error}") from error
 
@@ -77,32 +82,94 @@ def json_uuids_of(payloads: Sequence[bytes]) -> bytes:
     """
     try:
         # An absent `_meta` or UUID is rare, and raises here; the slow path below finds the cause.
-        texts: list[str] = [_probe(payload).meta.uuid for payload in payloads]  # type: ignore[union-attr,misc]
+        texts: list[str] = [probe.meta.uuid for probe in _probes(payloads)]  # type: ignore[union-attr,misc]
         return _from_texts(texts)
     except (*_ERRORS, AttributeError, TypeError):
         return b"".join([json_uuid_of(payload) for payload in payloads])
 
 
+def _probes(payloads: Sequence[bytes]) -> list[_Probe]:
+    lines = json_lines(payloads)
+    # One call for all lines; anything that it may not take apart as lines is asked one by one.
+    if lines is not None and len(probes := _probe_lines(lines)) == len(payloads):
+        return probes
+    return [_probe(payload) for payload in payloads]
+
+
+def json_lines(payloads: Sequence[bytes]) -> memoryview | None:
+    """Return the payloads as lines in one buffer, for parsers that know no lines; None if they might err.
+
+    If such a parser finds as many JSON objects as there are payloads, the payloads are these objects: each begins with
+    an opening brace and ends with a closing one. No string of valid JSON holds a newline, and after a closing brace
+    within an object no opening brace may follow, so that no object goes on in the next line.
+    """
+    if not isinstance(payloads, Payloads):
+        return None
+    edges = payloads.edges()
+    if edges is None or not ((edges[0] == _OPENING).all() and (edges[1] == _CLOSING).all()):
+        return None
+    return payloads.lines()
+
+
+def _from_text(text: str) -> bytes:
+    digits = text.replace("-", "")
+    in_place = len(text) == _UUID_CHARACTERS and all(text[hyphen] == "-" for hyphen in _HYPHENS)
+    if not in_place or len(digits) != _UUID_CHARACTERS - len(_HYPHENS):
+        raise ValueError("it is not of the form 8-4-4-4-12")
+    uuid = bytes.fromhex(digits)
+    if len(uuid) != UUID_BYTES:
+        raise ValueError("it holds white space")
+    return uuid
+
+
 def _from_texts(texts: list[str]) -> bytes:
     """Parse many UUIDs in a few passes over one string."""
-    joined = "".join(texts)
     count = len(texts)
-    digits = joined.replace("-", "")
-    in_place = len(digits) == 32 * count and all(
-        joined[hyphen::_UUID_CHARACTERS] == "-" * count for hyphen in _HYPHENS
-    )
-    if not in_place or set(map(len, texts)) != {_UUID_CHARACTERS}:
+    if not count:
+        return b""
+    joined = "".join(texts)
+    # Checked one by one, because a longer text could make up for a shorter one.
+    if set(map(len, texts)) != {_UUID_CHARACTERS} or not joined.isascii():
         raise ValueError("a UUID is not of the form 8-4-4-4-12")
-    uuids = bytes.fromhex(digits)
-    if len(uuids) != 16 * count:
+    rows = np.frombuffer(joined.encode("ascii"), dtype=np.uint8).reshape(count, _UUID_CHARACTERS)
+    return _from_rows(rows)
+
+
+def _from_rows(rows: NDArray[np.uint8]) -> bytes:
+    """Parse the texts of N UUIDs, shape (N, 36)."""
+    if not (rows[:, _HYPHENS] == ord("-")).all():
+        raise ValueError("a UUID is not of the form 8-4-4-4-12")
+    digits = np.delete(rows, _HYPHENS, axis=1)
+    uuids = bytes.fromhex(digits.tobytes().decode("ascii"))
+    if len(uuids) != UUID_BYTES * len(rows):
         raise ValueError("a UUID holds white space")
     return uuids
+
+
+_decode_lines = msgspec.json.Decoder().decode_lines
+
+
+def _decoded(
+    decode_lines: Callable[[memoryview], list[Any]], payloads: Sequence[bytes]
+) -> Sequence[Any] | None:
+    lines = json_lines(payloads)
+    if lines is None:
+        return None
+    try:
+        found = decode_lines(lines)
+    except _ERRORS:
+        return None
+    return found if len(found) == len(payloads) else None
 
 
 class JsonType:
     """JSON messages as dicts, one a line."""
 
     content_type = NDJSON
+
+    def decode_all(self, payloads: Sequence[bytes]) -> Sequence[Any] | None:
+        """Return the JSON values of many payloads; None if one of them needs to be named."""
+        return _decoded(_decode_lines, payloads)
 
     def decode(self, payload: bytes) -> Any:
         """Return the JSON value of a payload."""
@@ -165,7 +232,13 @@ class JsonStructType:
             )
         self._struct_class = struct_class
         self._meta_field = meta_field
-        self._decode = msgspec.json.Decoder(struct_class).decode
+        decoder = msgspec.json.Decoder(struct_class)
+        self._decode = decoder.decode
+        self._decode_lines = decoder.decode_lines
+
+    def decode_all(self, payloads: Sequence[bytes]) -> Sequence[Any] | None:
+        """Return the Structs of many payloads; None if one of them needs to be named."""
+        return _decoded(self._decode_lines, payloads)
 
     def decode(self, payload: bytes) -> Any:
         """Return the Struct of a payload."""

@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Flags:
@@ -93,12 +94,16 @@ FEW: Final = 32
 """Number of UUIDs that are parsed one by one in the time it takes to set up arrays."""
 
 
+Words: TypeAlias = NDArray[np.uint64]
+FlagWords: TypeAlias = NDArray[np.uint16]
+
+
 class UuidColumns(NamedTuple):
     """The fields of N UUIDs, as columns of shape (N,)."""
 
-    producers: list[int]
-    clocks: list[int]
-    flags: list[int]
+    producers: Words
+    clocks: Words
+    flags: FlagWords
 
 
 def parse_uuids(uuids: bytes) -> UuidColumns:
@@ -109,13 +114,14 @@ def parse_uuids(uuids: bytes) -> UuidColumns:
     """
     if len(uuids) > FEW * UUID_BYTES:
         return _parse_many(uuids)
-    columns = UuidColumns([], [], [])
-    for begin in range(0, len(uuids), UUID_BYTES):
-        producer, clock, flags = parse_uuid(uuids[begin : begin + UUID_BYTES])
-        columns.producers.append(producer)
-        columns.clocks.append(clock)
-        columns.flags.append(flags)
-    return columns
+    fields = [
+        parse_uuid(uuids[begin : begin + UUID_BYTES]) for begin in range(0, len(uuids), UUID_BYTES)
+    ]
+    return UuidColumns(
+        np.array([producer for producer, _, _ in fields], dtype=np.uint64),
+        np.array([clock for _, clock, _ in fields], dtype=np.uint64),
+        np.array([flags for _, _, flags in fields], dtype=np.uint16),
+    )
 
 
 def _parse_many(uuids: bytes) -> UuidColumns:
@@ -128,9 +134,9 @@ def _parse_many(uuids: bytes) -> UuidColumns:
     clocks = (
         ((high & 0xFFF) << 52) | ((high & 0xFFFF0000) << 20) | (high >> 32 << 4) | (low >> 58 & 0xF)
     )
-    return UuidColumns(
-        (low & PRODUCER_MASK).tolist(), clocks.tolist(), (low >> 48 & FLAGS_MAX).tolist()
-    )
+    producers = (low & PRODUCER_MASK).astype(np.uint64, copy=False)
+    flags = (low >> 48 & FLAGS_MAX).astype(np.uint16)
+    return UuidColumns(producers, clocks.astype(np.uint64, copy=False), flags)
 
 
 UNIX_EPOCH_TICKS: Final = 122_192_928_000_000_000

@@ -271,7 +271,7 @@ class Callbacks:
             if not dead_letter_journal(self._shard.spec):
                 self.failed_at = _place_of(part)
                 raise FramingError(
-                    part.journal, offset=part.begins[0], end=part.ends[0], detail=why
+                    part.journal, offset=int(part.begins[0]), end=int(part.ends[0]), detail=why
                 )
             self._count_unreadable()
             yield part, why
@@ -352,4 +352,5 @@ class Callbacks:
 
 
 def _place_of(batch: MessageBatch) -> MessagePosition:
-    return MessagePosition(batch.journal, batch.begins[0], batch.ends[-1], messages=len(batch))
+    begin, end = int(batch.begins[0]), int(batch.ends[-1])
+    return MessagePosition(batch.journal, begin, end, messages=len(batch))

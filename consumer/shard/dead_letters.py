@@ -63,7 +63,7 @@ class DeadLetters:
             yield batch, None
             return
         start = 0
-        for index, begin in enumerate(batch.begins):
+        for index, begin in enumerate(batch.begins.tolist()):
             cause = self.poison.get((batch.journal, begin))
             if cause is None and not self._is_suspect(batch.journal, begin):
                 continue
@@ -78,9 +78,9 @@ class DeadLetters:
         """Report quickly whether any message of a batch is affected: most batches are not, and skipped messages are
         few.
         """
-        if not batch.begins or (not self.poison and self.suspect is None):
+        if not len(batch) or (not self.poison and self.suspect is None):
             return False
-        first, last = batch.begins[0], batch.begins[-1]
+        first, last = int(batch.begins[0]), int(batch.begins[-1])
         place = self.suspect
         suspect = (
             place is not None
@@ -109,7 +109,7 @@ def publish_dead_letter(
         cause: What the application raised.
         clock: Tells when.
     """
-    journal, begin, end = message.journal, message.begins[0], message.ends[0]
+    journal, begin, end = message.journal, int(message.begins[0]), int(message.ends[0])
     payload = message.payloads[0]
     at = datetime.fromtimestamp(clock.wall_seconds(), UTC).isoformat(timespec="milliseconds")
     letter: dict[str, object] = {
@@ -134,4 +134,5 @@ def _uuid_text(message: MessageBatch) -> str:
     """Return the UUID of the one message; empty if the bytes are not a message."""
     if message.flags[0] == UNREADABLE:
         return ""
-    return format_uuid(build_uuid(message.producers[0], message.clocks[0], message.flags[0]))
+    producer, clock = int(message.producers[0]), int(message.clocks[0])
+    return format_uuid(build_uuid(producer, clock, int(message.flags[0])))

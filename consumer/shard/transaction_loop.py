@@ -128,7 +128,7 @@ class InputQueue:
 
 def _bytes_of(batch: MessageBatch) -> int:
     """Return the range of the journal that a batch spans, bytes: no less than its frames."""
-    return batch.ends[-1] - batch.begins[0]
+    return int(batch.ends[-1] - batch.begins[0])
 
 
 class TxnObserver(Protocol):

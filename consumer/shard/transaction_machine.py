@@ -39,18 +39,16 @@ the first one closes soon is ours: behind a fail-over its output has been waited
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import accumulate
 from typing import Any, Final, assert_never
 
 from broadsheet.allocator.runtime.story import new_story, noting, story_text
 from broadsheet.consumer.checkpoint import SourceOrigins, build_checkpoint, read_through_of
 from broadsheet.consumer.errors import ReplayError
-from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.batch import MessageBatch, payload_sizes
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.message.uuid import Flags
@@ -89,12 +87,10 @@ class DeliveryLimits:
 
 def leading_acks(batch: MessageBatch) -> int:
     """Return how many acknowledgements are at the front of a batch."""
-    count = 0
-    for flags in batch.flags:
-        if flags != Flags.ACK_TXN:
-            break
-        count += 1
-    return count
+    if batch.flags[0] != Flags.ACK_TXN:
+        return 0  # The usual case.
+    others = (batch.flags != Flags.ACK_TXN).nonzero()[0]
+    return int(others[0]) if len(others) else len(batch)
 
 
 def before_ack(batch: MessageBatch) -> MessageBatch:
@@ -110,8 +106,8 @@ def bounded(batch: MessageBatch, bytes_max: int) -> MessageBatch:
     # Frames are no smaller than their payloads, so where the whole range fits nothing need be added up.
     if batch.ends[-1] - batch.begins[0] <= bytes_max:
         return batch
-    totals = list(accumulate(map(len, batch.payloads)))
-    fitting = max(1, bisect_right(totals, bytes_max))
+    totals = payload_sizes(batch).cumsum()
+    fitting = max(1, int(totals.searchsorted(bytes_max, side="right")))
     return batch if fitting == len(batch) else batch.span(0, fitting)
 
 
@@ -545,7 +541,7 @@ class TransactionMachine:
     def _record_sequenced(self, batch: MessageBatch) -> None:
         outcomes, self._input_outcomes = self._input_outcomes, Counter()
         self._out.append(
-            tx.RecordSequenced(batch.journal, outcomes, batch.begins[0], batch.ends[-1])
+            tx.RecordSequenced(batch.journal, outcomes, int(batch.begins[0]), int(batch.ends[-1]))
         )
 
     def _note_read(self, journal: str, through: int) -> None:
@@ -581,7 +577,7 @@ class TransactionMachine:
     def _consume(self, batch: MessageBatch, count: int) -> None:
         self._sequencer.consume(count)
         self._running.messages += count
-        self._running.message_bytes += sum(batch.ends[:count]) - sum(batch.begins[:count])
+        self._running.message_bytes += int((batch.ends[:count] - batch.begins[:count]).sum())
 
     def _ask_replay(self, now: float) -> None:
         if self._replay is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from pyspark.sql.types import ArrayType, MapType, StructType
@@ -51,7 +50,7 @@ class CsvDecoder:
     def whole_bytes(data: bytes) -> int:
         """Return how many bytes are whole records."""
         ends = _records(data).ends
-        return ends[-1] if ends else 0
+        return int(ends[-1]) if len(ends) else 0
 
     def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the messages of whole records.
@@ -65,9 +64,7 @@ class CsvDecoder:
             uuids = None
             if self._columns.wants_uuids:
                 uuids = b"".join(map(CsvType(columns=0).uuid_of, records.payloads))
-            begins, ends = content.offsets_of(
-                np.array(records.begins, dtype=np.int64), np.array(records.ends, dtype=np.int64)
-            )
+            begins, ends = content.offsets_of(records.begins, records.ends)
             values |= metadata_columns(content.journal, begins=begins, ends=ends, uuids=uuids)
             return self._columns.batch(values, len(records.begins))
         except (ValueError, pa.ArrowException) as error:

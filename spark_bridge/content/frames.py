@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-import numpy as np
-
 from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
@@ -39,8 +37,7 @@ def frames_of(content: FetchedContent) -> Frames:
 
 def places_of(content: FetchedContent, frames: Frames) -> tuple[Any, Any]:
     """Return the journal offsets at which frames begin and end; shape (N,) each."""
-    starts = np.array(frames.begins, dtype=np.int64)
-    return content.offsets_of(starts, np.array(frames.ends, dtype=np.int64))
+    return content.offsets_of(frames.begins, frames.ends)
 
 
 def framing_error(content: FetchedContent, error: Exception) -> FramingError:

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.message.batch import UNREADABLE
 from broadsheet.consumer.message.framing import Frames, framing_for
-from broadsheet.consumer.message.uuid import NIL_UUID, Flags
+from broadsheet.consumer.message.sequence import stretch_bounds
+from broadsheet.consumer.message.uuid import NIL_UUID
 
 Offsets: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 _PRODUCER_MASK: Final = np.uint64((1 << 48) - 1)
 DAMAGED: Final = np.uint64(UNREADABLE)
 """Flags of a damaged record, which has no UUID and is outside of sequencing."""
-_ACK: Final = np.uint64(Flags.ACK_TXN)
 
 
 class BlockHeads(NamedTuple):
@@ -72,20 +72,8 @@ class MessageTable:
         A block is a stretch of one producer's messages with the same flags and growing clocks, or a stretch that opted
         out of sequencing, or one of damaged records. Each acknowledgement is a separate block.
         """
-        clocks, flags = self.clocks, self.flags
-        apart = (
-            (self.producers[1:] != self.producers[:-1])
-            | (flags[1:] != flags[:-1])
-            | (clocks[1:] <= clocks[:-1])
-            | (flags[1:] == _ACK)
-        )
-        sequenced = clocks != 0
-        # Among messages outside of sequencing neither producer nor clock matters.
-        apart &= sequenced[1:] | sequenced[:-1]
-        apart |= sequenced[1:] != sequenced[:-1]
-        damaged = flags == DAMAGED
-        apart |= damaged[1:] != damaged[:-1]
-        return [0, *(np.flatnonzero(apart) + 1).tolist(), len(self)] if len(self) else [0]
+        bounds: list[int] = stretch_bounds(self.producers, self.clocks, self.flags).tolist()
+        return bounds
 
     def heads(self, starts: list[int]) -> BlockHeads:
         """Return the messages at the starts of blocks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -45,14 +44,12 @@ class RawDecoder:
     def whole_bytes(self, data: bytes) -> int:
         """Return how many bytes of `data`, which begins with a frame, are whole frames."""
         ends = self._framing.unframer(journal="", offset=0).feed(data).ends
-        return ends[-1] if ends else 0
+        return int(ends[-1]) if len(ends) else 0
 
     def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the payloads of whole frames."""
         frames = self._framing.unframer(journal="", offset=0).feed(content.data)
-        begins, ends = content.offsets_of(
-            np.array(frames.begins, dtype=np.int64), np.array(frames.ends, dtype=np.int64)
-        )
+        begins, ends = content.offsets_of(frames.begins, frames.ends)
         uuids = None
         if self._columns.wants_uuids:
             uuids = b"".join(map(self._uuid_of, frames.payloads))

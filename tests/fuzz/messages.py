@@ -57,7 +57,9 @@ def _read(message_type: MessageType) -> Callable[[bytes], object]:
 
     def read(data: bytes) -> None:
         found = [_around(message_type, data, chunk) for chunk in _CHUNKS]
-        places = [(batch.begins, batch.ends, batch.flags) for batch in found]
+        places = [
+            (batch.begins.tolist(), batch.ends.tolist(), batch.flags.tolist()) for batch in found
+        ]
         assert places[0] == places[1], "what is read depends on how it arrives"
         batch = found[0]
         assert all(

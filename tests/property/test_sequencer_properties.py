@@ -273,8 +273,8 @@ class Downstream:
         while self.offset < end:
             rest = self.log.between(self.offset, end)
             batch = rest.span(0, self.data.draw(st.integers(1, len(rest))))
-            self.offset = batch.ends[-1]
-            self._run_batch(batch.begins[0], batch.ends[-1])
+            self.offset = int(batch.ends[-1])
+            self._run_batch(int(batch.begins[0]), int(batch.ends[-1]))
         return self.delivered
 
     def _run_batch(self, begin: int, end: int) -> None:

@@ -124,7 +124,7 @@ class _Shard:
                 case tx.BeginTxn():
                     self._events.append(tx.TxnBegan())
                 case tx.Deliver(batch):
-                    self._found += batch.begins
+                    self._found += batch.begins.tolist()
                     self._events.append(tx.BatchDelivered(len(batch)))
                 case tx.Finalize():
                     self._events.append(tx.TxnFinalized({}, {}))

@@ -17,7 +17,8 @@ from tests.support.sequencing import Log
 
 def table_of_batch(batch: MessageBatch) -> MessageTable:
     """Return a batch's messages without their payloads."""
-    columns = zip(batch.producers, batch.clocks, batch.flags, strict=True)
+    numbers = (batch.producers, batch.clocks, batch.flags)
+    columns = zip(*(column.tolist() for column in numbers), strict=True)
     return table_of(batch.begins, batch.ends, b"".join(build_uuid(*each) for each in columns))
 
 

@@ -76,11 +76,11 @@ def messages_of(batch: MessageBatch) -> list[Message]:
     return [
         Message(*columns)
         for columns in zip(
-            batch.begins,
-            batch.ends,
-            batch.producers,
-            batch.clocks,
-            batch.flags,
+            batch.begins.tolist(),
+            batch.ends.tolist(),
+            batch.producers.tolist(),
+            batch.clocks.tolist(),
+            batch.flags.tolist(),
             batch.payloads,
             strict=True,
         )

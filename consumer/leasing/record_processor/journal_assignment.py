@@ -215,7 +215,7 @@ class JournalAssignment:
 
     def _numbered(self, batch: MessageBatch, index: int) -> ProcessorRecord:
         self._number += 1
-        clock = batch.clocks[index]
+        clock = int(batch.clocks[index])
         return ProcessorRecord(
             position=Position(str(self._number), offset=str(batch.begins[index])),
             binary_data=batch.payloads[index],

@@ -156,7 +156,7 @@ class TopicsReading:
                 yield from self._ends_of(together)
                 continue
             batch = batch_of(together, settings.message_type, sequenced=settings.sequenced)
-            self._next[key] = batch.ends[-1]
+            self._next[key] = int(batch.ends[-1])
             self._count(key, batch)
             yield batch
 

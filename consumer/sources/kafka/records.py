@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import numpy as np
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from broadsheet.consumer.message.batch import MessageBatch, MessageType, batch_around_damage
@@ -52,19 +53,19 @@ def batch_of(
         MemoryError: there is no memory left: that says nothing of the values.
     """
     payloads = [Payload(message.value(), _metadata_of(message)) for message in messages]
-    begins = [payload.metadata.offset for payload in payloads]
+    begins = np.array([payload.metadata.offset for payload in payloads], dtype=np.int64)
     topic, partition = payloads[0].metadata.topic, payloads[0].metadata.partition
-    zeros: Sequence[int] = [0] * len(payloads)
+    ends = begins + 1
     if sequenced:
-        ends = [begin + 1 for begin in begins]
         # An undecodable message is marked, so that the shard can record it as a dead letter, or name it in its failure.
         return batch_around_damage(
-            name_of(topic, partition), Frames(begins, ends, list(payloads)), message_type
+            name_of(topic, partition), Frames(begins, ends, payloads), message_type
         )
+    zeros = np.zeros(len(payloads), dtype=np.uint64)
     return MessageBatch(
         name_of(topic, partition),
         begins,
-        [begin + 1 for begin in begins],
+        ends,
         zeros,
         zeros,
         zeros,

@@ -37,7 +37,7 @@ async def written(journals: JournalClient, journal: str) -> list[int]:
     found: list[int] = []
     async with aclosing(read_batches(journals, journal, JsonType(), block=False)) as batches:
         async for batch in batches:
-            found.extend(batch.producers)
+            found.extend(batch.producers.tolist())
     return found
 
 

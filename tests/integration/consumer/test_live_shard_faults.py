@@ -53,7 +53,8 @@ async def written(journals: JournalClient, journal: str) -> list[tuple[int, int,
     found: list[tuple[int, int, int]] = []
     async with aclosing(read_batches(journals, journal, JsonType(), block=False)) as batches:
         async for batch in batches:
-            found.extend(zip(batch.producers, batch.clocks, batch.flags, strict=True))
+            columns = (batch.producers, batch.clocks, batch.flags)
+            found.extend(zip(*(column.tolist() for column in columns), strict=True))
     return found
 
 

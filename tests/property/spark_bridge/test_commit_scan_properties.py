@@ -77,7 +77,7 @@ def committed(log: Log) -> list[int]:
             if run is None:
                 replay(sequencer, log)
                 continue
-            begins += [b for b, flags in zip(run.begins, run.flags, strict=True) if flags != ACK]
+            begins += run.begins[run.flags != ACK].tolist()
             sequencer.consume(len(run))
     return begins
 

@@ -99,7 +99,7 @@ def test_line_tables_find_what_a_parser_finds(messages: list[bytes], cuts: rando
     found = fed_in_chunks(tables, content, cuts)
 
     columns = (batch.begins, batch.ends, batch.producers, batch.clocks, batch.flags)
-    assert found == list(zip(*columns, strict=True))
+    assert found == list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 @given(
@@ -125,7 +125,7 @@ def test_line_tables_find_a_producers_run(
     assert error is None
 
     columns = (batch.begins, batch.ends, batch.producers, batch.clocks, batch.flags)
-    expected = list(zip(*columns, strict=True))
+    expected = list(zip(*(column.tolist() for column in columns), strict=True))
     assert rows_of(LineTables("a/b").feed(content)) == expected
     assert fed_in_chunks(LineTables("a/b"), content, cuts) == expected
 

@@ -22,7 +22,7 @@ def _place(first: int, count: int = 1, journal: str = JOURNAL) -> MessagePositio
 
 def _parts(letters: DeadLetters, batch: MessageBatch) -> list[tuple[list[int], str | None]]:
     return [
-        ([begin // FRAME_BYTES for begin in part.begins], cause)
+        ([begin // FRAME_BYTES for begin in part.begins.tolist()], cause)
         for part, cause in letters.parts(batch)
     ]
 

@@ -77,7 +77,7 @@ class Reader:
                 index = self._sequencer.queue(batch, index).next_index
                 self._consume()
             if len(batch):
-                self._read[journal] = batch.ends[-1]
+                self._read[journal] = int(batch.ends[-1])
 
     def _consume(self) -> None:
         while self._sequencer.emitting:

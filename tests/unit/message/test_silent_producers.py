@@ -35,7 +35,7 @@ class Reading:
             if run is None:
                 replay(self.sequencer, self.log)
                 continue
-            self.clocks += run.clocks
+            self.clocks += run.clocks.tolist()
             self.sequencer.consume(len(run))
 
     def pass_hours(self, hours: float, *producers: int) -> None:

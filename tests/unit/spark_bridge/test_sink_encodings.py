@@ -41,7 +41,8 @@ def _payloads(encoder: Encoder, rows: pa.RecordBatch, message_type: MessageType)
     # Cut in the middle of a frame, as a broker may.
     content = b"".join([*encoded.contents, acknowledgement])
     middle = len(content) // 3
-    payloads = unframer.feed(content[:middle]).payloads + unframer.feed(content[middle:]).payloads
+    parts = (unframer.feed(content[:middle]), unframer.feed(content[middle:]))
+    payloads = [payload for part in parts for payload in part.payloads]
     parsed = [parse_uuid(message_type.uuid_of(payload)) for payload in payloads]
     assert unframer.pending_bytes == 0
     assert sum(encoded.messages) == len(payloads) - 1

@@ -21,6 +21,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "cloudpickle": ("spark", "cloudpickle"),
     "confluent_kafka": ("kafka", "confluent-kafka"),
     "cryptography": ("jwks", "cryptography"),
+    "datasketches": ("aggregate", "datasketches"),
     "orjson": ("spark", "orjson"),
     "pandas": ("spark", "pandas"),
     "psutil": ("spark", "psutil"),

@@ -1,6 +1,7 @@
 """Stores of shards' state, parts for writing a new store, and the conformance suites that test one.
 
-`RocksDbStore` needs the extra `[rocksdb]`; showing a store's tables needs `[spark]` (pyarrow).
+`RocksDbStore` needs the extra `[rocksdb]`, `AggregateStore` `[aggregate]`; showing a store's tables needs `[spark]`
+(pyarrow).
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from broadsheet.consumer.local_state import LocalState, remove_if_there, replace_file
     from broadsheet.consumer.recoverylog.recorder import FileRecorder
     from broadsheet.consumer.state_tables import CopyReader, ScannableStore, TableScan
+    from broadsheet.consumer.stores.aggregate.aggregates import Aggregates
+    from broadsheet.consumer.stores.aggregate.columns import (
+        Count,
+        Distinct,
+        Last,
+        Max,
+        Min,
+        Quantiles,
+        Sum,
+    )
+    from broadsheet.consumer.stores.aggregate.store import AggregateStore
     from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
     from broadsheet.consumer.stores.conformance.recorded_suite import RecordedStoreConformance
     from broadsheet.consumer.stores.conformance.scan_suite import (
@@ -27,12 +39,20 @@ if TYPE_CHECKING:
     from broadsheet.consumer.stores.sqlite.store import SqliteStore
 
 __all__ = [
+    "AggregateStore",
+    "Aggregates",
     "CommitSteps",
     "CommitThread",
     "CopyReader",
+    "Count",
+    "Distinct",
     "FileRecorder",
     "JsonFileStore",
+    "Last",
     "LocalState",
+    "Max",
+    "Min",
+    "Quantiles",
     "RecordedScanConformance",
     "RecordedStoreConformance",
     "RecordedSubject",
@@ -47,6 +67,7 @@ __all__ = [
     "StoreError",
     "StoreSubject",
     "StoreUnavailableError",
+    "Sum",
     "TableScan",
     "remove_if_there",
     "replace_file",
@@ -58,12 +79,20 @@ if (
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "AggregateStore": "broadsheet.consumer.stores.aggregate.store",
+            "Aggregates": "broadsheet.consumer.stores.aggregate.aggregates",
             "CommitSteps": "broadsheet.consumer.stores.commit_thread",
             "CommitThread": "broadsheet.consumer.stores.commit_thread",
             "CopyReader": "broadsheet.consumer.state_tables",
+            "Count": "broadsheet.consumer.stores.aggregate.columns",
+            "Distinct": "broadsheet.consumer.stores.aggregate.columns",
             "FileRecorder": "broadsheet.consumer.recoverylog.recorder",
             "JsonFileStore": "broadsheet.consumer.stores.json_file",
+            "Last": "broadsheet.consumer.stores.aggregate.columns",
             "LocalState": "broadsheet.consumer.local_state",
+            "Max": "broadsheet.consumer.stores.aggregate.columns",
+            "Min": "broadsheet.consumer.stores.aggregate.columns",
+            "Quantiles": "broadsheet.consumer.stores.aggregate.columns",
             "RecordedScanConformance": "broadsheet.consumer.stores.conformance.scan_suite",
             "RecordedStoreConformance": "broadsheet.consumer.stores.conformance.recorded_suite",
             "RecordedSubject": "broadsheet.consumer.stores.conformance.subject",
@@ -78,6 +107,7 @@ if (
             "StoreError": "broadsheet.consumer.errors",
             "StoreSubject": "broadsheet.consumer.stores.conformance.subject",
             "StoreUnavailableError": "broadsheet.consumer.errors",
+            "Sum": "broadsheet.consumer.stores.aggregate.columns",
             "TableScan": "broadsheet.consumer.state_tables",
             "remove_if_there": "broadsheet.consumer.local_state",
             "replace_file": "broadsheet.consumer.local_state",

@@ -19,20 +19,25 @@ from broadsheet.consumer.stores.conformance.subject import RecordedSubject
 from broadsheet.consumer.stores.conformance.suite import StoreConformance
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.store_subjects import (
+    AGGREGATE_ROWS,
     JSON_ROWS,
     ROCKSDB_ROWS,
     SQL_ROWS,
+    AggregateSubject,
     FencedRowSubject,
     JsonSubject,
     RocksDbSubject,
     ScannedRecordedSubject,
     SqliteSubject,
     SqlSubject,
+    committed_aggregates,
     committed_rows,
     committed_values,
+    put_last,
     put_number,
     put_row,
     put_value,
+    recorded_aggregates,
     recorded_rocksdb,
     recorded_sqlite,
 )
@@ -86,6 +91,15 @@ class TestRocksDbStore(StoreConformance, ScanConformance):
     def subject(self, tmp_path: Path) -> RocksDbSubject:
         """Files below the test's directory."""
         return RocksDbSubject(tmp_path)
+
+
+class TestAggregateStore(StoreConformance, ScanConformance):
+    """In a directory that stays."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> AggregateSubject:
+        """Files below the test's directory."""
+        return AggregateSubject(tmp_path)
 
 
 class TestRecordedJsonFileStore(RecordedStoreConformance, RecordedScanConformance):
@@ -142,6 +156,21 @@ class TestRecordedRocksDbStore(RecordedStoreConformance, RecordedScanConformance
             new_store=recorded_rocksdb,
             put=put_value,
             committed=committed_values,
+        )
+
+
+class TestRecordedAggregateStore(RecordedStoreConformance, RecordedScanConformance):
+    """In a recovery log."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> RecordedSubject:
+        """A log in memory."""
+        return ScannedRecordedSubject(
+            tmp_path,
+            scans=AGGREGATE_ROWS,
+            new_store=recorded_aggregates,
+            put=put_last,
+            committed=committed_aggregates,
         )
 
 

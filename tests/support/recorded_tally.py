@@ -14,6 +14,7 @@ from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalAppl
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
+from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Count
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
@@ -51,6 +52,18 @@ class RocksDbTally(Tally):
         store.put(key.encode(), str(int(before or b"0") + 1).encode())
 
 
+class AggregateTally(Tally):
+    """Counts in aggregates of the shard's own."""
+
+    def new_store(self, shard: Shard) -> Any:
+        """Open what the log replayed to."""
+        return AggregateStore(shard, Aggregates(key="key", count=Count()))
+
+    def count(self, store: Any, key: str) -> None:
+        """Add one to the key's count."""
+        store.update({"key": [key]})
+
+
 class JsonFileTally(Tally):
     """Counts in a JSON file of the shard's own."""
 
@@ -77,6 +90,10 @@ def _rocksdb_counts(store: Any) -> dict[str, int]:
     )
 
 
+def _aggregate_counts(store: Any) -> dict[str, int]:
+    return {row["key"]: row["count"] for row in store.to_arrow().to_pylist()}
+
+
 def _json_counts(store: Any) -> dict[str, int]:
     state: dict[str, int] = store.committed_state()
     return state
@@ -85,6 +102,7 @@ def _json_counts(store: Any) -> dict[str, int]:
 TALLIES: dict[str, tuple[type[Tally], Callable[[Any], dict[str, int]]]] = {
     "sqlite": (SqliteTally, _sqlite_counts),
     "rocksdb": (RocksDbTally, _rocksdb_counts),
+    "aggregate": (AggregateTally, _aggregate_counts),
     "json": (JsonFileTally, _json_counts),
 }
 """Application and reader of its committed counts, by the kind of its store."""

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.local_state import LocalState
 from broadsheet.consumer.simulation.stores import FencedRowStore, Table
+from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Last
 from broadsheet.consumer.stores.conformance.scan_suite import ScannedRows
 from broadsheet.consumer.stores.conformance.subject import RecordedSubject
 from broadsheet.consumer.stores.json_file import JsonFileStore
@@ -219,6 +220,60 @@ class RocksDbSubject:
     def committed(self, store: Any) -> dict[str, int]:
         """Read all keys."""
         return committed_values(store)
+
+    def leftovers(self, shard: Shard) -> list[str]:
+        """Open files."""
+        del shard
+        return descriptors_under(self._directory)
+
+
+AGGREGATE_ROWS = ScannedRows("aggregates", lambda row: (row["key"], row["value"]))
+
+
+def put_last(store: AggregateStore, key: str, value: int) -> None:
+    """Add a row, whose value is the last one of its key."""
+    store.update({"key": [key], "value": [value]})
+
+
+def committed_aggregates(store: AggregateStore) -> dict[str, int]:
+    """Read all keys."""
+    return {row["key"]: row["value"] for row in store.to_arrow().to_pylist()}
+
+
+def recorded_aggregates(shard: Shard) -> AggregateStore:
+    """Return a store that writes a snapshot every few commits."""
+    return AggregateStore(
+        shard, Aggregates(key="key", value=Last("value", "int64")), snapshot_bytes_min=1500
+    )
+
+
+class AggregateSubject:
+    """`AggregateStore` in a directory that stays."""
+
+    excludes = True
+    open_txn_blocks = False
+    scans = AGGREGATE_ROWS
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self, shard: Shard) -> AggregateStore:
+        """Open it."""
+        return AggregateStore(
+            shard,
+            Aggregates(key="key", value=Last("value", "int64")),
+            LocalState(self._directory / quote(shard.id, safe="")),
+            snapshot_bytes_min=1500,
+            lock_wait_seconds=LOCK_WAIT_SECONDS,
+        )
+
+    def put(self, store: Any, key: str, value: int) -> None:
+        """Add a row."""
+        put_last(store, key, value)
+
+    def committed(self, store: Any) -> dict[str, int]:
+        """Read all keys."""
+        return committed_aggregates(store)
 
     def leftovers(self, shard: Shard) -> list[str]:
         """Open files."""

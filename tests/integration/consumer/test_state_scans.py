@@ -55,7 +55,7 @@ SHARD = "shard-a"
 KEYS = ["a", "b", "a", "c", "b", "a"]
 COUNTS = dict(Counter(KEYS))
 KEY = b64encode(b"a key of the test, thirty-two bytes").decode()
-TABLES = {"sqlite": "counts", "rocksdb": "default", "json": "state"}
+TABLES = {"sqlite": "counts", "rocksdb": "default", "aggregate": "aggregates", "json": "state"}
 
 
 class HeldStore(JsonFileStore[dict[str, int]]):
@@ -126,7 +126,7 @@ def _decoded(parts: list[ScanStateResponse]) -> list[dict[str, Any]]:
 def _entry(kind: str, row: dict[str, Any]) -> tuple[str, int]:
     if kind == "rocksdb":
         return row["key"].decode(), int(row["value"].decode())
-    return row["key"], int(row["count"] if kind == "sqlite" else row["value"])
+    return row["key"], int(row["count"] if kind in ("sqlite", "aggregate") else row["value"])
 
 
 @pytest.mark.parametrize("kind", sorted(TALLIES))

@@ -159,3 +159,36 @@ def _array(values: Sequence[Any], field: pa.Field, fqn: str) -> pa.Array:
             f"column {field.name} holds a value that is no {field.type} ({error}); read other columns, "
             "or show a view that converts it",
         ) from error
+
+
+# Runs of rows as Python values, for stores that take runs.
+
+
+def lists_of(rows: Any) -> dict[str, list[Any]]:
+    """Return the columns of a run as lists of Python values.
+
+    Args:
+        rows: Columns by name (lists, numpy or Arrow arrays), or anything that pyarrow makes a table of.
+
+    Raises:
+        ValidationError: the columns differ in length.
+    """
+    if not isinstance(rows, Mapping):
+        import pyarrow as pa
+
+        table = rows if isinstance(rows, pa.Table | pa.RecordBatch) else pa.table(rows)
+        rows = dict(zip(table.schema.names, table.columns, strict=True))
+    lists = {name: list_of(column) for name, column in rows.items()}
+    if len({len(column) for column in lists.values()}) > 1:
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in lists.items())
+        raise ValidationError("rows", f"expected columns of one length, got {lengths}")
+    return lists
+
+
+def list_of(column: Any) -> list[Any]:
+    """Return a list, tuple, numpy array or Arrow array as a list of Python values."""
+    for method in ("to_pylist", "tolist"):
+        if hasattr(column, method):
+            values: list[Any] = getattr(column, method)()
+            return values
+    return column if isinstance(column, list) else list(column)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from bench.report import alternate, emit_pair
-from bench.stores.bare import BARE
-from bench.stores.driven import DRIVEN, Side
+from bench.report import Params, alternate, emit_pair
+from bench.stores.bare import BARE, BARE_BY_RUNS
+from bench.stores.driven import DRIVEN, DRIVEN_BY_RUNS, Side
 
 BENCH = "stores"
 ROUNDS = 5
@@ -27,36 +28,51 @@ NEVER_RECORDED = ("sql_sqlite",)
 
 def main() -> None:
     """Measure every store."""
-    for store in DRIVEN:
-        for recorded in (False,) if store in NEVER_RECORDED else (False, True):
-            with _directories() as directories:
-                _measure(store, recorded, directories)
+    with _directories() as directories:
+        for store in dict.fromkeys((*DRIVEN, *DRIVEN_BY_RUNS)):
+            for recorded in (False,) if store in NEVER_RECORDED else (False, True):
+                if store in DRIVEN:
+                    _measure(
+                        Sides(DRIVEN[store], BARE[store], recorded, directories), {"store": store}
+                    )
+                if store in DRIVEN_BY_RUNS:
+                    sides = Sides(DRIVEN_BY_RUNS[store], BARE_BY_RUNS[store], recorded, directories)
+                    _measure(sides, {"store": store, "api": "run"})
 
 
-def _measure(store: str, recorded: bool, directories: Callable[[], Path]) -> None:
-    ours, bare = DRIVEN[store], BARE[store]
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What runs in turn."""
 
-    def rate(side: Callable[[Path, bool], Side], txns: int, rows: int, *, per: int) -> float:
-        return txns * per / side(directories(), recorded)(txns, rows)
+    ours: Callable[[Path, bool], Side]
+    bare: Callable[[Path, bool], Side]
+    recorded: bool
+    new_directory: Callable[[], Path]
 
+    def rate(self, side: Callable[[Path, bool], Side], txns: int, rows: int) -> float:
+        """Return the transactions a second of one side."""
+        return txns / side(self.new_directory(), self.recorded)(txns, rows)
+
+
+def _measure(sides: Sides, params: Params) -> None:
     for figure, txns, rows, per, unit in (
         ("txn_per_s", SMALL_TXNS, SMALL_ROWS, 1, "transactions/s"),
         ("rows_per_s", LARGE_TXNS, LARGE_ROWS, LARGE_ROWS, "rows/s"),
     ):
         medians = alternate(
-            lambda txns=txns, rows=rows, per=per: rate(ours, txns, rows, per=per),  # type: ignore[misc]
-            lambda txns=txns, rows=rows, per=per: rate(bare, txns, rows, per=per),  # type: ignore[misc]
+            lambda txns=txns, rows=rows: sides.rate(sides.ours, txns, rows),  # type: ignore[misc]
+            lambda txns=txns, rows=rows: sides.rate(sides.bare, txns, rows),  # type: ignore[misc]
             ROUNDS,
         )
         emit_pair(
             BENCH,
             figure,
-            medians,
+            [per * median for median in medians],
             unit,
             limit="the bare library, the same rows, synced as often",
-            store=store,
-            recorded=recorded,
+            recorded=sides.recorded,
             rows_per_txn=rows,
+            **params,
         )
 
 

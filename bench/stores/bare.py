@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from bench.stores.driven import SCHEMA, UPSERT, VALUE, Side, key_of
+from bench.stores.driven import SCHEMA, UPSERT, VALUE, Side, key_of, keys_of, table_of
 from broadsheet.consumer.stores.conformance.subject import reading
 
 
@@ -34,6 +35,27 @@ def json_file(directory: Path, recorded: bool) -> Side:
 
 
 def sqlite(directory: Path, recorded: bool) -> Side:
+    """A statement a row."""
+
+    def put(connection: sqlite3.Connection, first: int, rows: int) -> None:
+        for row in range(first, first + rows):
+            connection.execute(UPSERT, (key_of(row), VALUE))
+
+    return _sqlite(directory, recorded, put)
+
+
+def sqlite_run(directory: Path, recorded: bool) -> Side:
+    """The driver's own loop over the rows."""
+
+    def put(connection: sqlite3.Connection, first: int, rows: int) -> None:
+        connection.executemany(UPSERT, zip(keys_of(first, rows), [VALUE] * rows, strict=True))
+
+    return _sqlite(directory, recorded, put)
+
+
+def _sqlite(
+    directory: Path, recorded: bool, put: Callable[[sqlite3.Connection, int, int], None]
+) -> Side:
     """One connection in WAL mode, with the checkpoint in a row."""
     connection = sqlite3.connect(directory / "state.db", isolation_level=None)
     synced = "OFF" if recorded else "FULL"
@@ -48,8 +70,7 @@ def sqlite(directory: Path, recorded: bool) -> Side:
 
     def txn(first: int, rows: int) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        for row in range(first, first + rows):
-            connection.execute(UPSERT, (key_of(row), VALUE))
+        put(connection, first, rows)
         checkpoint = reading(first).SerializeToString()
         connection.execute("INSERT OR REPLACE INTO checkpoint VALUES (0, ?)", (checkpoint,))
         connection.execute("COMMIT")
@@ -76,6 +97,36 @@ def rocksdb(directory: Path, recorded: bool) -> Side:
     return _side(txn, after=database.close)
 
 
+def aggregate(directory: Path, recorded: bool) -> Side:
+    """Arrow's group-by of each run, and again of its result with the state's; the state in a file."""
+    state = pa.table(
+        {
+            "k": pa.array([], pa.string()),
+            "n": pa.array([], pa.int64()),
+            "total": pa.array([], pa.int64()),
+        }
+    )
+
+    def txn(first: int, rows: int) -> None:
+        nonlocal state
+        run = table_of(first, rows).group_by("k", use_threads=False)
+        new = run.aggregate([("v", "count"), ("v", "sum")]).rename_columns(["k", "n", "total"])
+        whole = pa.concat_tables([state, new]).group_by("k", use_threads=False)
+        state = whole.aggregate([("n", "sum"), ("total", "sum")]).rename_columns(
+            ["k", "n", "total"]
+        )
+        with (directory / "next").open("wb") as file:
+            with pa.ipc.new_stream(file, state.schema) as writer:
+                writer.write_table(state)
+            file.write(reading(first).SerializeToString())
+            file.flush()
+            if not recorded:
+                os.fsync(file.fileno())
+        (directory / "next").replace(directory / "state")
+
+    return _side(txn)
+
+
 def _side(txn: Callable[[int, int], None], *, after: Callable[[], None] = lambda: None) -> Side:
     def run(txns: int, rows: int) -> float:
         begin = time.perf_counter()
@@ -93,4 +144,10 @@ BARE: dict[str, Callable[[Path, bool], Side]] = {
     "sql_sqlite": sqlite,
     "sqlite": sqlite,
     "rocksdb": rocksdb,
+}
+BARE_BY_RUNS: dict[str, Callable[[Path, bool], Side]] = {
+    "sql_sqlite": sqlite_run,
+    "sqlite": sqlite_run,
+    "rocksdb": rocksdb,
+    "aggregate": aggregate,
 }

@@ -9,11 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard, Store
 from broadsheet.consumer.local_state import LocalState
 from broadsheet.consumer.op_future import OpFuture, completed
+from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Count, Sum
 from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
@@ -115,6 +118,79 @@ def rocksdb(directory: Path, recorded: bool) -> Side:
     return _side(shard, store, put)
 
 
+# The same with a run of rows in one call; and aggregates, which take nothing else.
+
+
+def sql_sqlite_run(directory: Path, recorded: bool) -> Side:
+    """`SqlStore.upsert` on a file."""
+    engine = sa.create_engine(f"sqlite:///{directory}/state.db")
+    with engine.begin() as connection:
+        connection.execute(sa.text(SCHEMA))
+    table = sa.Table(
+        "state",
+        sa.MetaData(),
+        sa.Column("key", sa.Integer, primary_key=True),
+        sa.Column("value", sa.LargeBinary),
+    )
+    shard = _shard(directory, recorded)
+    store = SqlStore(shard, engine)
+
+    def put(first: int, rows: int) -> None:
+        store.upsert(table, {"key": keys_of(first, rows), "value": [VALUE] * rows})
+
+    return _side(shard, store, put, after=engine.dispose)
+
+
+def sqlite_run(directory: Path, recorded: bool) -> Side:
+    """`SqliteStore.upsert`."""
+    shard = _shard(directory, recorded)
+    store = SqliteStore(shard, LocalState(directory), schema=SCHEMA)
+
+    def put(first: int, rows: int) -> None:
+        store.upsert("state", {"key": keys_of(first, rows), "value": [VALUE] * rows}, key="key")
+
+    return _side(shard, store, put)
+
+
+def rocksdb_run(directory: Path, recorded: bool) -> Side:
+    """`RocksDbStore.put_many`."""
+    shard = _shard(directory, recorded)
+    store = RocksDbStore(shard, LocalState(directory))
+
+    def put(first: int, rows: int) -> None:
+        store.put_many([b"%08d" % key for key in keys_of(first, rows)], [VALUE] * rows)
+
+    return _side(shard, store, put)
+
+
+def aggregate_run(directory: Path, recorded: bool) -> Side:
+    """`AggregateStore`: count and sum by one of `AGGREGATE_KEYS`."""
+    shard = _shard(directory, recorded)
+    store = AggregateStore(
+        shard, Aggregates(key="k", n=Count(), total=Sum("v")), LocalState(directory)
+    )
+
+    def put(first: int, rows: int) -> None:
+        store.update(table_of(first, rows))
+
+    return _side(shard, store, put)
+
+
+AGGREGATE_KEYS = 1000
+_NAMES = pa.array([f"key-{number}" for number in range(AGGREGATE_KEYS)])
+
+
+def keys_of(first: int, rows: int) -> list[int]:
+    """Return the keys of rows [first, first + rows)."""
+    return [key_of(row) for row in range(first, first + rows)]
+
+
+def table_of(first: int, rows: int) -> pa.Table:
+    """Return rows [first, first + rows) as they come from messages: a text key and a number."""
+    keys = np.arange(first, first + rows) * 7919 % AGGREGATE_KEYS
+    return pa.table({"k": _NAMES.take(pa.array(keys)), "v": keys})
+
+
 def _shard(directory: Path, recorded: bool) -> FixedShard:
     shard = FixedShard()
     return (
@@ -148,4 +224,10 @@ DRIVEN: dict[str, Callable[[Path, bool], Side]] = {
     "sql_sqlite": sql_sqlite,
     "sqlite": sqlite,
     "rocksdb": rocksdb,
+}
+DRIVEN_BY_RUNS: dict[str, Callable[[Path, bool], Side]] = {
+    "sql_sqlite": sql_sqlite_run,
+    "sqlite": sqlite_run,
+    "rocksdb": rocksdb_run,
+    "aggregate": aggregate_run,
 }

@@ -16,13 +16,14 @@ Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 import structlog
 from sqlalchemy import event
@@ -46,10 +47,16 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.failure_kind import is_passing_sqlite_error
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import TableScan, picked, require_table
+from broadsheet.consumer.state_tables import (
+    ROWS_PER_BATCH,
+    TableScan,
+    lists_of,
+    picked,
+    require_table,
+    row_batch,
+)
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
-from broadsheet.consumer.stores.sql_dialect import SqlDialect, dialect_of
-from broadsheet.consumer.stores.sql_tables import rows_of, schema_of
+from broadsheet.consumer.stores.sql_dialect import RowRun, SetClause, SqlDialect, dialect_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,6 +152,26 @@ class SqlStore:
             self._open = self._begin()
         return self._open.connection
 
+    def upsert(self, table: sa.Table, rows: object, *, set_: SetClause | None = None) -> None:
+        """Insert a run of rows in the running transaction; rows whose primary key is there update it.
+
+        The result is that of one statement a row, in their order. PostgreSQL gets one statement for all rows, or as
+        many as the most frequent key has rows; SQLite one that is executed for each row.
+
+        Args:
+            table: Into which; its primary key tells which rows are the same.
+            rows: Columns by name (lists, numpy or Arrow arrays), or anything that pyarrow makes a table of.
+            set_: Returns, given the columns of the new row, the columns to set in the old one:
+                `lambda new: {"n": counts.c.n + new.n}`. None: all, to the new values.
+
+        Raises:
+            ValidationError: columns differ in length, or the table has no such column, or one of the key is missing.
+            CommitFencedError, StoreError: as of `connection`.
+        """
+        run = RowRun(table, lists_of(rows), set_)
+        if run.count:
+            self._dialect.upsert(self.connection, run)
+
     def read(self, function: Callable[[Connection], ResultT]) -> ResultT:
         """Return `function(connection)` on a connection that sees the last commit and nothing newer; for queries.
 
@@ -155,7 +182,7 @@ class SqlStore:
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the tables that the application shows, and their columns."""
-        return {name: schema_of(query) for name, query in self._shown.items()}
+        return {name: _schema_of(query) for name, query in self._shown.items()}
 
     @contextmanager
     def scan(self, table: str, columns: Sequence[str] = ()) -> Iterator[TableScan]:
@@ -164,7 +191,7 @@ class SqlStore:
         try:
             with self._dialect.begin_read() as connection:
                 checkpoint = self._committed_checkpoint(connection)
-                rows = rows_of(connection, self._shown[table], schema, fqn=self._fqn)
+                rows = _rows_of(connection, self._shown[table], schema, fqn=self._fqn)
                 with closing(rows) as batches:
                     yield TableScan(checkpoint, schema, batches)
         except sa.exc.DBAPIError as error:
@@ -395,3 +422,86 @@ class _OpenTxn:
 def _roll_back(txn: _OpenTxn | None) -> None:
     if txn is not None:
         txn.close()
+
+
+# What an application shows of its tables, as Arrow.
+
+
+def _schema_of(query: sa.Select[Any]) -> pa.Schema:
+    """Return the columns of a query's rows."""
+    import pyarrow as pa
+
+    return pa.schema([(column.key, _arrow_type(column.type)) for column in query.subquery().c])
+
+
+def _rows_of(
+    connection: Connection, query: sa.Select[Any], schema: pa.Schema, *, fqn: str
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of a query.
+
+    Args:
+        connection: In the transaction to read in.
+        query: Of rows.
+        schema: Its columns to read.
+        fqn: The shard, for errors.
+    """
+    shown = query.subquery()
+    columns = [shown.c[name] for name in schema.names]
+    converters = [_converter(column.type) for column in columns]
+    streaming = connection.execution_options(stream_results=True, max_row_buffer=ROWS_PER_BATCH)
+    result = streaming.execute(sa.select(*columns))
+    with result:
+        for part in result.partitions(ROWS_PER_BATCH):
+            yield row_batch(_converted(part, converters), schema, fqn=fqn)
+
+
+_Converter = Callable[[Any], Any]  # of values whose types the database has
+
+
+def _converted(rows: Any, converters: list[_Converter | None]) -> Any:
+    if not any(converters):
+        return rows
+    return [
+        [
+            value if convert is None or value is None else convert(value)
+            for value, convert in zip(row, converters, strict=True)
+        ]
+        for row in rows
+    ]
+
+
+def _arrow_type(type_: sa.types.TypeEngine[Any]) -> pa.DataType:
+    import pyarrow as pa
+
+    match type_:
+        case sa.Boolean():
+            return pa.bool_()
+        case sa.Integer():
+            return pa.int64()
+        case sa.Float():
+            return pa.float64()
+        case sa.Numeric(precision=int(precision), scale=int(scale)):
+            return pa.decimal128(precision, scale)
+        case sa.DateTime():
+            return pa.timestamp("us", tz="UTC" if type_.timezone else None)
+        case sa.Date():
+            return pa.date32()
+        case sa.LargeBinary():
+            return pa.binary()
+        case _:
+            return pa.string()
+
+
+def _converter(type_: sa.types.TypeEngine[Any]) -> _Converter | None:
+    """Return what makes a value fit its Arrow type; None if it does."""
+    if isinstance(type_, sa.JSON):
+        return lambda value: msgspec.json.encode(value).decode()
+    if isinstance(type_, sa.String) or _arrow_type(type_) != _text():
+        return None
+    return str
+
+
+def _text() -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.string()

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Shard
@@ -155,6 +155,27 @@ class RocksDbStore:
             ValidationError: there is no such family, or the key is one of the store's own.
         """
         self._changes(key, family)[key] = value
+
+    def put_many(self, keys: Any, values: Any, *, family: str = DEFAULT_FAMILY) -> None:
+        """Set the values of a run of keys; of several values of one key the last one counts.
+
+        Args:
+            keys: Bytes; a list, or an Arrow array (also of text).
+            values: As many.
+            family: Where.
+
+        Raises:
+            ValidationError: there is no such family, a key is one of the store's own, or something is not bytes.
+        """
+        checked = self._checked_keys(keys, family)
+        contents = _bytes_in("values", values)
+        if len(contents) != len(checked):
+            raise ValidationError("values", f"expected {len(checked)}, got {len(contents)}")
+        self._pending.of(family).update(zip(checked, contents, strict=True))
+
+    def delete_many(self, keys: Any, *, family: str = DEFAULT_FAMILY) -> None:
+        """Remove the values of a run of keys; as `put_many`."""
+        self._pending.of(family).update(dict.fromkeys(self._checked_keys(keys, family)))
 
     def delete(self, key: bytes, *, family: str = DEFAULT_FAMILY) -> None:
         """Remove the value of `key`."""
@@ -301,6 +322,15 @@ class RocksDbStore:
             self._writable(family)
         return self._pending.of(family)
 
+    def _checked_keys(self, keys: Any, family: str) -> list[bytes]:
+        self._writable(family)
+        found = _bytes_in("keys", keys)
+        if family == DEFAULT_FAMILY:
+            for key in found:
+                if key[:1] == RESERVED_PREFIX:
+                    self._changes(key, family)  # Says why not.
+        return found
+
     def _writable(self, family: str) -> Database:
         self._check_open()
         if self._failure is not None:
@@ -344,3 +374,12 @@ class RocksDbStore:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
+
+
+def _bytes_in(what: str, column: Any) -> list[bytes]:
+    if hasattr(column, "to_pylist"):
+        column = column.cast("binary").to_pylist()
+    values = list(column)
+    if others := set(map(type, values)) - {bytes}:
+        raise ValidationError(what, f"expected bytes, got {others.pop().__name__}")
+    return values

@@ -33,7 +33,7 @@ from broadsheet.consumer.local_state import LocalState, local_state_of
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE, make_private
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import TableScan, picked, require_table
+from broadsheet.consumer.state_tables import TableScan, lists_of, picked, require_table
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import DirectoryLock
 from broadsheet.consumer.stores.sqlite.connections import (
@@ -50,7 +50,7 @@ from broadsheet.consumer.stores.sqlite.recording import (
     WAL,
     SqliteRecording,
 )
-from broadsheet.consumer.stores.sqlite.tables import rows_in, tables_in
+from broadsheet.consumer.stores.sqlite.tables import rows_in, tables_in, upsert
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,6 +165,33 @@ class SqliteStore:
             self._begun = True
         assert self._writer is not None
         return self._writer
+
+    def upsert(
+        self,
+        table: str,
+        rows: object,
+        *,
+        key: str | Sequence[str],
+        set_: Mapping[str, str] | None = None,
+    ) -> None:
+        """Insert a run of rows in the running transaction; rows whose key is there update it; for the worker thread.
+
+        The result is that of one statement a row, in their order.
+
+        Args:
+            table: Into which.
+            rows: Columns by name (lists, numpy or Arrow arrays), or anything that pyarrow makes a table of. Values are
+                those that sqlite3 takes.
+            key: Column or columns of a primary key or unique index.
+            set_: SQL expressions by column, for a row that is there: `{"n": "n + excluded.n"}`. None: all new values.
+
+        Raises:
+            ValidationError: columns differ in length, or one of the key is missing.
+            StoreError: the store is not restored, or a commit has failed.
+        """
+        columns = lists_of(rows)
+        names = (key,) if isinstance(key, str) else key
+        upsert(self.connection, table, columns, names, set_)
 
     def read(self, function: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
         """Return `function(connection)` on a connection that sees the last durable commit; for queries.

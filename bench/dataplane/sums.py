@@ -1,0 +1,88 @@
+"""Keyed count and sum: decoding and folding as an application does it, without anything of a shard.
+
+The applications under measurement and the bare loops call the same functions, so that what separates them is what a
+shard adds: sequencing, transactions, recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+Sums: TypeAlias = "dict[str, list[int]]"
+"""[count, sum] by key."""
+SCHEMA = "CREATE TABLE IF NOT EXISTS sums (k TEXT PRIMARY KEY, n INTEGER, total INTEGER)"
+UPSERT = (
+    "INSERT INTO sums VALUES (?, ?, ?) ON CONFLICT (k) "
+    "DO UPDATE SET n = n + excluded.n, total = total + excluded.total"
+)
+
+
+class Record(msgspec.Struct, gc=False):
+    """What is counted of a message."""
+
+    k: str = ""
+    """Empty in acknowledgements."""
+    v: int = 0
+
+
+decode_record = msgspec.json.Decoder(Record).decode
+_decode_records = msgspec.json.Decoder(list[Record]).decode
+
+
+def add_record(sums: Sums, record: Record) -> None:
+    """Count one message; an acknowledgement is none."""
+    found = sums.get(record.k)
+    if found is not None:
+        found[0] += 1
+        found[1] += record.v
+    elif record.k:
+        sums[record.k] = [1, record.v]
+
+
+def add_payloads(sums: Sums, payloads: Iterable[bytes]) -> None:
+    """Count a run of JSON messages: decode them at once, and loop in Python."""
+    for record in _decode_records(b"[" + b",".join(payloads) + b"]"):
+        add_record(sums, record)
+
+
+def add_table(sums: Sums, table: pa.Table) -> None:
+    """Count a run of rows in columns `k` and `v`; acknowledgements have none."""
+    if "k" not in table.schema.names:
+        return
+    grouped = table.select(["k", "v"]).group_by("k").aggregate([("v", "count"), ("v", "sum")])
+    columns = (grouped.column(name).to_pylist() for name in ("k", "v_count", "v_sum"))
+    for key, n, total in zip(*columns, strict=True):
+        if key is None:
+            continue
+        found = sums.get(key)
+        if found is None:
+            sums[key] = [n, total]
+        else:
+            found[0] += n
+            found[1] += total
+
+
+def add_batches(sums: Sums, batches: Sequence[pa.RecordBatch]) -> None:
+    """Count Arrow batches at once."""
+    if batches:
+        add_table(sums, pa.Table.from_batches(batches))
+
+
+def rows_of(sums: Sums) -> list[tuple[str, int, int]]:
+    """Return a row a key."""
+    return [(key, n, total) for key, (n, total) in sums.items()]
+
+
+def add_into(state: Sums, sums: Sums) -> None:
+    """Add sums to a state."""
+    for key, (n, total) in sums.items():
+        found = state.get(key)
+        if found is None:
+            state[key] = [n, total]
+        else:
+            found[0] += n
+            found[1] += total

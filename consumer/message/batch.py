@@ -220,6 +220,16 @@ class MessageBatch:
             self.message_type,
         )
 
+    def continues_in(self, following: MessageBatch) -> bool:
+        """Tell whether a batch can be joined to this one at little cost, and without loss."""
+        return (
+            self.journal == following.journal
+            and self.message_type is following.message_type
+            and isinstance(self.payloads, Payloads)
+            and isinstance(following.payloads, Payloads)
+            and not (self.resumes or following.resumes)
+        )
+
     @staticmethod
     def joined(parts: Sequence[MessageBatch]) -> MessageBatch:
         """Return the concatenation of one or more parts, all of one journal and message type."""
@@ -309,18 +319,8 @@ def _taken(payloads: Sequence[bytes], places: NDArray[np.intp]) -> Sequence[byte
 
 
 def _joined(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-    first = parts[0]
-    if isinstance(first, Payloads) and all(
-        isinstance(part, Payloads) and part.buffer is first.buffer for part in parts
-    ):
-        views = cast("Sequence[Payloads]", parts)
-        return Payloads(
-            first.buffer,
-            np.concatenate([part.begins for part in views]),
-            np.concatenate([part.ends for part in views]),
-        )
-    whole = list(chain.from_iterable(parts))
-    return Payloads.of(whole) if all(isinstance(part, Payloads) for part in parts) else whole
+    views = [part for part in parts if isinstance(part, Payloads)]
+    return Payloads.joined(views) if len(views) == len(parts) else list(chain.from_iterable(parts))
 
 
 def payload_sizes(batch: MessageBatch) -> Offsets:

@@ -75,7 +75,7 @@ class Payloads(Sequence[bytes]):
             return payloads
         bounds = list(accumulate((len(each) + 1 for each in payloads), initial=0))
         edges = np.array(bounds, dtype=np.int64)
-        return cls(b"\n".join([*payloads, b""]), edges[:-1], edges[1:] - 1)
+        return cls(b"\n".join(payloads), edges[:-1], edges[1:] - 1)
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -147,8 +147,38 @@ class Payloads(Sequence[bytes]):
         return codes[self.begins], codes[self.ends - 1]
 
     def compact(self) -> Payloads:
-        """Return the payloads in a buffer of their own, which holds nothing else but newlines."""
-        return Payloads.of(list(self))
+        """Return the payloads in a buffer of their own, which holds little else."""
+        stretch, begins, ends = self.dense()
+        return Payloads(bytes(stretch), begins, ends)
+
+    def dense(self) -> tuple[memoryview, Offsets, Offsets]:
+        """Return a stretch of bytes that holds the payloads and little else, and their bounds in it."""
+        if not len(self.begins):
+            return memoryview(b""), self.begins, self.ends
+        first, last = int(self.begins[0]), int(self.ends[-1])
+        if last - first > 2 * (self.size_bytes + _FREE_BYTES):
+            apart = Payloads.of(list(self))
+            return memoryview(apart.buffer), apart.begins, apart.ends
+        return memoryview(self.buffer)[first:last], self.begins - first, self.ends - first
+
+    @staticmethod
+    def joined(parts: Sequence[Payloads]) -> Payloads:
+        """Return the payloads of some parts, one part after the other."""
+        buffer = parts[0].buffer
+        moved = [part for part in parts if len(part)] or [NO_PAYLOADS]
+        if any(part.buffer is not buffer for part in moved):
+            stretches = [part.dense() for part in moved]
+            buffer = b"\n".join([content for content, _, _ in stretches])  # Lines stay lines.
+            starts = accumulate((len(content) + 1 for content, _, _ in stretches), initial=0)
+            moved = [
+                Payloads(buffer, begins + start, ends + start)
+                for (_, begins, ends), start in zip(stretches, starts, strict=False)
+            ]
+        return Payloads(
+            buffer,
+            np.concatenate([part.begins for part in moved]),
+            np.concatenate([part.ends for part in moved]),
+        )
 
     def _windows(self, begins: Offsets, size: int) -> NDArray[np.uint8] | None:
         if not len(begins):
@@ -380,7 +410,7 @@ class _LineUnframer:
             content = b"".join([*self._pending, content])
             self._pending.clear()
             self._pending_bytes = 0
-        stops = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == _NEWLINE)
+        stops = (np.frombuffer(content, dtype=np.uint8) == _NEWLINE).nonzero()[0]
         starts = np.empty_like(stops)
         starts[0] = 0
         np.add(stops[:-1], 1, out=starts[1:])

@@ -24,6 +24,7 @@ from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch, payload_
 from broadsheet.consumer.message.framing import Offsets
 from broadsheet.consumer.message.sequence_rules import (
     NOTHING_PENDING,
+    TXN_FLAGS,
     CommitSelection,
     ProducerClocks,
     SequenceOutcome,
@@ -32,7 +33,7 @@ from broadsheet.consumer.message.sequence_rules import (
 )
 from broadsheet.consumer.message.uuid import Flags, FlagWords, Words
 
-JOINED_MESSAGES: Final = 512
+JOINED_MESSAGES: Final = 2048
 """Messages up to which parts of a sequence are joined; a longer part is delivered as it was read."""
 
 
@@ -212,6 +213,9 @@ class RunEmission:
         assert end <= len(self._messages), f"consumed {count} of {len(self._messages) - begin}"
         self._consumed = end
         part = self._messages.span(begin, end)
+        if count == 1:
+            clock = int(part.clocks[0])
+            return {int(part.producers[0]): clock} if clock else {}
         sequenced = part.clocks != 0
         # Messages that opted out have no clock, and change no producer.
         if not sequenced.all():
@@ -392,15 +396,22 @@ class Stretches:
     """The stretches of one batch, found in a few passes over its columns."""
 
     __slots__ = ("_bounds", "_in_txn", "batch")
+    _bounds: list[int]
+    _in_txn: list[int]
 
     def __init__(self, batch: MessageBatch) -> None:
         """Find the stretches of a batch, and the messages of transactions in it."""
         self.batch = batch
         clocks, flags = batch.clocks, batch.flags
-        self._bounds: list[int] = stretch_bounds(batch.producers, clocks, flags).tolist()
+        if len(batch) == 1:
+            # The usual batch where little is written.
+            self._bounds = [0, 1]
+            self._in_txn = [0] if clocks[0] and int(flags[0]) in TXN_FLAGS else []
+            return
+        self._bounds = stretch_bounds(batch.producers, clocks, flags).tolist()
         in_txn = ((flags == Flags.CONTINUE_TXN) | (flags == Flags.ACK_TXN)) & (clocks != 0)
-        self._in_txn: list[int] = in_txn.nonzero()[0].tolist()
-        """Indices, ascending."""
+        self._in_txn = in_txn.nonzero()[0].tolist()
+        """Of the messages of transactions, ascending."""
 
     def end_of_stretch(self, index: int) -> int:
         """Return the index after the stretch that holds message `index`."""
@@ -457,6 +468,8 @@ def scan_run(
         Every message of the run commits itself, unless it is a duplicate.
     """
     run = Run(stop)
+    if stop - start == 1 and batch.flags[start] == Flags.OUTSIDE_TXN:
+        return _run_of_one(run, batch, start, producers)
     clocks, flags = batch.clocks[start:stop], batch.flags[start:stop]
     sequenced = clocks != 0
     ordinary = flags == Flags.OUTSIDE_TXN
@@ -469,6 +482,25 @@ def scan_run(
         committed[ours] = _committed_of(run, producers.get(producer_id), clocks[ours])
     run.duplicates = stop - start - int(committed.sum())
     _place(run, start + committed.nonzero()[0], batch.ends[start:stop], start)
+    return run
+
+
+def _run_of_one(
+    run: Run, batch: MessageBatch, index: int, producers: Mapping[int, ProducerClocks]
+) -> Run:
+    """Return the run of one ordinary message: the usual one where little is written."""
+    clocks = batch.clocks[index : index + 1]
+    committed = True
+    if clocks[0]:
+        producer_id = int(batch.producers[index])
+        run.producer_ids.add(producer_id)
+        committed = bool(_committed_of(run, producers.get(producer_id), clocks)[0])
+    if committed:
+        run.indices = np.array([index], dtype=np.intp)
+        run.read_through = batch.ends[index : index + 1]
+    else:
+        run.duplicates = 1
+        run.leading_duplicates_end = int(batch.ends[index])
     return run
 
 

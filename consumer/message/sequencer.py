@@ -60,7 +60,7 @@ from broadsheet.consumer.message.sequence_rules import (
 from broadsheet.consumer.message.uuid import Flags
 from broadsheet.consumer.protocol import shard_pb2
 
-RING_MESSAGES: Final = 32_768
+RING_MESSAGES: Final = 131_072
 RING_BYTES: Final = 32 << 20
 """Memory for pending messages of one shard; a member may host some dozens. What exceeds it is read a second time."""
 SPAN_SECONDS_MAX: Final = 120.0

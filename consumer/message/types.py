@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 
 from broadsheet.consumer.message.arrow_ipc import read_stream
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, Payloads
-from broadsheet.consumer.message.uuid import NIL_UUID, UUID_BYTES, format_uuid
+from broadsheet.consumer.message.uuid import FEW, NIL_UUID, UUID_BYTES, format_uuid
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _UUID_CHARACTERS: Final = 36
 _HYPHENS: Final = (8, 13, 18, 23)
+_DIGITS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
+"""Begin and end of each group of digits in a UUID's text."""
 _ERRORS: Final = (msgspec.MsgspecError, RecursionError, ValueError)
 """Errors of msgspec's decoders. RecursionError, raised for brackets nested too deep, is not documented there."""
 
@@ -99,11 +101,13 @@ def _probes(payloads: Sequence[bytes]) -> list[_Probe]:
 def json_lines(payloads: Sequence[bytes]) -> memoryview | None:
     """Return the payloads as lines in one buffer, for parsers that know no lines; None if they might err.
 
+    It is also None for so few payloads that each is parsed in less time than this takes.
+
     If such a parser finds as many JSON objects as there are payloads, the payloads are these objects: each begins with
     an opening brace and ends with a closing one. No string of valid JSON holds a newline, and after a closing brace
     within an object no opening brace may follow, so that no object goes on in the next line.
     """
-    if not isinstance(payloads, Payloads):
+    if not isinstance(payloads, Payloads) or len(payloads) < FEW:
         return None
     edges = payloads.edges()
     if edges is None or not ((edges[0] == _OPENING).all() and (edges[1] == _CLOSING).all()):
@@ -125,8 +129,8 @@ def _from_text(text: str) -> bytes:
 def _from_texts(texts: list[str]) -> bytes:
     """Parse many UUIDs in a few passes over one string."""
     count = len(texts)
-    if not count:
-        return b""
+    if count < FEW:
+        return b"".join(map(_from_text, texts))
     joined = "".join(texts)
     # Checked one by one, because a longer text could make up for a shorter one.
     if set(map(len, texts)) != {_UUID_CHARACTERS} or not joined.isascii():
@@ -139,8 +143,8 @@ def _from_rows(rows: NDArray[np.uint8]) -> bytes:
     """Parse the texts of N UUIDs, shape (N, 36)."""
     if not (rows[:, _HYPHENS] == ord("-")).all():
         raise ValueError("a UUID is not of the form 8-4-4-4-12")
-    digits = np.delete(rows, _HYPHENS, axis=1)
-    uuids = bytes.fromhex(digits.tobytes().decode("ascii"))
+    digits = np.concatenate([rows[:, begin:end] for begin, end in _DIGITS], axis=1)
+    uuids = bytes.fromhex(str(digits.data, "ascii"))
     if len(uuids) != UUID_BYTES * len(rows):
         raise ValueError("a UUID holds white space")
     return uuids

@@ -48,12 +48,17 @@ from broadsheet.consumer.shard.rollback.records import HeldRecords
 from broadsheet.consumer.shard.sources import Sources
 from broadsheet.consumer.shard.stall import ProgressSample
 from broadsheet.consumer.shard.supervision import MessagePosition
-from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices, limits_of
+from broadsheet.consumer.shard.transaction_loop import (
+    TransactionLoop,
+    TxnServices,
+    delivery_to,
+    limits_of,
+)
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardWorker
 
 _log = structlog.get_logger()
-READ_CHANNEL_MESSAGES = 8192
+READ_CHANNEL_MESSAGES = 32_768
 """Messages read ahead if the spec does not say."""
 FENCED_REST_SECONDS = 0.1
 """Delay of the tear-down: if the successor runs on this machine, closing files must not compete with its start."""
@@ -450,7 +455,12 @@ class PrimaryAttempt:
             filing=FilingLimits() if keeps_segments else None,
         )
         self._loop = TransactionLoop(
-            TransactionMachine(sequencer, checkpoint, limits=limits_of(spec)),
+            TransactionMachine(
+                sequencer,
+                checkpoint,
+                limits=limits_of(spec),
+                delivery=delivery_to(self._environment.application),
+            ),
             services,
             messages_max=spec.read_channel_size or READ_CHANNEL_MESSAGES,
             bytes_max=self._environment.config.input_bytes_max,

@@ -70,6 +70,10 @@ FIRST_TXN_SECONDS: Final = 0.02
 """How long the first transaction from a restored checkpoint goes on taking input only because some is ready."""
 
 
+RUN_MESSAGES_MAX: Final = 16_384
+"""Messages of a run: an application that takes runs needs a few milliseconds for so many, and as long for a new table
+as for some thousand rows of it."""
+
 # How much of a committed sequence is handed to the application at once.
 
 
@@ -81,6 +85,7 @@ class DeliveryLimits:
     """
 
     messages_max: int = 4096
+    """Of applications that take messages in runs, `RUN_MESSAGES_MAX`."""
     bytes_max: int = 4 << 20
     """Payload bytes; a single larger message is still delivered."""
 

@@ -22,7 +22,7 @@ from broadsheet.consumer.message.sequence_rules import (
     decide,
 )
 from broadsheet.consumer.message.types import JsonType, json_uuid_of
-from broadsheet.consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
+from broadsheet.consumer.message.uuid import FEW, Flags, build_uuid, format_uuid, parse_uuid
 from tests.support.sequencing import Message, messages_of
 
 UUIDS = st.builds(
@@ -83,7 +83,7 @@ def fed(unframer: Any, content: bytes, cuts: random.Random) -> list[Frames]:
     """Return the frames of content that arrives in chunks cut anywhere."""
     found, at = [], 0
     while at < len(content):
-        size = cuts.choice([1, 9, 70, 5000])
+        size = cuts.choice([1, 9, 70, 20_000, 20_000])
         found.append(unframer.feed(content[at : at + size]))
         at += size
     return found
@@ -91,15 +91,18 @@ def fed(unframer: Any, content: bytes, cuts: random.Random) -> list[Frames]:
 
 @given(
     st.lists(st.one_of(lines(), lines(), lines(), st.sampled_from(HOSTILE)), max_size=12),
+    st.sampled_from([0, FEW]),
     st.integers(0, 2**32).map(random.Random),
 )
 @settings(max_examples=400, deadline=None)
 def test_json_lines_as_columns_are_what_they_are_one_by_one(
-    payloads: list[bytes], cuts: random.Random
+    drawn: list[bytes], more: int, cuts: random.Random
 ) -> None:
     """UUIDs in any place, decoys, and lines that are none: each message has its UUID and its content, and the first
     line that is none is named.
     """
+    # Only many are taken together.
+    payloads = [*drawn, *[b"{}"] * more]
     content = b"".join(line + b"\n" for line in payloads)
     expected: list[Message] = []
     culprit, offset = None, 0

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
 from broadsheet.consumer.checkpoint import build_checkpoint, read_through_of, start_offset
 from broadsheet.consumer.errors import ShardStoppedError
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.framing import Payloads
+from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from broadsheet.consumer.shard.progress import Progress
 from broadsheet.consumer.shard.replica_status import (
@@ -112,6 +116,9 @@ async def test_worker_join_tells_of_a_stuck_call() -> None:
     assert await worker.join(timeout_seconds=20)
 
 
+JSON = JsonType()
+
+
 async def test_input_queue_makes_readers_wait_in_turn() -> None:
     """Full means waiting, bounded in messages; whoever waited first goes first."""
     journal = WrittenJournal()
@@ -149,6 +156,38 @@ async def test_input_queue_bounds_bytes_but_lets_a_large_batch_in_alone() -> Non
     assert len(queue.take_or_none() or ()) == 3
     queue.close()
     assert queue.exhausted
+
+
+async def test_input_queue_joins_what_waits_of_one_journal() -> None:
+    """Three batches of one journal, one of another, and one more: neighbours of one journal come as one, in order; what
+    a source needs to resume stays with its batch.
+    """
+    one, other, source = WrittenJournal("in/a"), WrittenJournal("in/b"), WrittenJournal("feed")
+    queue = InputQueue(messages_max=100, bytes_max=1000, on_ready=lambda: None)
+    kept = replace(_read(source, 1), resumes={"feed": b"here"})
+    batches = [_read(one, 1), _read(one, 2), _read(one, 3), _read(other, 1), _read(one, 4)]
+    for batch in (*batches, kept, _read(source, 2)):
+        await queue.put(batch)
+
+    taken = [queue.take_or_none() for _ in range(6)]
+
+    assert taken[-1] is None
+    found = [(batch.journal, batch.clocks.tolist(), batch.resumes) for batch in taken if batch]
+    assert found == [
+        ("in/a", [1, 2, 3], {}),
+        ("in/b", [1], {}),
+        ("in/a", [4], {}),
+        ("feed", [1], {"feed": b"here"}),
+        ("feed", [2], {}),
+    ]
+    assert taken[0] is not None
+    assert list(taken[0].payloads) == [b"1", b"2", b"3"]
+
+
+def _read(journal: WrittenJournal, clock: int) -> MessageBatch:
+    """Return a message as a reader of journals gives it."""
+    batch = journal.batch(single(clock, payload=b"%d" % clock))
+    return replace(batch, payloads=Payloads.of(batch.payloads), message_type=JSON)
 
 
 async def test_progress_wakes_waiters_and_tells_of_the_end() -> None:

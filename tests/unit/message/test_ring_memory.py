@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 
 from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.framing import Payloads
 from broadsheet.consumer.message.sequence import Span
 from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
@@ -83,6 +84,48 @@ def test_abandoned_span_leaves_memory_after_its_time() -> None:
     replayed = sequencer.replay_range()
     assert replayed is not None
     assert (replayed.begin, replayed.end) == (0, 20)
+
+
+def test_abandoned_message_does_not_keep_all_that_was_read_with_it() -> None:
+    """Producers die one after the other, each with one message pending among many that were committed. A view of what
+    was read would keep every chunk in memory.
+    """
+    sequencer = Sequencer({}, ring_bytes=RING_BYTES)
+    chunks, messages, payload_bytes = 20, 500, 1000
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(chunks):
+            batch = _one_abandoned(number, messages=messages, payload_bytes=payload_bytes)
+            index = 0
+            while index < len(batch):
+                index = sequencer.queue(batch, index).next_index
+                while sequencer.emitting and (run := sequencer.peek(messages)) is not None:
+                    sequencer.consume(len(run))
+            del batch, run
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sequencer._ring.messages == chunks
+    # The last chunk is copied when the next one comes.
+    assert kept < 2 * messages * payload_bytes
+
+
+def _one_abandoned(number: int, *, messages: int, payload_bytes: int) -> MessageBatch:
+    """Return messages that commit themselves, and one that awaits an acknowledgement, as they are read."""
+    begins = [number * 10_000_000 + index * payload_bytes for index in range(messages)]
+    return MessageBatch(
+        "a/journal",
+        begins,
+        [begin + payload_bytes for begin in begins],
+        [1] * (messages - 1) + [(1 << 40) + number],
+        [NOW + 16 * (number * messages + index) for index in range(messages)],
+        [Flags.OUTSIDE_TXN] * (messages - 1) + [Flags.CONTINUE_TXN],
+        Payloads.of([bytes(payload_bytes)] * messages),
+        JSON_TYPE,
+    )
 
 
 def test_committed_messages_leave_memory_at_once() -> None:

@@ -28,6 +28,7 @@ from broadsheet.consumer.stores.aggregate.columns import (
     grown,
     joined,
     key_type,
+    objects,
     plain_type,
     run_column,
 )
@@ -117,7 +118,7 @@ class Aggregates:
     def key_arrays(self, keys: Sequence[Any]) -> list[pa.Array]:
         """Return the key's columns of keys that `key_of` returned."""
         parts = (
-            [list(keys)]
+            [keys]
             if len(self.key) == 1
             else [[key[i] for key in keys] for i in range(len(self.key))]
         )
@@ -185,7 +186,7 @@ class AggregateTable:
 
     def __init__(self, aggregates: Aggregates) -> None:
         self.aggregates = aggregates
-        self.keys: list[Any] = []
+        self.keys = np.zeros(0, np.object_)
         """By slot; None where there is none."""
         self.live = np.zeros(0, np.bool_)
         self._columns = {name: make() for name, make in aggregates.columns.items()}
@@ -255,14 +256,13 @@ class AggregateTable:
         """Drop keys; slots that the table does not have are ignored."""
         slots = slots[slots < len(self.keys)]
         self.live[slots] = False
-        for slot in slots.tolist():
-            self.keys[slot] = None
+        self.keys[slots] = None
         for column in self._columns.values():
             column.clear(slots)
 
     def live_slots(self) -> Slots:
         """Return the slots that have a key."""
-        return np.flatnonzero(self.live[: len(self.keys)])
+        return np.flatnonzero(self.live)
 
     def copied(self) -> AggregateTable:
         """Return another table with this content."""
@@ -272,12 +272,11 @@ class AggregateTable:
 
     def detach(self) -> None:
         """Make a shallow copy's state its own."""
-        self.keys, self.live = list(self.keys), self.live.copy()
+        self.keys, self.live = self.keys.copy(), self.live.copy()
         self._columns = {name: column.copied() for name, column in self._columns.items()}
 
     def _key_arrays(self, slots: Slots) -> list[pa.Array]:
-        keys = self.keys
-        return self.aggregates.key_arrays([keys[slot] for slot in slots.tolist()])
+        return self.aggregates.key_arrays(self.keys[slots].tolist())
 
     def _occupy(self, slots: Slots, keys: Sequence[Any]) -> None:
         if not len(slots):
@@ -285,15 +284,13 @@ class AggregateTable:
         end = int(slots.max()) + 1
         if end > len(self.live):
             capacity = max(FIRST_CAPACITY, 2 * len(self.live), end)
-            self.live = grown(self.live, capacity)
+            self.live, self.keys = grown(self.live, capacity), grown(self.keys, capacity)
             for column in self._columns.values():
                 column.grow(capacity)
-        if end > len(self.keys):
-            self.keys.extend([None] * (end - len(self.keys)))
-        new = np.flatnonzero(~self.live[slots])
-        for slot, row in zip(slots[new].tolist(), new.tolist(), strict=True):
-            self.keys[slot] = keys[row]
-        self.live[slots[new]] = True
+        new = ~self.live[slots]
+        if new.any():
+            self.keys[slots[new]] = objects(keys)[new]
+            self.live[slots[new]] = True
 
 
 class SlotIndex(dict[Any, int]):

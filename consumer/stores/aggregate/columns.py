@@ -409,7 +409,7 @@ class ObjectColumn:
 
     def put(self, slots: Slots, recorded: pa.Array) -> None:
         """Set them."""
-        self._values[slots] = _objects(recorded.to_pylist())
+        self._values[slots] = objects(recorded.to_pylist())
 
     def clear(self, slots: Slots) -> None:
         """Set them to None."""
@@ -771,7 +771,8 @@ def run_column(name: str, column: Any, wanted: pa.DataType) -> list[pa.Array]:
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
-def _objects(values: list[Any]) -> NDArray[np.object_]:
+def objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    """Return values as an array of one dimension, shape (len(values),)."""
     # Not np.array(values): it would make numbers, or more dimensions, of some.
     array = np.empty(len(values), np.object_)
     array[:] = values

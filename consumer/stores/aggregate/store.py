@@ -73,6 +73,8 @@ class _Change:
     """What one commit does to the table."""
 
     slots: Slots
+    keys: Sequence[Any]
+    """Of these slots; the same objects as in the running transaction's table, so that both take the memory of one."""
     rows: pa.RecordBatch
     """Of these slots."""
     dropped: Slots
@@ -300,6 +302,7 @@ class AggregateStore:
         slots = np.flatnonzero(self._changed)
         change = _Change(
             slots,
+            self._table.keys[slots].tolist(),
             self._table.record(slots),
             np.fromiter(self._dropped.values(), np.intp, len(self._dropped)),
             list(self._dropped),
@@ -450,11 +453,10 @@ class AggregateStore:
 
     def _settle(self, change: _Change) -> None:
         """Show a commit to queries."""
-        keys = self._aggregates.keys_in(change.rows)
         with self._lock:
             committed = self._require_committed()
             committed.table.clear(change.dropped)
-            committed.table.put(change.slots, keys, change.rows)
+            committed.table.put(change.slots, change.keys, change.rows)
             segments = committed.segments
             if change.checkpoint.new_segments:
                 known = {**segments, **change.checkpoint.new_segments}

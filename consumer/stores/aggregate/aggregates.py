@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.message.batch import MessageBatch
@@ -59,7 +61,7 @@ class Aggregates:
         self.key = {name: key_type(f"key.{name}", type_) for name, type_ in given.items()}
         for name in self.key.keys() & aggregates.keys():
             raise ValidationError(name, "expected a name that is not the key's")
-        self.by_name = aggregates
+        self._is_text = [str(type_) for type_ in self.key.values()] == ["string"]
         self.columns: Mapping[str, Callable[[], Column]] = {
             name: column_maker(name, each) for name, each in aggregates.items()
         }
@@ -98,6 +100,8 @@ class Aggregates:
         Raises:
             ValidationError: it is of another type.
         """
+        if type(key) is str and self._is_text:
+            return key
         values = key if len(self.key) > 1 and isinstance(key, tuple) else (key,)
         if len(values) != len(self.key):
             raise ValidationError("key", f"expected {len(self.key)} values, got {key!r}")
@@ -252,6 +256,11 @@ class AggregateTable:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
+    def result(self, slot: int) -> dict[str, Any]:
+        """Return the results of one slot, by name."""
+        one = np.array([slot])
+        return {name: column.show(one)[0].as_py() for name, column in self._columns.items()}
+
     def clear(self, slots: Slots) -> None:
         """Drop keys; slots that the table does not have are ignored."""
         slots = slots[slots < len(self.keys)]
@@ -294,32 +303,37 @@ class AggregateTable:
 
 
 class SlotIndex(dict[Any, int]):
-    """The slot of each key; a key that is looked up by `[]` gets one."""
+    """The slot of each key."""
 
     def __init__(self) -> None:
         super().__init__()
         self._free: list[int] = []
         self._end = 0
 
-    def __missing__(self, key: Any) -> int:
-        """Give a key a slot."""
-        if self._free:
-            slot = self._free.pop()
-        else:
-            slot = self._end
-            self._end += 1
-        self[key] = slot
-        return slot
+    def take_over(self, keys: NDArray[np.object_], slots: Slots) -> None:
+        """Begin with the keys of these slots.
 
-    def take_over(self, slots: Mapping[Any, int]) -> None:
-        """Begin with these keys."""
-        self.update(slots)
-        self._end = max(slots.values(), default=-1) + 1
-        self._free = sorted(set(range(self._end)) - set(slots.values()), reverse=True)
+        Args:
+            keys: By slot.
+            slots: Those that have one.
+        """
+        self.update(zip(keys[slots].tolist(), slots.tolist(), strict=True))
+        self._end = len(keys)
+        self._free = np.setdiff1d(np.arange(len(keys)), slots)[::-1].tolist()
 
     def slots_of(self, keys: Sequence[Any]) -> Slots:
-        """Return the slots of keys, shape (len(keys),); new keys get one."""
-        return np.fromiter(map(self.__getitem__, keys), np.intp, len(keys))
+        """Return the slots of distinct keys, shape (len(keys),); new keys get one."""
+        try:
+            return np.fromiter(map(self.__getitem__, keys), np.intp, len(keys))
+        except KeyError:
+            self._add([key for key in keys if key not in self])
+            return np.fromiter(map(self.__getitem__, keys), np.intp, len(keys))
+
+    def _add(self, keys: Sequence[Any]) -> None:
+        free = [self._free.pop() for _ in range(min(len(keys), len(self._free)))]
+        end = self._end + len(keys) - len(free)
+        self.update(zip(keys, chain(free, range(self._end, end)), strict=True))
+        self._end = end
 
     def known_slots(self, keys: Sequence[Any]) -> Slots:
         """Return the slots of those keys that have one."""

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -218,8 +218,7 @@ class AggregateStore:
                 return None
             if not table.live[slot] or table.keys[slot] != plain:
                 return None
-            (row,) = table.show(np.array([slot]), self._aggregates.shown).to_pylist()
-        return {name: row[name] for name in self._aggregates.by_name}
+            return table.result(slot)
 
     def to_arrow(self, columns: Sequence[str] = ()) -> pa.Table:
         """Return the results of all keys as of the last durable commit.
@@ -395,15 +394,14 @@ class AggregateStore:
         """Make the running transaction's table one of the last commit."""
         with self._lock:
             committed = self._require_committed()
-            self._table = committed.table.copied()
-            slots = self._table.live_slots()
-            # Keys of a transaction that was given up leave no slot behind.
-            index = SlotIndex()
-            index.take_over({self._table.keys[slot]: slot for slot in slots.tolist()})
-            self._index = index
-            self._committed = _Committed(
-                committed.table, index, committed.checkpoint, committed.number, committed.segments
-            )
+            index = committed.index
+            if len(index) != np.count_nonzero(committed.table.live):
+                # Keys of a transaction that was given up leave no slot behind.
+                index = SlotIndex()
+                index.take_over(committed.table.keys, committed.table.live_slots())
+                committed = replace(committed, index=index)
+                self._committed = committed
+            self._table, self._index = committed.table.copied(), index
         self._changed = np.zeros(len(self._table.live), np.bool_)
         self._held, self._held_rows = [], 0
         self._dropped, self._leaving = {}, {}

@@ -14,14 +14,15 @@ from typing import Any, Protocol
 import msgspec
 
 from bench.dataplane.sums import (
+    COLUMNS,
     SCHEMA,
     UPSERT,
+    Record,
     Sums,
     add_batches,
     add_into,
-    add_payloads,
     add_record,
-    decode_record,
+    add_table,
     rows_of,
 )
 from broadsheet.consumer.application import Shard, Store
@@ -128,6 +129,7 @@ class Seen(msgspec.Struct):
 
 
 SEEN: MessageType = JsonStructType(Seen)
+RECORDS: MessageType = JsonStructType(Record)
 
 
 def probes_journal(rows_journal: str) -> str:
@@ -161,21 +163,13 @@ class _Application:
         store.flush()
 
 
-class _RecordType(JsonType):
-    """JSON lines, decoded to what is counted."""
-
-    def decode(self, payload: bytes) -> Any:
-        """Return the record."""
-        return decode_record(payload)
-
-
 class MessageApplication(_Application):
     """`consume_message`."""
 
     def message_type(self, journal_spec: JournalSpec) -> MessageType:
         """JSON lines."""
         del journal_spec
-        return _RecordType()
+        return RECORDS
 
     def consume_message(
         self, shard: Shard, store: SumsStore, envelope: Envelope, publisher: Publisher
@@ -191,7 +185,7 @@ class BatchApplication(_Application):
         self, shard: Shard, store: SumsStore, batch: MessageBatch, publisher: Publisher
     ) -> None:
         """Count a run of messages, and publish the probes among them."""
-        add_payloads(store.pending, batch.payloads)
+        add_table(store.pending, batch.to_arrow(COLUMNS))
 
 
 class ProbedApplication(BatchApplication):

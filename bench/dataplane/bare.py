@@ -28,9 +28,10 @@ from bench.dataplane.sums import (
     Sums,
     add_batches,
     add_into,
-    add_payloads,
     add_record,
+    add_table,
     decode_record,
+    read_lines,
     rows_of,
 )
 from broadsheet.consumer.message.uuid import UUID_BYTES
@@ -134,7 +135,8 @@ def _fold_messages(sums: Sums, content: bytes) -> int:
 
 def _fold_batch(sums: Sums, content: bytes) -> int:
     used = content.rfind(b"\n") + 1
-    add_payloads(sums, content[:used].splitlines())
+    if used:
+        add_table(sums, read_lines(content[:used]))
     return used
 
 

@@ -73,14 +73,26 @@ def _rows(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:
     if not rows:
         return (schema or pa.schema([])).empty_table()
     if schema is not None:
-        return pa.concat_tables(
-            [pa.Table.from_batches([each]).select(schema.names).cast(schema) for each in rows]
-        )
+        return pa.Table.from_batches([_fitted(each, schema) for each in rows], schema)
     if all(each.schema.equals(rows[0].schema) for each in rows):
         return pa.Table.from_batches(rows)
     return pa.concat_tables(
         [pa.Table.from_batches([each]) for each in rows], promote_options="default"
     )
+
+
+def _fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of a schema, with its types; those that are absent are null."""
+    import pyarrow as pa
+
+    present = set(rows.schema.names)
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in present
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _json(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch, batch_of
 from broadsheet.consumer.message.framing import CsvFraming, Frames, LineFraming, Payloads
 from broadsheet.consumer.message.sequence import Run, committed_part, scan_run
@@ -256,61 +253,3 @@ def test_payloads_are_a_list_of_bytes(payloads: list[bytes], data: st.DataObject
     assert list(views.take(np.array(picked, dtype=np.intp))) == [payloads[at] for at in picked]
     assert views[cut:].compact() == payloads[cut:]
     assert bytes(views.lines() or b"") == b"\n".join(payloads)
-
-
-def batch_of_lines(*payloads: bytes) -> MessageBatch:
-    """Return JSON lines as they are read."""
-    content = b"".join(payload + b"\n" for payload in payloads)
-    frames = LineFraming().unframer(journal="a/b", offset=0).feed(content)
-    batch, error = batch_of("a/b", frames, JsonType())
-    assert error is None
-    return batch
-
-
-def test_arrow_table_of_any_part_is_of_its_messages() -> None:
-    """A part in the middle, one with gaps, and parts of two reads joined: what lies between is of no row."""
-    batch = batch_of_lines(*(b'{"k":"%d","v":%d}' % (n, n) for n in range(6)))
-    other = batch_of_lines(b'{"k":"x","v":9}')
-
-    assert batch.span(1, 4).to_arrow().to_pylist() == [{"k": str(n), "v": n} for n in (1, 2, 3)]
-    assert batch.pick([0, 2, 5]).to_arrow()["v"].to_pylist() == [0, 2, 5]
-    joined = MessageBatch.joined([batch.span(4, 6), other])
-    assert joined.to_pandas()["v"].tolist() == [4, 5, 9]
-    assert batch.span(0, 0).to_arrow().num_rows == 0
-
-
-def test_arrow_table_with_a_schema_has_its_columns() -> None:
-    """Fields that the schema does not name are left out, absent ones are null, and a wrong one is an error that names
-    the place.
-    """
-    pa = pytest.importorskip("pyarrow")
-    schema = pa.schema([("v", pa.float64()), ("w", pa.string())])
-    batch = batch_of_lines(b'{"k":"a","v":1}', b'{"v":2.5,"w":"x"}')
-
-    table = batch.to_arrow(schema)
-
-    assert table.schema == schema
-    assert table.to_pylist() == [{"v": 1.0, "w": None}, {"v": 2.5, "w": "x"}]
-    with pytest.raises(FramingError, match=r"offset 0\b.*do not fit"):
-        batch.to_arrow(pa.schema([("k", pa.int64())]))
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("wrong", [b'{"v":"\xff"}', b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"])
-def test_arrow_table_names_the_message_that_it_cannot_have(place: int, wrong: bytes) -> None:
-    """Text that is not UTF-8, and what is nested so deep that Arrow's parser would end the process."""
-    good = [json.dumps({"v": "x", "deep": [[1]] * 200}).encode() for _ in range(3)]
-    good.insert(place, wrong)
-    batch = MessageBatch(
-        "a/b",
-        begins=[*range(4)],
-        ends=[*range(1, 5)],
-        producers=[0] * 4,
-        clocks=[0] * 4,
-        flags=[0] * 4,
-        payloads=Payloads.of(good),
-        message_type=JsonType(),
-    )
-
-    with pytest.raises(FramingError, match=rf"offset {place}\b"):
-        batch.to_arrow()

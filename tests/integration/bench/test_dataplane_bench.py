@@ -8,7 +8,7 @@ import pytest
 
 from bench.dataplane.__main__ import main
 from bench.dataplane.rows import KEYS, VALUES, Load, RowWriter, expected_sums
-from bench.dataplane.sums import Sums, add_payloads
+from bench.dataplane.sums import Sums, add_table, read_lines
 
 ROWS = 2_000
 
@@ -58,7 +58,7 @@ def test_expected_sums_are_those_of_the_lines() -> None:
     sums: Sums = {}
 
     for content in Load("batch", rows).contents():
-        add_payloads(sums, content.splitlines())
+        add_table(sums, read_lines(bytes(content)))
 
     assert {key: (n, total) for key, (n, total) in sums.items()} == expected_sums(rows)
 

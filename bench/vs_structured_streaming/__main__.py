@@ -1,8 +1,12 @@
 """Count and sum by key, beside Spark's own: `make bench BENCH=vs_structured_streaming`.
 
-    broadsheet               two members on the executors of a standalone Spark; see `broadsheet.py`
-    structured_streaming     groupBy().agg() on `local[2]`, its state in RocksDB; see `spark.py`
-    transform_with_state     the same by a StatefulProcessor in Python
+    broadsheet                     two members on the executors of a standalone Spark; see `broadsheet.py`
+    structured_streaming           groupBy().agg() on the same, its state in RocksDB, Kafka to Kafka; see `spark.py`
+    transform_with_state           the same by a StatefulProcessor in Python, row by row
+    transform_with_state_pandas    the same with rows in pandas frames
+    real_time                      groupBy().agg() in real-time mode, whose results are seen before they are committed
+    real_time_1ms                  the same, with the shuffle's network buffers sent after 1 ms
+    kafka_streams                  two instances, exactly once, a commit every 5 ms; see `kafka_streams.py`
 
 All get the same rows (`rows.py`) and the same warm-up, run in turn, each alone on the machine, and end with a check
 that every row was counted once. Names of systems as arguments measure only those, e.g.
@@ -17,7 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from bench.report import emit, keep_logs_apart
-from bench.vs_structured_streaming import broadsheet, spark
+from bench.vs_structured_streaming import broadsheet, kafka_streams, spark
+from bench.vs_structured_streaming.kafka import why_left_out
 from bench.vs_structured_streaming.results import ROWS, Measured
 from bench.vs_structured_streaming.rows import KEYS, Chunk, make_chunks
 from broadsheet.consumer.interpreter import serve_only
@@ -28,7 +33,12 @@ PERCENTS = (50, 99)
 SYSTEMS: dict[str, Callable[[Sequence[Chunk]], Measured]] = {
     broadsheet.SYSTEM: broadsheet.measure,
     **{system: partial(spark.measure, system) for system in spark.SYSTEMS},
+    kafka_streams.SYSTEM: kafka_streams.measure,
 }
+
+
+_LIKE = {(kafka_streams.SYSTEM, "executor"): "instance"}
+"""What is killed of a system beside a kill of ours that it has not: a process with all its threads."""
 
 
 def main() -> None:
@@ -38,6 +48,12 @@ def main() -> None:
     unknown = set(named) - SYSTEMS.keys()
     if unknown:
         sys.exit(f"no system {', '.join(sorted(unknown))}: choose of {', '.join(SYSTEMS)}")
+    reason = why_left_out() if set(named) - {broadsheet.SYSTEM} else None
+    if reason is not None:
+        sys.stderr.write(
+            f"only {broadsheet.SYSTEM} is measured, for Kafka cannot be run: {reason}\n"
+        )
+        named = [system for system in named if system == broadsheet.SYSTEM]
     chunks = make_chunks(ROWS)
     # What sends the rows and times the results must not hold either up: neither to look for cycles, nor for 5 ms
     # because another of its threads has the interpreter.
@@ -82,7 +98,7 @@ def _emit_one(system: str, found: Measured) -> None:
 
 
 def _emit_ratios(measured: Mapping[str, Measured]) -> None:
-    """Print how Broadsheet stands to each of the others; a part of a driver is lost more often than a driver."""
+    """Print how Broadsheet stands to each of the others: kills of the same kind beside each other."""
     ours = measured[broadsheet.SYSTEM]
     for system, theirs in measured.items():
         if system == broadsheet.SYSTEM:
@@ -95,10 +111,13 @@ def _emit_ratios(measured: Mapping[str, Measured]) -> None:
                     _percentile(side.latencies[rate].seconds, percent) for side in (ours, theirs)
                 ]
                 _emit_ratio(f"latency_p{percent}_ratio", pair, against=system, rows_per_s=rate)
-        bound = statistics.median(theirs.recoveries_seconds["driver"])
         for kill, seconds in ours.recoveries_seconds.items():
-            pair = [statistics.median(seconds), bound]
-            _emit_ratio("recovery_ratio", pair, against=system, kill=kill, their_kill="driver")
+            their_kill = kill if kill in theirs.recoveries_seconds else _LIKE.get((system, kill))
+            if their_kill is not None:
+                bound = statistics.median(theirs.recoveries_seconds[their_kill])
+                pair = [statistics.median(seconds), bound]
+                params = {"against": system, "kill": kill, "their_kill": their_kill}
+                _emit_ratio("recovery_ratio", pair, **params)
 
 
 def _emit_ratio(figure: str, pair: Sequence[float], **params: str | float) -> None:

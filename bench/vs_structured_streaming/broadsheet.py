@@ -182,10 +182,14 @@ class Deployment:
         producer = Producer(self._connection, topic)
         producer.make_journals()
         self._apply(topic.specs())
-        trickle = Trickle(producer.send, paces)
+
+        def first() -> float:
+            return results.wait_until_counted(1, timeout_seconds=RESULT_SECONDS_MAX)
+
+        trickle = Trickle(producer.send, paces, after_first=first)
         with SumsReader(self._connection, topic, results):
             trickle.start()
-            results.wait_until_counted(1, timeout_seconds=RESULT_SECONDS_MAX)
+            first()
             yield trickle, results
             rows = trickle.stop()
             results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.disturbances import Disturbances, Longest
-from bench.vs_structured_streaming.rows import Row
+from bench.vs_structured_streaming.rows import KEYS, PARTS, Row, part_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,26 @@ class Results:
             self._wait_for(there, f"a result of another process than {pids}", timeout_seconds)
         assert found is not None
         return found
+
+    def wait_until_later(self, number: int, *, timeout_seconds: float) -> float:
+        """Wait for results of each part that hold row `number` of it, or a later one; return when the last was seen.
+
+        Rows come in order from 0, so a count tells which rows it holds.
+        """
+        begin, found = 0, dict[int, float]()
+
+        def there() -> bool:
+            nonlocal begin
+            fresh, begin = self._all[begin:], len(self._all)
+            for one in fresh:
+                last = (one.n - 1) * KEYS + int(one.key.removeprefix("key-"))
+                if last >= number:
+                    found.setdefault(part_of(one.key), one.at_monotonic_seconds)
+            return len(found) == PARTS
+
+        with self._changed:
+            self._wait_for(there, f"results of each part after row {number}", timeout_seconds)
+        return max(found.values())
 
     def _wait_for(self, condition: Callable[[], bool], what: str, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds

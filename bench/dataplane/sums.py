@@ -63,8 +63,9 @@ def add_table(sums: Sums, table: pa.Table) -> None:
     if "k" not in table.schema.names:
         return
     grouped = table.select(["k", "v"]).group_by("k").aggregate([("v", "count"), ("v", "sum")])
-    columns = (grouped.column(name).to_pylist() for name in ("k", "v_count", "v_sum"))
-    for key, n, total in zip(*columns, strict=True):
+    keys = grouped.column("k").to_pylist()
+    counts, totals = (grouped.column(name).to_numpy().tolist() for name in ("v_count", "v_sum"))
+    for key, n, total in zip(keys, counts, totals, strict=True):
         if key is None:
             continue
         found = sums.get(key)

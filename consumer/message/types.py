@@ -52,6 +52,7 @@ class _Probe(msgspec.Struct, gc=False):
     meta: _ProbedMeta | None = msgspec.field(name="_meta", default=None)
 
 
+_NIL_TEXT: Final = format_uuid(NIL_UUID)
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
 _probe = msgspec.json.Decoder(_Probe).decode
@@ -83,10 +84,13 @@ def json_uuids_of(payloads: Sequence[bytes]) -> bytes:
         ValueError: see `json_uuid_of`.
     """
     try:
-        # An absent `_meta` or UUID is rare, and raises here; the slow path below finds the cause.
-        texts: list[str] = [probe.meta.uuid for probe in _probes(payloads)]  # type: ignore[union-attr,misc]
+        texts = [
+            _NIL_TEXT if (meta := probe.meta) is None else meta.uuid or _NIL_TEXT
+            for probe in _probes(payloads)
+        ]
         return _from_texts(texts)
-    except (*_ERRORS, AttributeError, TypeError):
+    except _ERRORS:
+        # One by one, to find the one that is no message.
         return b"".join([json_uuid_of(payload) for payload in payloads])
 
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from decimal import Context
 from typing import Any, Final, Protocol, TypeAlias
 
+import datasketches
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broadsheet.allocator.errors import ExtraMissingError, ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 ArrowType: TypeAlias = "str | pa.DataType"
 """A type of Arrow's, or its name: `int64`, `float64`, `string`, `date32`, `timestamp[us]`, …"""
@@ -443,7 +444,6 @@ class SketchColumn:
         self._sketches = np.zeros(0, np.object_)
         self._recorded = np.zeros(0, np.object_)
         """The bytes that were recorded last."""
-        self._library = _datasketches()
         if isinstance(aggregate, Distinct):
             type_ = _type(aggregate.field, aggregate.type)
             self.shown_type = pa.int64()
@@ -522,13 +522,13 @@ class SketchColumn:
 
     def _new(self) -> Any:
         if isinstance(self._aggregate, Distinct):
-            return self._library.hll_sketch(self._aggregate.precision, self._library.HLL_4)
-        return self._library.kll_doubles_sketch(self._aggregate.k)
+            return datasketches.hll_sketch(self._aggregate.precision, datasketches.HLL_4)
+        return datasketches.kll_doubles_sketch(self._aggregate.k)
 
     def _read(self, content: bytes) -> Any:
         if isinstance(self._aggregate, Distinct):
-            return self._library.hll_sketch.deserialize(content)
-        return self._library.kll_doubles_sketch.deserialize(content)
+            return datasketches.hll_sketch.deserialize(content)
+        return datasketches.kll_doubles_sketch.deserialize(content)
 
     def _changed(self, slot: int) -> bytes | None:
         sketch = self._sketches[slot]
@@ -551,19 +551,6 @@ class SketchColumn:
             return None
         quantiles = [_quantile(sketch, fraction) for fraction in self._aggregate.fractions]
         return quantiles[0] if len(quantiles) == 1 else quantiles
-
-
-def _datasketches() -> Any:
-    try:
-        import datasketches
-    except ModuleNotFoundError as error:
-        raise ExtraMissingError(
-            "broadsheet.consumer.stores.Distinct",
-            "aggregate",
-            "datasketches",
-            module="datasketches",
-        ) from error
-    return datasketches
 
 
 def _quantile(sketch: Any, fraction: float) -> float:

@@ -33,6 +33,7 @@ from broadsheet.consumer.message.publisher import Publisher
 from broadsheet.consumer.message.types import ArrowType, JsonStructType, JsonType, Meta
 from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Count, Sum
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
@@ -114,10 +115,21 @@ class RocksDbSums(RocksDbStore):
         self.pending = {}
 
 
+class AggregateSums(AggregateStore):
+    """The same as declared aggregates, which take runs of rows and nothing else."""
+
+    def __init__(self, shard: Shard) -> None:
+        super().__init__(shard, Aggregates(key="k", n=Count(), total=Sum("v")))
+
+    def flush(self) -> None:
+        """Do nothing, because a commit groups what is held back."""
+
+
 STORES: Mapping[str, Callable[[Shard], Any]] = {
     "sqlite": SqliteSums,
     "json": JsonSums,
     "rocksdb": RocksDbSums,
+    "aggregate": AggregateSums,
 }
 
 
@@ -185,7 +197,10 @@ class BatchApplication(_Application):
         self, shard: Shard, store: SumsStore, batch: MessageBatch, publisher: Publisher
     ) -> None:
         """Count a run of messages, and publish the probes among them."""
-        add_table(store.pending, batch.to_arrow(COLUMNS))
+        if isinstance(store, AggregateSums):
+            store.update(batch)
+        else:
+            add_table(store.pending, batch.to_arrow(COLUMNS))
 
 
 class ProbedApplication(BatchApplication):
@@ -216,6 +231,9 @@ class ArrowApplication(_Application):
         self, shard: Shard, store: SumsStore, batch: MessageBatch, publisher: Publisher
     ) -> None:
         """Count the rows of a run of messages."""
+        if isinstance(store, AggregateSums):
+            store.update(batch)
+            return
         rows = [message.rows for message in batch.messages() if message.rows is not None]
         add_batches(store.pending, rows)
 

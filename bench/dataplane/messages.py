@@ -53,7 +53,9 @@ def run(bench: str, plan: MessagesPlan) -> None:
 def _cases(plan: MessagesPlan) -> list[Case]:
     main, *others = plan.stores
     cases = [Case(api, main, shards) for api in plan.apis for shards in plan.shards]
-    return cases + [Case(api, store) for store in others for api in plan.apis]
+    cases += [Case(api, store) for store in others for api in plan.apis]
+    # Aggregates take runs alone.
+    return [case for case in cases if (case.api, case.store) != ("message", "aggregate")]
 
 
 def _measure(bench: str, plan: MessagesPlan, brokerage: Brokerage, case: Case) -> None:

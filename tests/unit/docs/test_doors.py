@@ -221,6 +221,7 @@ def test_names_that_need_an_extra_say_which() -> None:
     assert {"KinesisSource", "DynamoRecordStore"} <= lacking.pop("aws")
     assert {"BlobRecordStore", "RecordCheckpointStore"} <= lacking.pop("azure")
     assert {"KafkaSource"} <= lacking.pop("kafka")
+    assert {"AggregateStore", "Sum"} <= lacking.pop("aggregate")
     assert lacking.pop("rocksdb") == {"RocksDbStore"}
     assert {"ShardCluster", "start_session", "publish_dataframe"} <= lacking.pop("spark")
     assert lacking == {}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.framing import CSV
 from broadsheet.consumer.message.uuid import Flags
 from broadsheet.consumer.stores.aggregate.columns import (
     Aggregate,
@@ -140,7 +141,9 @@ class Aggregates:
         kept = np.flatnonzero(batch.flags != Flags.ACK_TXN)
         if len(kept) < len(batch):
             batch = batch.pick(kept)
-        rows = batch.to_arrow(self._messages)
+        # The columns of CSV have no names: a schema says what all of them are, and we know only some.
+        is_named = batch.message_type.content_type != CSV
+        rows = batch.to_arrow(self._messages if is_named else None)
         for name, type_ in self.fields:
             if name not in rows.schema.names:
                 if name in self.key and len(rows):

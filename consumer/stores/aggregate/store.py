@@ -54,6 +54,8 @@ from broadsheet.consumer.stores.directory_lock import DirectoryLock
 
 AGGREGATES_TABLE: Final = "aggregates"
 SKETCHES_TABLE: Final = "sketches"
+HELD_BYTES_MAX: Final = 8 << 20
+"""Bytes of runs that are held back: columns may be views of all that was read with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class AggregateStore:
         """The same of the transaction before, whose slots queries may still read."""
         self._held: list[tuple[list[pa.Array], ...]] = []
         """Runs that are not folded yet."""
-        self._held_rows = 0
+        self._held_rows = self._held_bytes = 0
 
     # -- the running transaction, on the worker thread
 
@@ -158,6 +160,7 @@ class AggregateStore:
             StoreError: the store is not restored, or a commit has failed.
         """
         self._check_writable()
+        size = _size_bytes(rows)
         if isinstance(rows, MessageBatch):
             rows = self._aggregates.rows_of(rows)
         run = self._aggregates.read(rows)
@@ -166,7 +169,8 @@ class AggregateStore:
             return
         self._held.append(run)
         self._held_rows += count
-        if self._held_rows >= ROWS_PER_FOLD:
+        self._held_bytes += size
+        if self._held_rows >= ROWS_PER_FOLD or self._held_bytes >= HELD_BYTES_MAX:
             self._fold()
 
     def drop(self, keys: Collection[Any]) -> None:
@@ -403,7 +407,8 @@ class AggregateStore:
                 self._committed = committed
             self._table, self._index = committed.table.copied(), index
         self._changed = np.zeros(len(self._table.live), np.bool_)
-        self._held, self._held_rows = [], 0
+        self._held = []
+        self._held_rows = self._held_bytes = 0
         self._dropped, self._leaving = {}, {}
         checkpoint = stored_checkpoint(self._fqn, committed.checkpoint)
         return whole_checkpoint(self._fqn, checkpoint, committed.segments)
@@ -414,7 +419,8 @@ class AggregateStore:
         """Group what is held back, and merge it."""
         if not self._held_rows:
             return
-        held, self._held, self._held_rows = self._held, [], 0
+        held, self._held = self._held, []
+        self._held_rows = self._held_bytes = 0
         columns = [
             pa.chunked_array([chunk for run in held for chunk in run[position]])
             for position in range(len(self._aggregates.fields))
@@ -506,3 +512,10 @@ class AggregateStore:
             ) from self._failure
         if self._committed is None:
             raise StoreError(self._fqn, "not restored yet: call restore_checkpoint first")
+
+
+def _size_bytes(rows: Any) -> int:
+    """Return what a run may keep in memory."""
+    if isinstance(rows, MessageBatch):
+        return int(rows.ends[-1] - rows.begins[0]) if len(rows) else 0
+    return int(rows.nbytes) if isinstance(rows, pa.Table | pa.RecordBatch) else 0

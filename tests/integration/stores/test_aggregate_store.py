@@ -19,6 +19,8 @@ import pytest
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.types import CsvType
 from broadsheet.consumer.stores.aggregate import (
     Aggregates,
     AggregateStore,
@@ -331,6 +333,30 @@ def test_run_of_messages_is_read_without_acknowledgements(open_store: OpenStore)
     commit(store, 1)
 
     assert results(store) == {"a": {"n": 2, "total": None}, "b": {"n": 1, "total": None}}
+
+
+def test_columns_of_csv_are_those_that_arrow_names(open_store: OpenStore) -> None:
+    """They have none of their own: a schema of only some of them would name the wrong ones."""
+    payloads = (b"x,a,1", b"x,b,2", b"x,a,3")
+    batch = MessageBatch(
+        "in/a", [0, 5, 10], [5, 10, 15], [0] * 3, [0] * 3, [0] * 3, payloads, CsvType(columns=2)
+    )
+    store = open_store(aggregates=Aggregates(key="f1", total=Sum("f2")))
+    store.update(batch)
+
+    assert store.changes().to_pylist() == [{"f1": "a", "total": 4}, {"f1": "b", "total": 2}]
+
+
+def test_little_is_held_back_however_wide_rows_are(open_store: OpenStore) -> None:
+    """A column may be a view of a message of which nothing else is needed."""
+    store = open_store()
+    for _ in range(3):
+        wide = pa.table({"k": ["a"] * 100, "v": [1] * 100, "text": ["x" * 50_000] * 100})
+        store.update(wide)
+
+    assert store._held_rows == 100
+    commit(store, 1)
+    assert results(store) == {"a": {"n": 300, "total": 300}}
 
 
 # -- another declaration over the same log

@@ -3,7 +3,8 @@
 rows/s      rows wait in two journals; timed is from the apply of two new shards, on members that have served others
             before, to when a reader has committed sums that hold every row
 latency     rows are published one by one when they are due; timed is to the committed sums that hold them
-recovery    from the SIGKILL of a process to the next sums, by another process, of a key whose sums were its own:
+recovery    the longest time that a row published after the SIGKILL of a process, whose sums another process had next,
+            waits for sums that hold it:
             `worker` is the Python process of the primary, `executor` that and its JVM, `driver` the Spark application,
             whose driver is started again at once
 """
@@ -38,6 +39,7 @@ from bench.vs_structured_streaming.results import (
     Results,
     check_exact,
     latencies_by_pace,
+    longest_wait_seconds,
 )
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, keys_of_part, rows_in
 from broadsheet.allocator.etcd.config import EtcdConfig
@@ -169,10 +171,10 @@ class Deployment:
     def recoveries(self) -> dict[str, list[float]]:
         """Return the seconds without results after each kill, by what was killed."""
         found: dict[str, list[float]] = {kill: [] for kill in KILLS}
-        with self._trickling("recovery", (RECOVERY,)) as (_, results):
+        with self._trickling("recovery", (RECOVERY,)) as (trickle, results):
             for kill, times in KILLS.items():
                 for _ in range(times):
-                    found[kill].append(self._recover(kill, results))
+                    found[kill].append(self._recover(kill, trickle, results))
         return found
 
     @contextmanager
@@ -196,18 +198,20 @@ class Deployment:
         check_exact(results.latest(), expected_sums(rows), SYSTEM)
         self._remove(topic)
 
-    def _recover(self, kill: str, results: Results) -> float:
-        """Kill once; return the seconds until there are results again."""
+    def _recover(self, kill: str, trickle: Trickle, results: Results) -> float:
+        """Kill once; return the longest wait of a row for its result since then."""
         self._wait_until_covered()
         time.sleep(_SETTLE_SECONDS)
         keys = keys_of_part(0)
         pid = next(one.pid for one in reversed(results.seen) if one.key in keys)
-        began = time.monotonic()
+        began, before = time.monotonic(), len(trickle.sent)
         dead = _KILLS[kill](pid, self)
-        first = results.wait_for_other(
+        results.wait_for_other(
             after=began, pids=dead, keys=keys, timeout_seconds=RESULT_SECONDS_MAX
         )
-        return first.at_monotonic_seconds - began
+        after = trickle.sent[:]
+        results.wait_until_counted(len(after), timeout_seconds=RESULT_SECONDS_MAX)
+        return longest_wait_seconds(after, results.seen, since=before)
 
     def _apply(self, specs: Sequence[ShardSpec]) -> None:
         changes = [ApplyRequest.Change(upsert=spec, expect_mod_revision=-1) for spec in specs]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.disturbances import Disturbances, Longest
-from bench.vs_structured_streaming.rows import KEYS, PARTS, Row, part_of
+from bench.vs_structured_streaming.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,26 +125,6 @@ class Results:
         assert found is not None
         return found
 
-    def wait_until_later(self, number: int, *, timeout_seconds: float) -> float:
-        """Wait for results of each part that hold row `number` of it, or a later one; return when the last was seen.
-
-        Rows come in order from 0, so a count tells which rows it holds.
-        """
-        begin, found = 0, dict[int, float]()
-
-        def there() -> bool:
-            nonlocal begin
-            fresh, begin = self._all[begin:], len(self._all)
-            for one in fresh:
-                last = (one.n - 1) * KEYS + int(one.key.removeprefix("key-"))
-                if last >= number:
-                    found.setdefault(part_of(one.key), one.at_monotonic_seconds)
-            return len(found) == PARTS
-
-        with self._changed:
-            self._wait_for(there, f"results of each part after row {number}", timeout_seconds)
-        return max(found.values())
-
     def _wait_for(self, condition: Callable[[], bool], what: str, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not condition():
@@ -174,6 +154,14 @@ def latencies_seconds(sent: Sequence[SentRow], seen: Sequence[Sums]) -> list[flo
         next_by_key[each.row.key] = index
         found.append(results[index].at_monotonic_seconds - each.at_monotonic_seconds)
     return found
+
+
+def longest_wait_seconds(sent: Sequence[SentRow], seen: Sequence[Sums], *, since: int) -> float:
+    """Return the longest time that a row waited for its result, of rows `since` and later; see `latencies_seconds`.
+
+    After a kill it is the outage as a reader sees it, even if survivors answer for a moment before all of them stop.
+    """
+    return max(latencies_seconds(sent, seen)[since:])
 
 
 def check_exact(

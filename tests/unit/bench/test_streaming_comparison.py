@@ -20,6 +20,7 @@ from bench.vs_structured_streaming.results import (
     check_exact,
     latencies_by_pace,
     latencies_seconds,
+    longest_wait_seconds,
 )
 from bench.vs_structured_streaming.rows import (
     KEYS,
@@ -59,6 +60,18 @@ def test_latency_of_row_ends_with_the_first_result_that_holds_it() -> None:
     ]
 
     assert latencies_seconds(sent, seen) == pytest.approx([1.5, 0.5, 0.5])
+
+
+def test_outage_is_the_longest_wait_of_a_row_sent_after_the_kill() -> None:
+    """A result that comes just after the kill is no recovery, if the rows behind it wait."""
+    sent = [SentRow(Row(n * KEYS), float(n)) for n in range(4)]
+    seen = [
+        Sums("key-0", 1, 0, 1, 5.0),
+        Sums("key-0", 2, 0, 1, 5.1),
+        Sums("key-0", 4, 0, 2, 8.0),
+    ]
+
+    assert longest_wait_seconds(sent, seen, since=1) == pytest.approx(6.0)
 
 
 def test_latencies_are_by_pace_and_without_the_warm_up(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def fed(unframer: Any, content: bytes, cuts: random.Random) -> list[Frames]:
     st.sampled_from([0, FEW]),
     st.integers(0, 2**32).map(random.Random),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_json_lines_as_columns_are_what_they_are_one_by_one(
     drawn: list[bytes], more: int, cuts: random.Random
 ) -> None:
@@ -129,7 +129,7 @@ def test_json_lines_as_columns_are_what_they_are_one_by_one(
 @given(
     st.lists(st.text('a",\n\r', max_size=12), max_size=8), st.integers(0, 2**32).map(random.Random)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_csv_records_are_the_same_however_they_arrive(
     records: list[str], cuts: random.Random
 ) -> None:
@@ -222,7 +222,7 @@ def runs(draw: st.DrawFn) -> tuple[MessageBatch, dict[int, ProducerClocks]]:
 
 
 @given(runs())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_run_as_columns_is_what_it_is_one_by_one(
     run: tuple[MessageBatch, dict[int, ProducerClocks]],
 ) -> None:

@@ -80,8 +80,8 @@ class SparkSystem:
             checkpoint=str(directory / "checkpoint"),
         )
         query = _Query(self.cluster, plan, directory)
-        query.start_driver()
         try:
+            query.start_driver()
             yield query
         finally:
             query.kill_driver()

@@ -50,7 +50,7 @@ _LENGTH_BYTES, _SUM_BYTES = 8, 4
 _PREFIX_BYTES: Final = _LENGTH_BYTES + _SUM_BYTES
 
 
-class Layout(msgspec.Struct, frozen=True):
+class FileLayout(msgspec.Struct, frozen=True):
     """The first frame of a file."""
 
     version: int
@@ -62,7 +62,7 @@ class Layout(msgspec.Struct, frozen=True):
     """Of the rows of all frames."""
 
 
-class Frame(msgspec.Struct, omit_defaults=True):
+class ChangeFrame(msgspec.Struct, omit_defaults=True):
     """A commit, or a part of a snapshot, whose last frame alone has the number."""
 
     number: int = 0
@@ -76,9 +76,9 @@ class Frame(msgspec.Struct, omit_defaults=True):
 
 
 class StoredRows:
-    """What a frame says about the table."""
+    """The rows of one frame, decoded."""
 
-    def __init__(self, frame: Frame, layout: Layout) -> None:
+    def __init__(self, frame: ChangeFrame, layout: FileLayout) -> None:
         schema = pa.ipc.read_schema(pa.py_buffer(layout.schema))
         keys = pa.schema([schema.field(name) for name in layout.key])
         self.rows = _batch(frame.rows, schema)
@@ -112,7 +112,7 @@ class AggregateFiles:
         self._length = 0
         self._closed = False
 
-    def load(self, *, tidies: bool = True) -> Iterator[tuple[Layout, Frame]]:
+    def load(self, *, tidies: bool = True) -> Iterator[tuple[FileLayout, ChangeFrame]]:
         """Yield the frames of the last snapshot, and of the commits that follow it.
 
         Args:
@@ -144,7 +144,7 @@ class AggregateFiles:
             elif tidies:
                 remove_if_there(self._recorder, self._directory, name)
 
-    def append(self, layout: Layout, commit: Frame) -> OpFuture | None:
+    def append(self, layout: FileLayout, commit: ChangeFrame) -> OpFuture | None:
         """Write a commit; what is returned must succeed first for it to be durable.
 
         Raises:
@@ -171,11 +171,11 @@ class AggregateFiles:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a snapshot."""
+        """True if it is time for a snapshot."""
         changed, files = self._changes_bytes, len(self._present)
         return files > _FILES_MAX or changed > max(self._snapshot_bytes, self._snapshot_bytes_min)
 
-    def replace(self, layout: Layout, frames: Iterator[Frame], *, number: int) -> None:
+    def replace(self, layout: FileLayout, frames: Iterator[ChangeFrame], *, number: int) -> None:
         """Write a snapshot as of a commit, and remove what it replaces.
 
         Args:
@@ -228,7 +228,7 @@ class AggregateFiles:
         else:
             self._snapshot_bytes = length
 
-    def _frames(self, name: str, *, is_whole: bool) -> Iterator[tuple[Layout, Frame]]:
+    def _frames(self, name: str, *, is_whole: bool) -> Iterator[tuple[FileLayout, ChangeFrame]]:
         """Yield the frames of a file, up to one that was cut off.
 
         Args:
@@ -243,14 +243,14 @@ class AggregateFiles:
                 break
             try:
                 if layout is None:
-                    layout = msgspec.msgpack.decode(body, type=Layout)
+                    layout = msgspec.msgpack.decode(body, type=FileLayout)
                     if layout.version != _VERSION:
                         raise self._damaged(
                             name,
                             f"version {layout.version}, expected {_VERSION}: a newer release wrote it",
                         )
                     continue
-                frame = msgspec.msgpack.decode(body, type=Frame)
+                frame = msgspec.msgpack.decode(body, type=ChangeFrame)
             except msgspec.MsgspecError as error:
                 raise self._damaged(name, str(error)) from error
             yield layout, frame
@@ -306,9 +306,9 @@ class AggregateFiles:
 
 def new_layout(
     key: Mapping[str, pa.DataType], aggregates: Mapping[str, str], schema: pa.Schema
-) -> Layout:
+) -> FileLayout:
     """Return the first frame of files with these columns."""
-    return Layout(
+    return FileLayout(
         _VERSION,
         {name: str(type_) for name, type_ in key.items()},
         dict(aggregates),
@@ -326,7 +326,7 @@ def _batch(content: bytes, schema: pa.Schema) -> pa.RecordBatch | None:
     return pa.ipc.read_record_batch(pa.py_buffer(content), schema) if content else None
 
 
-def _framed(body: Layout | Frame) -> bytes:
+def _framed(body: FileLayout | ChangeFrame) -> bytes:
     content = msgspec.msgpack.encode(body)
     checksum = google_crc32c.value(content).to_bytes(_SUM_BYTES, "big")
     return b"".join((len(content).to_bytes(_LENGTH_BYTES, "big"), checksum, content))

@@ -43,8 +43,8 @@ from broadsheet.consumer.stores.aggregate.columns import ROWS_PER_FOLD, Slots, g
 from broadsheet.consumer.stores.aggregate.recording import (
     SNAPSHOT_BYTES_MIN,
     AggregateFiles,
-    Frame,
-    Layout,
+    ChangeFrame,
+    FileLayout,
     StoredRows,
     encoded_rows,
     new_layout,
@@ -72,7 +72,7 @@ class _Committed:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What one commit does to the table."""
+    """The changes of one commit to the table."""
 
     slots: Slots
     keys: Sequence[Any]
@@ -379,7 +379,7 @@ class AggregateStore:
                 checkpoint, number = frame.checkpoint, frame.number
         return _Committed(table, index, checkpoint, number, segments)
 
-    def _check_layout(self, layout: Layout) -> None:
+    def _check_layout(self, layout: FileLayout) -> None:
         if layout.key != self._layout.key:
             raise StoreError(
                 self._fqn,
@@ -443,7 +443,7 @@ class AggregateStore:
         committed = self._require_committed()
         keys = self._aggregates.key_arrays(change.dropped_keys)
         dropped = pa.RecordBatch.from_arrays(keys, names=list(self._aggregates.key))
-        frame = Frame(
+        frame = ChangeFrame(
             committed.number + 1,
             change.checkpoint.checkpoint,
             dict(change.checkpoint.new_segments),
@@ -482,13 +482,13 @@ class AggregateStore:
         except OSError as error:
             raise StoreError(self._fqn, f"cannot write a snapshot: {error}") from error
 
-    def _snapshot(self, committed: _Committed) -> Iterator[Frame]:
+    def _snapshot(self, committed: _Committed) -> Iterator[ChangeFrame]:
         """Yield the frames of a snapshot: only this thread changes the table, so it needs no lock."""
         slots, schema = committed.table.live_slots(), self._aggregates.recorded
         for begin in range(0, len(slots), ROWS_PER_BATCH):
             part = committed.table.whole(slots[begin : begin + ROWS_PER_BATCH], schema)
-            yield Frame(rows=encoded_rows(part))
-        yield Frame(committed.number, committed.checkpoint, dict(committed.segments))
+            yield ChangeFrame(rows=encoded_rows(part))
+        yield ChangeFrame(committed.number, committed.checkpoint, dict(committed.segments))
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error

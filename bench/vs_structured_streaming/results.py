@@ -125,6 +125,17 @@ class Results:
         assert found is not None
         return found
 
+    def wait_until_seen(self, sent: Sequence[SentRow], *, timeout_seconds: float) -> None:
+        """Wait until every row that was sent is in a result of its key."""
+        wanted = {each.row.key: each.row.ordinal for each in sent}
+
+        def there() -> bool:
+            latest = self._latest
+            return all(key in latest and latest[key].n >= n for key, n in wanted.items())
+
+        with self._changed:
+            self._wait_for(there, f"{len(sent)} rows, each", timeout_seconds)
+
     def _wait_for(self, condition: Callable[[], bool], what: str, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not condition():

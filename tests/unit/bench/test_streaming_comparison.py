@@ -114,6 +114,18 @@ def test_results_wait_until_counted_is_over_keys_as_last_seen() -> None:
         results.wait_until_counted(4, timeout_seconds=0.0)
 
 
+def test_results_wait_until_seen_is_for_every_row() -> None:
+    """As many rows in all are not enough: later rows of one part may be seen before earlier ones of the other."""
+    sent = [SentRow(Row(0), 0.0), SentRow(Row(1), 0.0)]
+    results = Results()
+    results.add([Sums("key-0", 2, 0, 1, 1.0)])
+
+    with pytest.raises(TimeoutError, match="2 rows, each"):
+        results.wait_until_seen(sent, timeout_seconds=0.0)
+    results.add([Sums("key-1", 1, 0, 1, 2.0)])
+    results.wait_until_seen(sent, timeout_seconds=0.0)
+
+
 def test_check_exact_names_the_key_that_is_wrong() -> None:
     """A row counted twice is no result."""
     with pytest.raises(AssertionError, match="key-1"):

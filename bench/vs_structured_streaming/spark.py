@@ -117,8 +117,15 @@ class _Query:
             self.kill_driver()
             self.start_driver()
             return
-        for worker in self._cluster.worker_pids:
-            for executor in psutil.Process(worker).children():
-                os.kill(executor.pid, signal.SIGKILL)
-                return
-        raise RuntimeError("no executor is running")
+        os.kill(executor_pids(self._cluster)[0], signal.SIGKILL)
+
+
+def executor_pids(cluster: StandaloneCluster) -> list[int]:
+    """Return the processes of a cluster's executors; they run in directories of its workers, but are no children."""
+    directory = str(cluster.directory)
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if (process.info["cwd"] or "").startswith(directory)
+        and any("CoarseGrainedExecutorBackend" in part for part in process.info["cmdline"] or ())
+    ]

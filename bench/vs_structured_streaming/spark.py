@@ -121,7 +121,7 @@ class _Query:
 
 
 def executor_pids(cluster: StandaloneCluster) -> list[int]:
-    """Return the processes of a cluster's executors; they run in directories of its workers, but are no children."""
+    """Return the processes of a cluster's executors, which run in directories of its workers."""
     directory = str(cluster.directory)
     return [
         process.pid

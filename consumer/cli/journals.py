@@ -34,6 +34,7 @@ from broadsheet.consumer.cli.output import (
     fields_of,
     format_option,
     list_format_option,
+    poll_rows,
     print_message,
     print_messages,
     print_path,
@@ -112,7 +113,8 @@ def list_journals(
 
             only_names = output.name == "name"
             if options["watch"]:
-                await watch_rows(look, only_names=only_names, interval_seconds=options["interval"])
+                states = poll_rows(look, interval_seconds=options["interval"])
+                await watch_rows(states, only_names=only_names)
             elif output.has_rows:
                 (await look()).show(only_names=only_names)
             else:

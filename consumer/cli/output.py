@@ -11,8 +11,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
@@ -144,7 +144,7 @@ def watch_options(command: CommandT) -> CommandT:
         type=click.FloatRange(min=0.05),
         default=2.0,
         metavar="SECONDS",
-        help="Pause between two looks of --watch.",
+        help="Pause between two looks of --watch, where it has to ask again and again.",
     )(command)
     return click.option(
         "-w", "--watch", is_flag=True, help="Then print each row that changes, until Ctrl-C."
@@ -236,24 +236,52 @@ class Rows:
             say(self.nothing)
 
 
-async def watch_rows(
-    look: Callable[[], Awaitable[Rows]], *, only_names: bool, interval_seconds: float
-) -> None:
-    """Print a list, and then each row that changes, until cancelled.
+Seen = Rows | EndpointError | TimeoutError
+"""One state of a watched list, or why there is none at the moment."""
 
-    A server that does not answer for a while is told once; the next look goes on.
+
+async def poll_rows(
+    look: Callable[[], Awaitable[Rows]], *, interval_seconds: float
+) -> AsyncGenerator[Seen, None]:
+    """Yield a list again and again, without end.
+
+    Raises:
+        ConsumerError, AllocatorError, TimeoutError: the first look failed.
     """
-    shown = await look()
-    shown.show(only_names=only_names)
-    state = next((i for i, name in enumerate(shown.columns) if name in _STATE_COLUMNS), None)
-    lost = False
+    yield await look()
     while True:
         await asyncio.sleep(interval_seconds)
         try:
-            now = await look()
+            seen: Seen = await look()
         except (EndpointError, TimeoutError) as error:
+            seen = error
+        yield seen
+
+
+async def watch_rows(states: AsyncGenerator[Seen, None], *, only_names: bool) -> None:
+    """Print a list, and then each row that changes, until cancelled.
+
+    A server that does not answer for a while is told once.
+
+    Args:
+        states: The list, first as it is and then as it becomes; closed at the end.
+        only_names: Print the first cell of each row alone.
+    """
+    async with aclosing(states):
+        await _print_changes(states, only_names=only_names)
+
+
+async def _print_changes(states: AsyncGenerator[Seen, None], *, only_names: bool) -> None:
+    shown = await anext(states)
+    if not isinstance(shown, Rows):
+        raise shown
+    shown.show(only_names=only_names)
+    state = next((i for i, name in enumerate(shown.columns) if name in _STATE_COLUMNS), None)
+    lost = False
+    async for now in states:
+        if not isinstance(now, Rows):
             if not lost:
-                say(f"{' '.join(str(error).split())}; still watching")
+                say(f"{' '.join(str(now).split())}; still watching")
             lost = True
             continue
         lost = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,10 +25,12 @@ from broadsheet.consumer.cli.output import (
     NothingSelectedError,
     OutputFormat,
     Rows,
+    Seen,
     counted,
     fields_of,
     format_option,
     list_format_option,
+    poll_rows,
     print_message,
     print_messages,
     print_path,
@@ -55,10 +58,14 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.move_messages import KIND_NAMES
 from broadsheet.consumer.protocol import shard_pb2
 from broadsheet.consumer.protocol.allocation_pb2 import ShardMove
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.labels import ID, label_set, parse_selector, values_of
 from broadsheet.consumer.protocol.labels import selector as selector_of
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
+
+LOST_SECONDS = 15.0
+"""Silence of all members after which a watch says so; one that lives sends something every ten seconds."""
 
 
 @click.command("list")
@@ -105,7 +112,19 @@ def list_shards(
 
             only_names = output.name == "name"
             if options["watch"]:
-                await watch_rows(look, only_names=only_names, interval_seconds=options["interval"])
+                # The lag is no part of the table that members keep, so it has to be asked for.
+                states = (
+                    poll_rows(look, interval_seconds=options["interval"])
+                    if table.lag
+                    else _follow(
+                        client,
+                        table,
+                        _wanted(shard, selector),
+                        look,
+                        interval_seconds=options["interval"],
+                    )
+                )
+                await watch_rows(states, only_names=only_names)
             elif output.has_rows:
                 (await look()).show(only_names=only_names)
             else:
@@ -123,6 +142,38 @@ def _print_listing(listing: shard_pb2.ListResponse, output: ListFormat) -> None:
         print_path(fields_of(listing), output.path)
 
 
+async def _follow(
+    client: ShardClient,
+    table: ShardRows,
+    wanted: LabelSelector,
+    look: Callable[[], Awaitable[Rows]],
+    *,
+    interval_seconds: float,
+) -> AsyncGenerator[Seen, None]:
+    """Yield the rows of the selected shards as members tell of changes, without end."""
+    # First as a list, which says at once if no member answers, or a named shard is not there.
+    yield await look()
+    while True:
+        tables = client.watch(
+            wanted, unreachable_seconds=LOST_SECONDS, poll_seconds=interval_seconds
+        )
+        try:
+            async with aclosing(tables):
+                async for shown in tables:
+                    rows = [shown[shard_id] for shard_id in sorted(shown)]
+                    yield await table.rows(client, rows, "")
+        except EndpointError as error:
+            yield error
+
+
+def _wanted(shard_ids: Sequence[str], selector: str) -> LabelSelector:
+    if not shard_ids:
+        return parse_selector(selector)
+    if selector:
+        raise ValidationError("--selector", "expected either SHARD or --selector")
+    return selector_of(label_set(*((ID, each) for each in shard_ids)))
+
+
 async def listed_shards(
     client: ShardClient, shard_ids: Sequence[str], selector: str
 ) -> shard_pb2.ListResponse:
@@ -132,11 +183,7 @@ async def listed_shards(
         ValidationError: both are given, or the selector is malformed.
         NothingSelectedError: there is no shard of one of the ids.
     """
-    if not shard_ids:
-        return await client.list(parse_selector(selector))
-    if selector:
-        raise ValidationError("--selector", "expected either SHARD or --selector")
-    listing = await client.list(selector_of(label_set(*((ID, each) for each in shard_ids))))
+    listing = await client.list(_wanted(shard_ids, selector))
     missing = {*shard_ids} - {listed.spec.id for listed in listing.shards}
     if missing:
         raise NothingSelectedError("SHARD", f"there is no shard {', '.join(sorted(missing))}")

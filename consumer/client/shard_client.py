@@ -15,6 +15,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
+import grpc
+
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.runtime.tls import TlsConfig
@@ -31,6 +33,7 @@ from broadsheet.consumer.errors import (
     ApplyConflictError,
     EndpointError,
     NoShardPrimaryError,
+    RpcFailedError,
     ShardStoppedError,
 )
 from broadsheet.consumer.journal.client import JournalClient
@@ -67,6 +70,8 @@ WATCH_SECONDS = 600.0
 """Life of one call of a watch; the next continues it."""
 WATCH_SILENCE_SECONDS = 30.0
 """Silence after which a watched member counts as gone; a live one sends something every ten seconds."""
+POLL_SECONDS = 2.0
+"""Pause between two lists of a watch at a member without WatchShards."""
 UNASSIGN_SHARDS_MAX = 100
 """Shards unassigned in one request: each may have several replicas, and etcd takes 128 operations."""
 
@@ -118,6 +123,24 @@ class ShardTable(Mapping[str, ListResponse.Shard]):
         self.cluster_id = response.header.etcd.cluster_id
         self.changed, self._changed = frozenset(self._changed), set()
         return is_new or bool(self.changed)
+
+    def changes_to(self, listing: ListResponse) -> WatchShardsResponse:
+        """Return the response of a watch that would bring this table to a whole listing."""
+        etcd = listing.header.etcd
+        response = WatchShardsResponse(header=listing.header)
+        if self.revision == 0 or etcd.cluster_id != self.cluster_id:
+            response.reset = True
+            response.shards.extend(listing.shards)
+        elif etcd.revision < self.revision:
+            # Another member answered, and lags behind the former one: what it shows is over.
+            response.header.etcd.revision = self.revision
+        else:
+            listed = {shard.spec.id for shard in listing.shards}
+            response.shards.extend(
+                shard for shard in listing.shards if self._shards.get(shard.spec.id) != shard
+            )
+            response.removed.extend(sorted(self._shards.keys() - listed))
+        return response
 
     def __getitem__(self, shard_id: str) -> ListResponse.Shard:
         return self._shards[shard_id]
@@ -177,16 +200,22 @@ class ShardClient:
         return response
 
     async def watch(
-        self, wanted: LabelSelector | None = None, *, unreachable_seconds: float = 60.0
+        self,
+        wanted: LabelSelector | None = None,
+        *,
+        unreachable_seconds: float = 60.0,
+        poll_seconds: float = POLL_SECONDS,
     ) -> AsyncGenerator[ShardTable, None]:
         """Yield the table of the selected shards, again after each change, without end.
 
         The table is one object, which the iteration keeps up to date. States that follow each other quickly may be
-        skipped. If the member leaves or dies, the table goes on at another one, from the revision that it has.
+        skipped. If the member leaves or dies, the table goes on at another one, from the revision that it has. A
+        member without WatchShards, such as a Gazette consumer, is asked for its list again and again.
 
         Args:
             wanted: Selects shards; None: all.
             unreachable_seconds: How long to go on without any member that answers.
+            poll_seconds: Pause between two such lists.
 
         Raises:
             EndpointError: no member answered for that long.
@@ -199,7 +228,7 @@ class ShardClient:
         while True:
             begun = now()
             try:
-                async with aclosing(self._watched(wanted, table)) as responses:
+                async with aclosing(self._news(wanted, table, poll_seconds)) as responses:
                     async for response in responses:
                         heard = now()
                         backoff.reset()
@@ -215,6 +244,20 @@ class ShardClient:
                         self.address, f"no member answered for {unreachable_seconds} s: {error}"
                     ) from error
             await backoff.sleep()
+
+    async def _news(
+        self, wanted: LabelSelector | None, table: ShardTable, poll_seconds: float
+    ) -> AsyncGenerator[WatchShardsResponse, None]:
+        try:
+            async with aclosing(self._watched(wanted, table)) as responses:
+                async for response in responses:
+                    yield response
+        except RpcFailedError as error:
+            if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
+                raise
+            yield table.changes_to(await self.list(wanted))
+            # The next call asks for WatchShards first, because another member may answer it by then.
+            await asyncio.sleep(poll_seconds)
 
     def _watched(
         self, wanted: LabelSelector | None, table: ShardTable

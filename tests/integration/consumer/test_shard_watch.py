@@ -6,6 +6,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -16,7 +17,13 @@ from broadsheet.consumer.client.shard_client import ShardTable
 from broadsheet.consumer.errors import EndpointError
 from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
 from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus
+from broadsheet.consumer.protocol.shard_pb2 import (
+    ApplyRequest,
+    ListRequest,
+    ListResponse,
+    ReplicaStatus,
+)
+from broadsheet.consumer.protocol.shard_pb2_grpc import ShardServicer, add_ShardServicer_to_server
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
@@ -86,6 +93,69 @@ async def test_watch_goes_on_at_another_member(cluster: Cluster) -> None:
             await _until(tables, lambda table: any(table["shard-1"].spec.labels.labels))
             assert table.revision > before
             assert client.address == b.address
+
+
+class _MemberWithoutWatch(ShardServicer):
+    """A member as Gazette's are: it lists, and has no WatchShards. What it lists is a real member's."""
+
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
+        self.lists = 0
+
+    async def List(self, request: ListRequest, context: Any) -> ListResponse:  # noqa: N802 - gRPC's name
+        self.lists += 1
+        return await self._client.list(request.selector)
+
+
+async def test_member_without_watch_is_listed_again_and_again(cluster: Cluster) -> None:
+    """Shards come, change and go as in a watch; a state that is the same is not told twice."""
+    async with cluster.member("a") as member, client_of(member) as client:
+        server = grpc.aio.server()
+        # gRPC answers the methods that it lacks.
+        elder = _MemberWithoutWatch(client)  # type: ignore[abstract]
+        add_ShardServicer_to_server(elder, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with (
+                ShardClient(f"http://127.0.0.1:{port}") as other,
+                aclosing(other.watch(poll_seconds=0.01)) as tables,
+            ):
+                assert not await anext(tables)
+                await client.apply(upserts(shard("shard-1", SOURCE), shard("shard-2", SOURCE)))
+                await _until(
+                    tables,
+                    lambda table: all(_is_primary(table, each) for each in ("shard-1", "shard-2")),
+                )
+                await client.apply(upserts(shard("shard-2", SOURCE, team="a"), expect=-1))
+                await _until(tables, lambda table: any(table["shard-2"].spec.labels.labels))
+                before = elder.lists
+                await client.apply([ApplyRequest.Change(delete="shard-1", expect_mod_revision=-1)])
+                told: list[frozenset[str]] = []
+
+                def is_gone(table: ShardTable) -> bool:
+                    told.append(table.changed)
+                    return "shard-1" not in table
+
+                await _until(tables, is_gone)
+                assert elder.lists > before
+                assert all(told)
+        finally:
+            await server.stop(None)
+
+
+async def test_older_list_does_not_undo_a_table(cluster: Cluster) -> None:
+    """Lists come from one member or another, and one of them may lag behind."""
+    async with cluster.member("a") as member, client_of(member) as client:
+        earlier = await client.list()
+        await client.apply(upserts(shard("shard-1", SOURCE)))
+        later = await client.list()
+        table = ShardTable()
+
+        assert table.apply(table.changes_to(later))
+        assert not table.apply(table.changes_to(earlier))
+        assert (set(table), table.revision) == ({"shard-1"}, later.header.etcd.revision)
+        assert not table.apply(table.changes_to(later))
 
 
 async def test_watch_ends_if_nobody_answers(cluster: Cluster) -> None:

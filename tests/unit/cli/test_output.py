@@ -12,6 +12,7 @@ from broadsheet.consumer.cli.output import (
     Rows,
     changed_rows,
     parse_jsonpath,
+    poll_rows,
     print_table,
     select_path,
     styled_state,
@@ -92,7 +93,8 @@ async def test_watch_prints_changes_and_outlives_a_member(
         ]
     )
     with pytest.raises(_EndOfTestError):
-        await watch_rows(scripted.look, only_names=only_names, interval_seconds=0.001)
+        states = poll_rows(scripted.look, interval_seconds=0.001)
+        await watch_rows(states, only_names=only_names)
 
     shown = capsys.readouterr()
     assert shown.out == ("a\na\n" if only_names else "ID  STATUS\na   IDLE\na   FAILED\n")

@@ -27,6 +27,7 @@ from google.protobuf import text_format
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
+from broadsheet.consumer.cli.access import NEVER
 from broadsheet.consumer.cli.connection import (
     Connection,
     complete_journals,
@@ -327,16 +328,51 @@ async def _conflicts_named(
     try:
         yield
     except ApplyConflictError as error:
-        stored = {
-            kind.name_of(each.spec): each.mod_revision for each in await kind.listed(client, (), "")
-        }
-        expected = [
-            (each.delete or kind.name_of(each.upsert), each.expect_mod_revision) for each in changes
-        ]
-        stale = StaleRevisionError("revision", describe_conflicts(expected, stored) or str(error))
+        conflicts = await _conflicts_of(kind, client, changes)
+        stale = StaleRevisionError("revision", conflicts or str(error))
         for note in getattr(error, "__notes__", ()):
             stale.add_note(note)
         raise stale from error
+
+
+async def _conflicts_of(kind: SpecKind[ClientT], client: ClientT, changes: Sequence[Any]) -> str:
+    """Say which specs are not at the revisions that changes expect; empty if all are."""
+    stored = {
+        kind.name_of(each.spec): each.mod_revision for each in await kind.listed(client, (), "")
+    }
+    expected = [
+        (each.delete or kind.name_of(each.upsert), each.expect_mod_revision) for each in changes
+    ]
+    return describe_conflicts(expected, stored)
+
+
+async def _judge(
+    kind: SpecKind[ClientT], client: ClientT, changes: Sequence[Any], size: int
+) -> None:
+    """Have a server authorise and validate changes that it cannot make.
+
+    The first change of each transaction expects a revision that no spec has. A server judges the whole request before
+    its transaction fails, so nothing is written, whichever implementation answers.
+
+    Raises:
+        StaleRevisionError: a spec is not at the expected revision.
+        ConsumerError, AllocatorError: what the server answered.
+    """
+    conflicts = await _conflicts_of(kind, client, changes)
+    if conflicts:
+        raise StaleRevisionError("revision", conflicts)
+    size = size or max(len(changes), 1)
+    for begin in range(0, len(changes), size):
+        first, *others = changes[begin : begin + size]
+        guard = type(first)()
+        guard.CopyFrom(first)
+        guard.expect_mod_revision = NEVER
+        try:
+            await kind.apply(client, [guard, *others])
+        except ApplyConflictError:
+            continue
+        name = first.delete or kind.name_of(first.upsert)
+        raise AssertionError(f"a server ignored the expected revision of {name}")
 
 
 async def _apply(
@@ -416,21 +452,29 @@ async def _apply_files(
         if not options.get("no_verify_journals"):
             await kind.verify(client, connection, _only(kind, documents, changing))
         changes = [each.change for each in made if each.name in changing]
-        size = options["max_txn_size"]
+        size = TXN_OPERATIONS_MAX if options["max_txn_size"] is None else options["max_txn_size"]
         revision = 0
-        if not options["dry_run"]:
-            revision = await _apply(
-                kind, client, changes, TXN_OPERATIONS_MAX if size is None else size
-            )
-    suffix = " (dry run)" if options["dry_run"] else ""
+        if options["dry_run"] == "server":
+            await _judge(kind, client, changes, size)
+        elif not options["dry_run"]:
+            revision = await _apply(kind, client, changes, size)
+    suffix = _DRY_RUN_SUFFIXES[options["dry_run"]]
     for each in made:
         click.echo(f"{each.name} {each.outcome.value}{suffix}")
     if options["dry_run"]:
-        say(f"dry run: {counted(len(changes), 'change')} valid; nothing was applied")
+        say(_dry_run_summary(changes, options))
     elif changes:
         say(f"applied {counted(len(changes), 'change')} at revision {revision}")
     else:
         say("nothing to change")
+
+
+_DRY_RUN_SUFFIXES = {None: "", "client": " (dry run)", "server": " (server dry run)"}
+
+
+def _dry_run_summary(changes: Sequence[Any], options: dict[str, Any]) -> str:
+    judged = "accepted by the server" if options["dry_run"] == "server" else "valid"
+    return f"dry run: {counted(len(changes), 'change')} {judged}; nothing was applied"
 
 
 def _only(kind: SpecKind[Any], documents: Sequence[Document], names: set[str]) -> list[Document]:
@@ -455,13 +499,15 @@ async def _apply_specs(
         if not options.get("no_verify_journals"):
             document = Document(source, changes, kind.places(changes))
             await kind.verify(client, connection, [document])
+        size = kind.batch_size if options["max_txn_size"] is None else options["max_txn_size"]
+        if options["dry_run"] == "server":
+            await _judge(kind, client, changes, size)
         if options["dry_run"]:
             request = shard_pb2 if kind is SHARDS else journal_pb2
             click.echo(text_format.MessageToString(request.ApplyRequest(changes=changes)), nl=False)
-            say(f"dry run: {counted(len(changes), 'change')} valid; nothing was applied")
+            say(_dry_run_summary(changes, options))
             return
-        size = options["max_txn_size"]
-        revision = await _apply(kind, client, changes, kind.batch_size if size is None else size)
+        revision = await _apply(kind, client, changes, size)
     say(f"applied {counted(len(changes), 'change')} at revision {revision}")
 
 
@@ -497,7 +543,13 @@ def _apply_options(kind: SpecKind[Any]) -> Callable[[Any], Any]:
             help="Apply this file as gazctl does: each revision must be what the file says; none: must not exist.",
         ),
         click.option(
-            "--dry-run", is_flag=True, help="Check everything and print the changes; apply nothing."
+            "--dry-run",
+            type=click.Choice(["client", "server"]),
+            is_flag=False,
+            flag_value="client",
+            default=None,
+            help="Check everything and print the changes; apply nothing. With =server, a server also judges them: "
+            "whether we may make them, and whether it takes them. client if no value is given.",
         ),
         click.option(
             "--max-txn-size",
@@ -534,6 +586,7 @@ def apply_shards(connection: Connection, **options: Any) -> None:
     \b
     Examples:
       shardctl shards apply -f shards.yaml --dry-run
+      shardctl shards apply -f shards.yaml --dry-run=server
       shardctl shards apply -f declared/
       shardctl shards list -o yaml > backup.yaml
       shardctl shards apply -f backup.yaml

@@ -117,6 +117,46 @@ QUESTIONS = {
 """Answers for a token with LIST and APPLY on team a."""
 
 
+async def _judged(place: _Place, kind: str, text: str, credentials: str) -> Ran:
+    (place.directory / "asked.yaml").write_text(text)
+    options = f"--address {place.address} --broker {place.broker} {credentials}"
+    return await place.run(
+        f"{kind} apply -f {place.directory}/asked.yaml --dry-run=server {options}"
+    )
+
+
+async def test_server_judges_a_dry_run_and_writes_nothing(place: _Place) -> None:
+    """Changes that the caller may make, may not make, and may not make all of: revisions stay in each case."""
+    _token(place, "-c", "LIST", "-c", "READ", "-c", "APPLY", "-l", "team=a")
+    (place.directory / "token").rename(place.directory / "team-a")
+    may_change_a = f"--token-file {place.directory}/team-a"
+    may_list = _token(place, "-c", "LIST", "-c", "READ")
+    spec = "{id: %s, max_txn_duration: 2s, labels: [{name: team, value: %s}]}"
+    new_of_a, new_of_b = spec % ("a/new", "a"), spec % ("a/other", "b")
+    async with ShardClient(place.address, auth=KeyedAuth(KEYS)) as client:
+        before = [(each.spec.id, each.mod_revision) for each in (await client.list()).shards]
+
+        accepted = await _judged(place, "shards", f"shards: [{new_of_a}]", may_change_a)
+        refused = await _judged(place, "shards", f"shards: [{new_of_a}]", may_list)
+        mixed = await _judged(place, "shards", f"shards: [{new_of_a}, {new_of_b}]", may_change_a)
+        deletion = f"name: {MINE}\ndelete: true\nrevision: -1\n"
+        journals = await _judged(place, "journals", deletion, may_change_a)
+        unchanged = [(each.spec.id, each.mod_revision) for each in (await client.list()).shards]
+
+    assert accepted.status == 0, accepted.stderr
+    assert accepted.stdout == "a/new created (server dry run)\n"
+    assert "1 change accepted by the server; nothing was applied" in accepted.stderr
+    assert refused.status == 1
+    assert "lacks the capability APPLY" in refused.stderr
+    assert mixed.status == 1
+    assert "shard a/other: the token's selector does not cover" in mixed.stderr
+    assert journals.status == 0, journals.stderr
+    assert journals.stdout == f"{MINE} deleted (server dry run)\n"
+    assert unchanged == before
+    async with JournalClient(place.broker, auth=KeyedAuth(KEYS)) as client_of_broker:
+        assert len((await client_of_broker.list()).journals) == 2
+
+
 async def test_can_i_asks_the_servers(place: _Place) -> None:
     """Plan: a token made by the command for one team; each question, and then what changed: nothing."""
     scoped = _token(place, "-c", "LIST", "-c", "apply", "-l", "team=a")

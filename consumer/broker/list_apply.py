@@ -6,7 +6,10 @@ Source: gazette/core broker/list_apply_api.go (snapshots, what triggers a new on
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Sequence
+from functools import cache
+from importlib.metadata import version
 
 import grpc
 
@@ -22,6 +25,7 @@ from broadsheet.consumer.broker.resolution import (
 )
 from broadsheet.consumer.errors import NotAuthorizedError
 from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.call_metadata import VERSION, WALL_TIME
 from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyRequest,
     ApplyResponse,
@@ -43,6 +47,11 @@ CHANGES_MAX = 128
 """Most changes of one transaction, as with etcd."""
 
 
+@cache
+def _installed_version() -> str:
+    return version("broadsheet")
+
+
 class ListHandler:
     """Serves listings, once or as a watch."""
 
@@ -61,6 +70,9 @@ class ListHandler:
     async def list(self, request: ListRequest, claims: Claims, context: Context) -> None:
         """Serve one listing; a watch ends cleanly when the broker stops or the token expires."""
         validate_list_request(request)
+        await context.send_initial_metadata(
+            ((VERSION, _installed_version()), (WALL_TIME, str(time.time_ns())))
+        )
         timeout = asyncio.timeout(seconds_left(claims))
         try:
             async with timeout:

@@ -38,7 +38,7 @@ from broadsheet.consumer.cli.output import (
 )
 from broadsheet.consumer.errors import ConsumerError
 from broadsheet.consumer.journal.channels import parse_endpoints
-from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember, ListMembersResponse
+from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse
 
 SKEW_SECONDS_MAX = 1.0
@@ -108,46 +108,64 @@ def judge_etcd(endpoint: str, status: EtcdStatus) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberAnswer:
-    """A member's answer about the cluster, and when it came."""
+class ProcessAnswer:
+    """What a member or a broker says of itself, and when it said so by our clock."""
 
+    kind: str
+    """member or broker."""
     endpoint: str
-    members: ListMembersResponse
+    version: str
+    """Empty: it does not say."""
+    wall_seconds: float | None
+    """Its clock; None: it does not say, because it is Gazette's or of an earlier version."""
     asked_wall_seconds: float
     answered_wall_seconds: float
 
     @property
     def skew_seconds(self) -> float:
-        """Seconds by which the member's clock is ahead of ours at least; negative: behind."""
-        if not self.members.HasField("time"):
-            return 0.0  # a member of an earlier version
-        theirs = self.members.time.ToNanoseconds() / 1e9
+        """Seconds by which its clock is ahead of ours at least; negative: behind."""
+        if self.wall_seconds is None:
+            return 0.0
         # It was read at some time in between: only what is outside is certain.
-        return max(theirs - self.answered_wall_seconds, 0.0) + min(
-            theirs - self.asked_wall_seconds, 0.0
+        return max(self.wall_seconds - self.answered_wall_seconds, 0.0) + min(
+            self.wall_seconds - self.asked_wall_seconds, 0.0
         )
 
+    @property
+    def round_trip_seconds(self) -> float:
+        """Uncertainty of the skew."""
+        return max(self.answered_wall_seconds - self.asked_wall_seconds, 0.0)
 
-def judge_answers(answers: Sequence[MemberAnswer]) -> list[Finding]:
-    """Judge clocks and versions of members."""
+
+def judge_answers(answers: Sequence[ProcessAnswer]) -> list[Finding]:
+    """Judge clocks and versions of members and brokers."""
+    told = [each for each in answers if each.wall_seconds is not None]
     found = [
         _doubtful(
             "clocks",
-            f"{each.endpoint} is {abs(each.skew_seconds):.1f} s {'ahead' if each.skew_seconds > 0 else 'behind'}",
+            f"{each.kind} {each.endpoint} is at least {abs(each.skew_seconds):.1f} s "
+            f"{'ahead' if each.skew_seconds > 0 else 'behind'}, and {each.round_trip_seconds:.3f} s more at most",
             "synchronise the clocks of that machine and this one (NTP)",
         )
-        for each in answers
+        for each in told
         if abs(each.skew_seconds) > SKEW_SECONDS_MAX
     ]
-    if answers and not found:
-        found.append(_good("clocks", f"within {SKEW_SECONDS_MAX:g} s of this machine's"))
-    versions = Counter(each.members.version or "unknown" for each in answers)
-    texts = [f"{version} ({counted(count, 'member')})" for version, count in versions.items()]
-    if len(versions) > 1:
-        detail = f"members differ: {', '.join(texts)}"
+    if told and not found:
+        slowest = max(each.round_trip_seconds for each in told)
+        detail = f"{counted(len(told), 'clock')} within {SKEW_SECONDS_MAX:g} s of this machine's"
+        found.append(_good("clocks", f"{detail}, answers took {slowest:.3f} s at most"))
+    # Gazette's brokers do not tell theirs, and need not have ours.
+    versions = Counter(
+        (each.version or "unknown", each.kind)
+        for each in answers
+        if each.version or each.kind == "member"
+    )
+    texts = [f"{version} ({counted(n, kind)})" for (version, kind), n in versions.items()]
+    if len({version for version, _ in versions}) > 1:
+        detail = f"processes differ: {', '.join(texts)}"
         found.append(_doubtful("versions", detail, "finish the rollout"))
     elif versions:
-        found.append(_good("versions", texts[0]))
+        found.append(_good("versions", ", ".join(texts)))
     return found
 
 
@@ -219,6 +237,7 @@ class _Examination:
     def __init__(self, connection: Connection, etcd: EtcdConfig | None) -> None:
         self._connection = connection
         self._etcd = etcd
+        self._answers: list[ProcessAnswer] = []
         self.findings: list[Finding] = []
 
     async def run(self) -> None:
@@ -232,6 +251,7 @@ class _Examination:
         await self._check("members", self._examine_members)
         for endpoint in parse_endpoints(self._connection.broker, may_be_tls=True):
             await self._check(f"broker {endpoint}", self._examine_broker, endpoint)
+        self.findings += judge_answers(self._answers)
         await self._check("certificates", self._examine_certificates)
 
     async def _check(
@@ -256,28 +276,36 @@ class _Examination:
         found = judge_members(members, shards) + judge_shards(shards)
         given = parse_endpoints(self._connection.address, may_be_tls=True)
         known = [member.endpoint for member in members]
-        answers = []
         for endpoint in dict.fromkeys([*known, *given]):
             try:
-                answers.append(await self._ask(endpoint))
+                self._answers.append(await self._ask(endpoint))
             except (ConsumerError, AllocatorError, TimeoutError) as error:
                 detail = " ".join(str(error).split())
                 # An address that was only given may be another name of a member, or of none.
                 make = _bad if endpoint in known else _doubtful
                 found.append(make(f"member {endpoint}", detail, _REMEDY["member"]))
-        return found + judge_answers(answers)
+        return found
 
-    async def _ask(self, endpoint: str) -> MemberAnswer:
+    async def _ask(self, endpoint: str) -> ProcessAnswer:
         alone = replace(self._connection, address=endpoint)
         async with alone.allocation() as allocation:
             asked = time.time()
             members = await allocation.members()
-            return MemberAnswer(endpoint, members, asked, time.time())
+            answered = time.time()
+        told = members.time.ToNanoseconds() / 1e9 if members.HasField("time") else None
+        return ProcessAnswer("member", endpoint, members.version, told, asked, answered)
 
     async def _examine_broker(self, endpoint: str) -> list[Finding]:
         what = f"broker {endpoint}"
         async with replace(self._connection, broker=endpoint).journals() as client:
+            # Connects, so that the next answer's way is one round trip.
             await client.ask_once(timeout_seconds=CONNECT_SECONDS_MAX)
+            asked = time.time()
+            told = await client.ask_once(timeout_seconds=CONNECT_SECONDS_MAX)
+            answer = ProcessAnswer(
+                "broker", endpoint, told.version, told.wall_seconds, asked, time.time()
+            )
+            self._answers.append(answer)
             journals = (await client.list()).journals
             stores = {store for each in journals for store in each.spec.fragment.stores}
             found = []
@@ -383,7 +411,7 @@ def _certificate_end(endpoint: str, context: ssl.SSLContext) -> datetime:
 def doctor(connection: Connection, endpoints: str, output: str, **options: Any) -> None:
     """Examine the cluster: what is wrong, and what to do about it.
 
-    Etcd, members, their clocks and versions, shards, brokers and their disks, certificates. Ends with status 1 if
+    Etcd, members, shards, brokers and their disks, clocks, versions, certificates. Ends with status 1 if
     anything is bad; changes nothing but a small file that a broker writes to its store and removes.
 
     \b

@@ -40,6 +40,7 @@ from broadsheet.consumer.journal.extensions import (
 )
 from broadsheet.consumer.journal.guard import OffsetGuard, Present
 from broadsheet.consumer.journal.listing import (
+    BrokerAnswer,
     ListResult,
     apply_changes,
     ask_once,
@@ -339,8 +340,8 @@ class JournalClient:
         check_append(request, 0)
         return await append_patiently(self._transport, request, ())
 
-    async def ask_once(self, *, timeout_seconds: float) -> None:
-        """Check that a broker answers, a refusal included. Never repeated.
+    async def ask_once(self, *, timeout_seconds: float) -> BrokerAnswer:
+        """Check that a broker answers, a refusal included; return what it says of itself. Never repeated.
 
         Args:
             timeout_seconds: Longest wait for the answer.
@@ -348,7 +349,7 @@ class JournalClient:
         Raises:
             EndpointError: it did not answer.
         """
-        await ask_once(self._transport, timeout_seconds=timeout_seconds)
+        return await ask_once(self._transport, timeout_seconds=timeout_seconds)
 
     async def renew_connection(self) -> None:
         """Drop the connection to `address`, which is silent, and all calls on it.

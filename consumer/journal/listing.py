@@ -36,6 +36,7 @@ from broadsheet.consumer.protocol.auth import (
     TOKEN_LIFE_SECONDS,
     Capability,
 )
+from broadsheet.consumer.protocol.call_metadata import VERSION, WALL_TIME
 from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyRequest,
     ApplyResponse,
@@ -79,6 +80,16 @@ class ListResult:
     """Ascending by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """What a broker says of itself as it answers."""
+
+    version: str = ""
+    """Empty: it does not say, as Gazette's brokers do not, or it refused."""
+    wall_seconds: float | None = None
+    """Its clock, seconds since 1970; None: it does not say."""
+
+
 async def list_journals(transport: JournalTransport, selector: LabelSelector) -> ListResult:
     """List the matching journals; retries for the transport's patience while no broker can be reached.
 
@@ -100,7 +111,7 @@ async def list_journals(transport: JournalTransport, selector: LabelSelector) ->
     raise AssertionError("the retrier returns or raises")
 
 
-async def ask_once(transport: JournalTransport, *, timeout_seconds: float) -> None:
+async def ask_once(transport: JournalTransport, *, timeout_seconds: float) -> BrokerAnswer:
     """Check that a broker answers at all, by listing a journal that need not exist.
 
     Args:
@@ -114,10 +125,12 @@ async def ask_once(transport: JournalTransport, *, timeout_seconds: float) -> No
     try:
         async with _Listing(transport, request, timeout_seconds) as listing:
             await listing.read_snapshot(endless=False)
+            return await listing.told()
     except EndpointError:
         raise
     except ConsumerError as error:
         _log.debug("ask_once.refused", cause=str(error))  # a refusal is an answer, too.
+        return BrokerAnswer()
 
 
 async def watch_journals(
@@ -163,6 +176,14 @@ class _Listing:
 
     async def __aexit__(self, *_: object) -> None:
         self._call.cancel()
+
+    async def told(self) -> BrokerAnswer:
+        """Return what the broker said of itself before its first message."""
+        told = dict(await self._call.initial_metadata() or ())
+        version, nanoseconds = str(told.get(VERSION, "")), str(told.get(WALL_TIME, ""))
+        # 19 digits last until the year 2286; what is longer is no time.
+        is_time = nanoseconds.isdecimal() and len(nanoseconds) <= 19
+        return BrokerAnswer(version, int(nanoseconds) / 1e9 if is_time else None)
 
     async def read_snapshot(self, *, endless: bool) -> ListResult | None:
         """Return the next snapshot, or None if the stream ended before it began.

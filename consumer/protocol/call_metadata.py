@@ -159,6 +159,13 @@ ACTOR = "broadsheet-actor"
 """Key of the metadata. Only printable ASCII is passed."""
 ACTOR_CHARACTERS_MAX = 128
 
+# A broker says what it is in the initial metadata of its answer to List.
+#
+#     broker → client   `broadsheet-version`   of the package
+#                       `broadsheet-time`      its clock as it begins to answer, nanoseconds since 1970, decimal
+VERSION = "broadsheet-version"
+WALL_TIME = "broadsheet-time"
+
 
 def local_actor() -> str:
     """Return the name by which a client of this process identifies itself."""

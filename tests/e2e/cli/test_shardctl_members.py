@@ -92,6 +92,10 @@ def test_doctor_finds_nothing_wrong_in_a_cluster_that_is_well(cluster: CounterCl
     assert {state for state, _ in found.values()} == {"ok"}, found
     assert found.keys() >= {"members", "shards", "clocks", "versions"}
     assert found[f"broker {cluster.broker}"][1].endswith("its store takes writes")
+    assert found["clocks"][1].startswith("3 clocks within")
+    assert found["versions"][1].endswith(
+        "(2 members), " + found["versions"][1].split()[0] + " (1 broker)"
+    )
     assert found[f"etcd {etcd[1]}"][1].startswith("version 3.")
     assert table.stdout.splitlines()[0].split() == ["STATE", "WHAT", "FOUND", "DO"]
 

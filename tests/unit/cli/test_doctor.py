@@ -10,7 +10,7 @@ from broadsheet.allocator.etcd.api import Header
 from broadsheet.allocator.etcd.client import EtcdStatus
 from broadsheet.consumer.cli.doctor import (
     ETCD_BYTES_MAX,
-    MemberAnswer,
+    ProcessAnswer,
     Severity,
     judge_answers,
     judge_certificate,
@@ -18,7 +18,7 @@ from broadsheet.consumer.cli.doctor import (
     judge_members,
     judge_shards,
 )
-from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember, ListMembersResponse
+from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 
 NOW = 1_000_000.0
@@ -34,11 +34,8 @@ def _etcd(*, errors: tuple[str, ...] = (), leader: int = 1, db_bytes: int = 1 <<
     )
 
 
-def _answer(seconds: float | None, version: str = "1.0") -> MemberAnswer:
-    response = ListMembersResponse(version=version)
-    if seconds is not None:
-        response.time.FromNanoseconds(int(seconds * 1e9))
-    return MemberAnswer("http://m:1", response, NOW, NOW + 2.0)
+def _answer(seconds: float | None, version: str = "1.0", kind: str = "member") -> ProcessAnswer:
+    return ProcessAnswer(kind, "http://m:1", version, seconds, NOW, NOW + 2.0)
 
 
 def _member(name: str, *, limit: int = 4, leads: bool = True, state: str = "") -> ClusterMember:
@@ -95,10 +92,25 @@ def test_wrong_clocks_and_mixed_versions_are_told() -> None:
     mixed = judge_answers([_answer(NOW), _answer(NOW), _answer(NOW, "1.1")])
     fine = judge_answers([_answer(NOW)])
 
-    assert (behind[0].level, behind[0].detail) == (Severity.DOUBTFUL, "http://m:1 is 90.0 s behind")
-    assert mixed[1].detail == "members differ: 1.0 (2 members), 1.1 (1 member)"
+    assert behind[0].level is Severity.DOUBTFUL
+    assert behind[0].detail == (
+        "member http://m:1 is at least 90.0 s behind, and 2.000 s more at most"
+    )
+    assert mixed[1].detail == "processes differ: 1.0 (2 members), 1.1 (1 member)"
     assert [each.level for each in fine] == [Severity.GOOD, Severity.GOOD]
     assert judge_answers([]) == []
+
+
+def test_brokers_are_judged_beside_members() -> None:
+    """A broker that was forgotten in a rollout is told; Gazette's brokers, which tell nothing, are no finding."""
+    forgotten = judge_answers([_answer(NOW), _answer(NOW + 8.0, "0.9", "broker")])
+    foreign = judge_answers([_answer(NOW), _answer(None, "", "broker")])
+
+    assert [each.level for each in forgotten] == [Severity.DOUBTFUL, Severity.DOUBTFUL]
+    assert "broker http://m:1 is at least 6.0 s ahead" in forgotten[0].detail
+    assert forgotten[1].detail == "processes differ: 1.0 (1 member), 0.9 (1 broker)"
+    assert [each.level for each in foreign] == [Severity.GOOD, Severity.GOOD]
+    assert foreign[1].detail == "1.0 (1 member)"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.member.service import run_member
     from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
     from broadsheet.consumer.message.mapping import (
+        KeyColumn,
         MappedJournal,
         modulo_mapping,
         random_mapping,
@@ -105,6 +106,7 @@ __all__ = [
     "JournalSpec",
     "JsonStructType",
     "JsonType",
+    "KeyColumn",
     "KeyedAuth",
     "LabelSelector",
     "MappedJournal",
@@ -177,6 +179,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "JsonStructType": "broadsheet.consumer.message.types",
             "JsonType": "broadsheet.consumer.message.types",
             "BearerAuth": "broadsheet.consumer.protocol.auth",
+            "KeyColumn": "broadsheet.consumer.message.mapping",
             "KeyedAuth": "broadsheet.consumer.protocol.auth",
             "TrustConfig": "broadsheet.consumer.protocol.auth",
             "LabelSelector": "broadsheet.consumer.protocol.journal_pb2",

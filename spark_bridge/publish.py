@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import NDJSON, LineFraming
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import format_uuid
@@ -38,7 +39,6 @@ from broadsheet.spark_bridge.journal_sink.commit_store import (
 )
 from broadsheet.spark_bridge.journal_sink.key_mapping import IndexColumn
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
-from broadsheet.spark_bridge.journal_sink.texts import Indices
 from broadsheet.spark_bridge.journal_source.options import Access
 
 __all__ = ["Publication", "PublishTarget", "RowFunction", "journal_index", "publish_dataframe"]

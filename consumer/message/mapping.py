@@ -13,9 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import NoPartitionsError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broadsheet.consumer.message.column_texts import Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,53 @@ def random_mapping(partitions: Partitions, random: Random) -> Mapping:
         return random.choice(_some(partitions()))
 
     return mapping
+
+
+class BatchMapping(Protocol):
+    """Chooses the journal of each row."""
+
+    def journals_of(self, rows: pa.RecordBatch) -> tuple[Sequence[MappedJournal], Indices]:
+        """Return journals, and the index among them of each row's; shape (N,).
+
+        Raises:
+            NoPartitionsError: there is no journal to choose.
+            ValidationError: the rows have no keys.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """The mapping of rows by a column, as `modulo_mapping` and `rendezvous_mapping` map its values one by one."""
+
+    column: str
+    """Texts, binary values, or other plain values, whose text is the key. None may be null."""
+    partitions: Partitions
+    """Returns the journals to choose among."""
+    rule: Literal["modulo", "rendezvous"] = "modulo"
+
+    def journals_of(self, rows: pa.RecordBatch) -> tuple[Sequence[MappedJournal], Indices]:
+        """See `BatchMapping.journals_of`."""
+        choices = _some(self.partitions())
+        if self.column not in rows.schema.names:
+            raise ValidationError(
+                "column", f"expected one of {rows.schema.names}, got {self.column!r}"
+            )
+        keys = rows.column(self.column)
+        if keys.null_count:
+            raise ValidationError(
+                "column", f"{self.column}: {keys.null_count} keys are null, expected none"
+            )
+        from broadsheet.consumer.message.key_columns import (
+            hashes_of,
+            modulo_indices,
+            rendezvous_indices,
+        )
+
+        hashes = hashes_of(keys)
+        if self.rule == "modulo":
+            return choices, modulo_indices(hashes, len(choices))
+        return choices, rendezvous_indices(hashes, [choice.journal for choice in choices])
 
 
 class _Ranking:

@@ -22,23 +22,30 @@ messages are ours; to a Gazette consumer that recovers them they are as opaque a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import ContentTypeError, PublishMessageError
 from broadsheet.consumer.message.batch import MessageType
-from broadsheet.consumer.message.framing import Framing, framing_for
-from broadsheet.consumer.message.mapping import MappedJournal, Mapping
+from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, Framing, framing_for
+from broadsheet.consumer.message.mapping import BatchMapping, MappedJournal, Mapping
 from broadsheet.consumer.message.rollback import Rollback
-from broadsheet.consumer.message.uuid import Flags, MessageClock, build_uuid
+from broadsheet.consumer.message.uuid import Flags, MessageClock, build_uuid, uuid_bytes
 from broadsheet.consumer.protocol.alphabet import validate_journal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 CARRIED_BYTES_MAX = 16 << 10
 """Maximum of one transaction, all journals together. Each carried byte is written twice, with the commit and into its
 journal; so the bound is a few disk pages, which a commit writes anyway."""
+
+_ROWS_AT_ONCE: Final = 1 << 14
+"""Rows that `publish_batch` encodes in one go: their lines are one piece of an append."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,15 @@ class _Target:
     message_type: MessageType
     first_clock: int
     """Clock of the first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Framed messages of one journal, encoded at once."""
+
+    mapped: MappedJournal
+    content: bytes
+    first_clock: int
 
 
 class Publisher:
@@ -124,13 +140,89 @@ class Publisher:
             NoPartitionsError: the mapping has no journal to choose.
         """
         mapped = self._publish(mapping, message, message_type, Flags.CONTINUE_TXN)
-        if mapped.journal not in self._uncommitted:
-            target = _Target(mapped, message_type, self._clock.value)
-            self._uncommitted[mapped.journal] = target
-            # Once in this publisher's life, because one rollback per producer and journal suffices.
-            if mapped.journal not in self._touched:
-                self._touched.add(mapped.journal)
-                self._newly_touched.append(target)
+        self._touch(mapped, message_type, self._clock.value)
+
+    def publish_batch(
+        self,
+        mapping: BatchMapping | MappedJournal,
+        rows: pa.Table | pa.RecordBatch,
+        message_type: MessageType,
+    ) -> None:
+        """Publish rows of columns, which become visible when the current transaction commits.
+
+        As JSON lines, each row becomes the message that `publish_uncommitted` makes of it as a dict, encoded by columns
+        instead of one by one; numbers that are not finite become strings, decimals become numbers. As Arrow messages,
+        the rows of each journal become one message, or several if they are many. In each journal the rows keep their
+        order. Needs `broadsheet[spark]`.
+
+        Args:
+            mapping: The journal, or what chooses it for each row: `KeyColumn`.
+            rows: N of them.
+            message_type: `JsonType`, `JsonStructType` or `ArrowType`.
+
+        Raises:
+            PublishError: a column cannot be encoded, or its messages are neither JSON lines nor Arrow. Nothing of
+                these rows was published.
+            ContentTypeError: a journal's content type is not the messages'.
+            NoPartitionsError: the mapping has no journal to choose.
+            ValidationError: the mapping finds no key in a row.
+        """
+        import pyarrow as pa
+
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        encode = {NDJSON: self._encode_lines, ARROW_STREAM: self._encode_arrow}.get(
+            message_type.content_type
+        )
+        runs: list[_Run] = []
+        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            for mapped, part in _parts(mapping, batch):
+                if encode is None:
+                    raise _cannot_encode(mapped, f"rows as {message_type.content_type}")
+                _agreed_framing(mapped, message_type)
+                _check_name(mapped)
+                runs.append(encode(mapped, part, message_type))
+        for run in runs:
+            self._content_by_journal.setdefault(run.mapped.journal, []).append(run.content)
+            self._touch(run.mapped, message_type, run.first_clock)
+            self.has_published = True
+
+    def _encode_lines(
+        self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
+    ) -> _Run:
+        del message_type  # All that are JSON lines are alike.
+        import pyarrow as pa
+
+        from broadsheet.consumer.message.json_rows import JsonRows, check_columns, plain_columns
+
+        clocks = self._clock.tick_many(rows.num_rows)
+        uuids = uuid_bytes(self._producer_id, clocks, Flags.CONTINUE_TXN)
+        try:
+            columns = plain_columns(rows)
+            check_columns(columns.schema)
+            content, _ = JsonRows().lines(columns, uuids)
+        except (ValueError, pa.ArrowException) as error:
+            raise _cannot_encode(mapped, f"rows as JSON lines: {error}") from error
+        return _Run(mapped, bytes(content), int(clocks[0]))
+
+    def _encode_arrow(
+        self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
+    ) -> _Run:
+        from broadsheet.consumer.message.types import ArrowMessage
+
+        clock = self._clock.tick()
+        content = self._framed(mapped, ArrowMessage(rows), message_type, clock, Flags.CONTINUE_TXN)
+        return _Run(mapped, content, clock)
+
+    def _touch(self, mapped: MappedJournal, message_type: MessageType, first_clock: int) -> None:
+        """Note that a journal holds uncommitted messages, the first of which has this clock."""
+        if mapped.journal in self._uncommitted:
+            return
+        target = _Target(mapped, message_type, first_clock)
+        self._uncommitted[mapped.journal] = target
+        # Once in this publisher's life, because one rollback per producer and journal suffices.
+        if mapped.journal not in self._touched:
+            self._touched.add(mapped.journal)
+            self._newly_touched.append(target)
 
     def publish_committed(
         self, mapping: Mapping | MappedJournal, message: Any, message_type: MessageType
@@ -295,3 +387,33 @@ def _agreed_framing(mapped: MappedJournal, message_type: MessageType) -> Framing
             f"the message is encoded as {message_type.content_type!r}",
         )
     return framing_for(mapped.content_type, journal=mapped.journal)
+
+
+def _parts(
+    mapping: BatchMapping | MappedJournal, rows: pa.RecordBatch
+) -> Iterator[tuple[MappedJournal, pa.RecordBatch]]:
+    """Yield the rows of each journal, in their order; none without rows."""
+    if not rows.num_rows:
+        return
+    if isinstance(mapping, MappedJournal):
+        yield mapping, rows
+        return
+    import numpy as np
+    import pyarrow as pa
+
+    from broadsheet.consumer.message.key_columns import stable_order
+
+    choices, indices = mapping.journals_of(rows)
+    order = stable_order(indices)
+    bounds = np.cumsum(np.bincount(indices, minlength=len(choices)))
+    begin = 0
+    for mapped, end in zip(choices, bounds.tolist(), strict=True):
+        if end > begin:
+            yield mapped, rows.take(pa.array(order[begin:end]))
+        begin = end
+
+
+def _cannot_encode(mapped: MappedJournal, what: str) -> PublishMessageError:
+    return PublishMessageError(
+        mapped.journal, content_type=mapped.content_type, detail=f"cannot encode {what}"
+    )

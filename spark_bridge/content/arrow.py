@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from broadsheet.consumer.message.arrow_ipc import read_stream
+from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
 from broadsheet.spark_bridge.content.frames import (
@@ -16,7 +17,6 @@ from broadsheet.spark_bridge.content.frames import (
     whole_frames,
 )
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
-from broadsheet.spark_bridge.journal_sink.texts import Indices
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 

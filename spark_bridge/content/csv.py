@@ -10,18 +10,18 @@ import pyarrow.csv as pa_csv
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.framing import CSV, CsvFraming, Frames
-from broadsheet.consumer.message.types import CsvType
-from broadsheet.consumer.message.uuid import format_uuid
-from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns, in_order
-from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_sink.stamps import Stamper, uuid_texts
-from broadsheet.spark_bridge.journal_sink.texts import (
+from broadsheet.consumer.message.column_texts import (
     Indices,
     base64_text,
     fixed_width_texts,
     timestamp_text,
 )
+from broadsheet.consumer.message.framing import CSV, CsvFraming, Frames
+from broadsheet.consumer.message.types import CsvType
+from broadsheet.consumer.message.uuid import format_uuid, uuid_texts
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns, in_order
+from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 

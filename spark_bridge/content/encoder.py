@@ -27,7 +27,7 @@ from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from broadsheet.spark_bridge.journal_sink.texts import Indices
+    from broadsheet.consumer.message.column_texts import Indices
 
 Stretches: TypeAlias = Sequence[tuple[int, int]]
 """Non-empty ranges [begin, end) of rows, each for one journal; shape (S,)."""

@@ -8,16 +8,14 @@ succeeds or names the invalid value.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pa_json
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
@@ -41,25 +39,15 @@ from pyspark.sql.types import (
 )
 
 from broadsheet.consumer.errors import FramingError
+from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import NDJSON, LineFraming
+from broadsheet.consumer.message.json_rows import JsonRows
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import format_uuid
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_sink.stamps import Bytes, Stamper, first_digits, uuid_texts
-from broadsheet.spark_bridge.journal_sink.texts import (
-    Indices,
-    InOrder,
-    Part,
-    base64_text,
-    concatenated,
-    content_of,
-    fixed_width_texts,
-    number_text,
-    plain_text,
-    timestamp_text,
-)
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from broadsheet.spark_bridge.journal_source.damage import corrupt_column
@@ -373,24 +361,11 @@ def _converter(field: Any) -> Any:
         raise OptionError("schema", expected, got=f"{field.name}: {error}") from error
 
 
-# ---- Encoding: `{"_meta":{"uuid":"..."},"column":value,...}\n` -------------------------------------
-#
-# Each column becomes an array of JSON texts, and one join makes the lines, which then lie one after
-# the other in memory, ready to be appended. A null field is left out, as Spark's own JSON sink does,
-# unless nulls are asked for; within lists and maps a null is always written.
-
-_HEAD: Final = ('{"_meta":{"uuid":"', '"}')
-_JSON_LINES_NOT_FINITE: Final = MappingProxyType(
-    {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-)
-"""Written as strings, as by Spark's sink, because JSON has no such numbers."""
-_CONTROLS: Final = MappingProxyType({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
-_CONTROLS_END: Final = 32
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+# ---- Encoding --------------------------------------------------------------------------------------
 
 
 class JsonLines:
-    """Encodes batches of rows as JSON lines."""
+    """Encodes batches of rows as JSON lines; a null field is left out, as by Spark's JSON sink, unless asked for."""
 
     content_type = NDJSON
 
@@ -409,7 +384,7 @@ class JsonLines:
             raise PublishError(
                 "column _meta: it holds the UUID of a JSON message; drop the column or rename it"
             )
-        self._ignore_null_fields = ignore_null_fields
+        self._rows = JsonRows(ignore_null_fields=ignore_null_fields)
 
     def encode(
         self,
@@ -419,10 +394,7 @@ class JsonLines:
         order: Indices | None = None,
     ) -> Encoded:
         """Return the lines of each stretch of rows, and how many they are."""
-        parts: list[Part] = _head(stamper.stamp_messages(rows.num_rows))
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            parts.extend(self._field(name, column))
-        content, bounds = concatenated(_merged([*parts, "}\n"]), rows.num_rows, order)
+        content, bounds = self._rows.lines(rows, stamper.stamp_messages(rows.num_rows), order)
         return Encoded(
             [content[bounds[begin] : bounds[end]] for begin, end in stretches],
             [end - begin for begin, end in stretches],
@@ -431,160 +403,3 @@ class JsonLines:
     def acknowledgement(self, uuid: bytes) -> bytes:
         """Return the line of an acknowledgement, given its UUID."""
         return LineFraming().frame(JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}))
-
-    def _field(self, name: str, column: Any) -> list[Part]:
-        label = f",{_quoted(name)}:"
-        parts = self._value(column)
-        if not column.null_count:
-            return [label, *parts]
-        if self._ignore_null_fields:
-            return [_join([label, *parts])]
-        return [label, pc.fill_null(_join(parts), "null")]
-
-    def _value(self, column: Any) -> list[Part]:
-        """Return a column's values as parts to be joined; the join is null where a value is null."""
-        kind = column.type
-        if pa.types.is_null(kind):
-            return [pa.nulls(len(column), pa.string())]
-        for is_kind, write in _WRITERS:
-            if is_kind(kind):
-                return write(column)
-        if pa.types.is_struct(kind):
-            return [self._struct(column)]
-        if pa.types.is_map(kind):
-            return ["{", _joined_lists(column, self._entries(column)), "}"]
-        return ["[", _joined_lists(column, self._elements(column.values)), "]"]
-
-    def _elements(self, values: Any) -> Any:
-        return pc.fill_null(_join(self._value(values)), "null")
-
-    def _entries(self, column: Any) -> Any:
-        keys = column.keys
-        # JSON keys are strings, whatever their Arrow type.
-        texts = self._value(keys) if _is_quoted(keys.type) else ['"', *self._value(keys), '"']
-        return _join([*texts, ":", self._elements(column.items)])
-
-    def _struct(self, column: Any) -> Any:
-        parts: list[Part] = []
-        for field, values in zip(column.type, column.flatten(), strict=True):
-            parts.extend(self._field(field.name, values))
-        if not parts:
-            text = pa.array(["{}"] * len(column), pa.string())
-        else:
-            # Every field comes with a comma before it; the first comma is removed.
-            body = pc.utf8_slice_codeunits(_join(parts, nulls=""), 1)
-            text = _join(["{", body, "}"])
-        return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))
-
-
-def _head(uuids: Bytes) -> list[Part]:
-    """Return the beginning of each line, up to the UUID's closing brace."""
-    before, after = _HEAD
-    found = first_digits(uuids)
-    if found is None:
-        return [before, InOrder(fixed_width_texts(uuid_texts(uuids))), after]
-    digits, rest = found
-    return [before, InOrder(fixed_width_texts(digits)), rest.decode() + after]
-
-
-def _joined_lists(column: Any, texts: Any) -> Any:
-    """Return the texts of each list's elements, separated by commas."""
-    # Copied, because Arrow takes no mask with the offsets of a slice.
-    offsets = pa.array(np.array(column.offsets))
-    lists = pa.ListArray.from_arrays(
-        offsets, texts, mask=column.is_null() if column.null_count else None
-    )
-    return pc.binary_join(lists, ",")
-
-
-def _join(parts: Sequence[Part], *, nulls: str | None = None) -> Any:
-    """Join parts line by line; a line with a null part is null, or that part is `nulls`."""
-    merged = _merged(parts)
-    if len(merged) == 1 and not isinstance(merged[0], str):
-        return merged[0] if nulls is None else pc.fill_null(merged[0], nulls)
-    if nulls is None:
-        return pc.binary_join_element_wise(*merged, "")
-    return pc.binary_join_element_wise(*merged, "", null_handling="replace", null_replacement=nulls)
-
-
-def _merged(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts, with consecutive strings merged."""
-    merged: list[Part] = []
-    for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        else:
-            merged.append(part)
-    return merged
-
-
-def _quoted(name: str) -> str:
-    return JsonType().encode(name).decode("utf-8")
-
-
-def _json_lines_string(column: Any) -> list[Part]:
-    return ['"', _escaped(plain_text(column)), '"']
-
-
-def _escaped(texts: Any) -> Any:
-    content = np.frombuffer(content_of(texts), dtype=np.uint8)
-    quotes, backslashes = bool((content == _QUOTE).any()), bool((content == _BACKSLASH).any())
-    if backslashes:
-        texts = pc.replace_substring(texts, "\\", "\\\\")
-    if quotes:
-        texts = pc.replace_substring(texts, '"', '\\"')
-    for code in np.unique(content[content < _CONTROLS_END]):
-        escape = _CONTROLS.get(int(code), f"\\u{int(code):04x}")
-        texts = pc.replace_substring(texts, chr(code), escape)
-    return texts
-
-
-def _json_lines_floating(column: Any) -> list[Part]:
-    if pc.all(pc.is_finite(column)).as_py() is not False:
-        return [number_text(column)]
-    text = plain_text(column)
-    for found, written in _JSON_LINES_NOT_FINITE.items():
-        text = pc.if_else(pc.equal(text, found), f'"{written}"', text)
-    return [text]
-
-
-def _json_lines_integer(column: Any) -> list[Part]:
-    return [number_text(column)]
-
-
-def _plain(column: Any) -> list[Part]:
-    return [plain_text(column)]
-
-
-def _json_lines_date(column: Any) -> list[Part]:
-    return ['"', plain_text(column), '"']
-
-
-def _json_lines_timestamp(column: Any) -> list[Part]:
-    return ['"', timestamp_text(column), '"']
-
-
-def _json_lines_binary(column: Any) -> list[Part]:
-    return ['"', base64_text(column), '"']
-
-
-_WRITERS: Final[Sequence[tuple[Callable[[Any], bool], Callable[[Any], list[Part]]]]] = (
-    (pa.types.is_integer, _json_lines_integer),
-    (pa.types.is_boolean, _plain),
-    (pa.types.is_decimal, _plain),
-    (pa.types.is_floating, _json_lines_floating),
-    (pa.types.is_string, _json_lines_string),
-    (pa.types.is_large_string, _json_lines_string),
-    (pa.types.is_date, _json_lines_date),
-    (pa.types.is_timestamp, _json_lines_timestamp),
-    (pa.types.is_binary, _json_lines_binary),
-    (pa.types.is_large_binary, _json_lines_binary),
-)
-
-
-def _is_quoted(kind: Any) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind, write in _WRITERS
-        if write not in (_json_lines_integer, _plain, _json_lines_floating)
-    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
+from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import PROTOBUF_FIXED, FixedFraming
 from broadsheet.consumer.message.types import ProtobufType
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
@@ -16,7 +17,6 @@ from broadsheet.spark_bridge.content.frames import frames_of, framing_error, pla
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError, imported
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
-from broadsheet.spark_bridge.journal_sink.texts import Indices
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from broadsheet.spark_bridge.journal_source.message_types import TIMESTAMP, is_map

@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from broadsheet.consumer.interpreter import keep_freed_buffers
-from broadsheet.consumer.message.uuid import new_producer_id
+from broadsheet.consumer.message.key_columns import stable_order
+from broadsheet.consumer.message.uuid import UUID_CHARACTERS, new_producer_id
 from broadsheet.spark_bridge.journal_sink.commit_store import CommitAttempt
-from broadsheet.spark_bridge.journal_sink.key_mapping import stable_order
-from broadsheet.spark_bridge.journal_sink.stamps import UUID_CHARACTERS, Stamper
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 if TYPE_CHECKING:
     from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.consumer.message.column_texts import Indices
     from broadsheet.spark_bridge.content.encoder import Encoder
     from broadsheet.spark_bridge.journal_sink.key_mapping import RowMapping
-    from broadsheet.spark_bridge.journal_sink.texts import Indices
     from broadsheet.spark_bridge.journal_source.options import Access
 
 _FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 5 << 20

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import AtomicType, StructType
 
-from broadsheet.consumer.message.mapping import fnv1a_32
+from broadsheet.consumer.message.column_texts import Indices
+from broadsheet.consumer.message.key_columns import (
+    Hashes,
+    hashes_of,
+    modulo_indices,
+    rendezvous_indices,
+)
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError, imported
 from broadsheet.spark_bridge.journal_sink.options import MODULO, RENDEZVOUS, WriteOptions
-from broadsheet.spark_bridge.journal_sink.texts import Indices, content_of, plain_text
-
-Hashes = npt.NDArray[np.uint32]
-
-_BLOCK_BYTES = 16
-"""Bytes of each key that are fetched at once; fetching one byte of each takes as long."""
-_UINT16_MAX = np.iinfo(np.uint16).max
-_FNV_OFFSET, _FNV_PRIME = np.uint32(0x811C9DC5), np.uint32(0x01000193)
 
 
 class RowMapping(Protocol):
@@ -73,8 +69,7 @@ class ModuloMapping:
 
     def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
         """Return the index of each row's journal."""
-        hashes = key_hashes(rows, self.key)
-        return (hashes % np.uint32(len(journals))).astype(np.int64)
+        return modulo_indices(key_hashes(rows, self.key), len(journals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +82,7 @@ class RendezvousMapping:
 
     def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
         """Return the index of each row's journal."""
-        hashes = key_hashes(rows, self.key)
-        best = np.zeros(len(hashes), dtype=np.int64)
-        best_scores = np.zeros(len(hashes), dtype=np.uint32)
-        for index, journal in enumerate(journals):
-            scores = hashes ^ np.uint32(fnv1a_32(journal.encode()))
-            # A score of 0 does not exceed the initial one, so the first journal always counts.
-            better = scores > best_scores if index else np.ones(len(hashes), dtype=bool)
-            best[better] = index
-            best_scores[better] = scores[better]
-        return best
+        return rendezvous_indices(key_hashes(rows, self.key), journals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,42 +154,4 @@ def key_hashes(rows: pa.RecordBatch, key: str) -> Hashes:
             f"column {key}: the key of {column.null_count} rows is null, and no journal can be chosen; "
             "filter them out, or give them a value by coalesce()"
         )
-    return fnv1a_32_of(_key_texts(column))
-
-
-def fnv1a_32_of(texts: Any) -> Hashes:
-    """Return the hash of each string or binary value, shape (N,): position by position, longest values first."""
-    lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
-    content = np.frombuffer(content_of(texts), dtype=np.uint8)
-    begins = np.cumsum(lengths, dtype=np.int64) - lengths
-    order = stable_order(lengths.max(initial=0) - lengths)
-    begins, descending = begins[order], -lengths[order]
-    hashes = np.full(len(lengths), _FNV_OFFSET, dtype=np.uint32)
-    blocks = _blocks(content)
-    for position in range(int(lengths.max(initial=0))):
-        count = int(np.searchsorted(descending, -position, side="left"))
-        place = position % _BLOCK_BYTES
-        if not place:
-            block = blocks[begins[:count] + position].view(np.uint8).reshape(count, _BLOCK_BYTES)
-        hashes[:count] = (hashes[:count] ^ block[:count, place]) * _FNV_PRIME
-    found = np.empty_like(hashes)
-    found[order] = hashes
-    return found
-
-
-def _blocks(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
-    """Return the block that begins at each byte, shape (bytes + 1,); the last ones are padded with arbitrary bytes."""
-    padded = np.append(content, np.zeros(_BLOCK_BYTES, dtype=np.uint8))
-    return np.ndarray((len(content) + 1,), f"V{_BLOCK_BYTES}", padded, strides=(1,))
-
-
-def stable_order(values: npt.NDArray[np.signedinteger[Any]]) -> Indices:
-    """Return indices that sort non-negative values stably; narrow integers, because NumPy radix-sorts those."""
-    small = not len(values) or values.max() <= _UINT16_MAX
-    return np.argsort(values.astype(np.uint16) if small else values, kind="stable")
-
-
-def _key_texts(column: Any) -> Any:
-    if pa.types.is_large_binary(column.type):
-        return pc.cast(column, pa.binary())
-    return column if pa.types.is_binary(column.type) else plain_text(column)
+    return hashes_of(column)

@@ -22,10 +22,12 @@ from broadsheet.consumer.message.uuid import (
     build_uuid,
     format_uuid,
     parse_uuid,
+    uuid_bytes,
+    uuid_texts,
 )
 from broadsheet.spark_bridge.content.json import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
-from broadsheet.spark_bridge.journal_sink.stamps import Stamper, uuid_bytes, uuid_texts
+from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 PRODUCER = 0x0123456789AB
 UTC = dt.UTC

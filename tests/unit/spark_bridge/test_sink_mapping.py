@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from broadsheet.consumer.message.key_columns import fnv1a_32_of, stable_order
 from broadsheet.consumer.message.mapping import (
     MappedJournal,
     fnv1a_32,
@@ -17,7 +18,7 @@ from broadsheet.consumer.message.mapping import (
 )
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_sink.key_mapping import fnv1a_32_of, mapping_for, stable_order
+from broadsheet.spark_bridge.journal_sink.key_mapping import mapping_for
 from broadsheet.spark_bridge.journal_sink.options import write_options
 
 KEYS = ["", "a", "N14228", "unassigned-9E", "ünïcödé ✈", "x" * 300, "a", *map(str, range(200))]

@@ -1,0 +1,216 @@
+"""Rows that are published as columns: what readers get is what `publish_uncommitted` makes of them one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import ContentTypeError, NoPartitionsError, PublishMessageError
+from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, Payloads
+from broadsheet.consumer.message.mapping import (
+    KeyColumn,
+    MappedJournal,
+    modulo_mapping,
+    rendezvous_mapping,
+)
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import ArrowType, JsonType
+from broadsheet.consumer.message.uuid import Flags, MessageClock, parse_uuid
+
+JSON_TYPE = JsonType()
+ONE = MappedJournal("a/one", NDJSON)
+PARTITIONS = [MappedJournal(f"a/part-{n:03}", NDJSON) for n in range(3)]
+PRODUCER = 0x0100000000AB
+
+SCHEMA = pa.schema(
+    {
+        "k": pa.string(),
+        "n": pa.int64(),
+        "x": pa.float64(),
+        "flag": pa.bool_(),
+        "raw": pa.binary(),
+        "list": pa.list_(pa.int32()),
+        "of": pa.struct({"a": pa.string(), "b": pa.int8()}),
+    }
+)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "k": st.text(max_size=12),
+            "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+            "x": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+            "flag": st.none() | st.booleans(),
+            "raw": st.none() | st.binary(max_size=5),
+            "list": st.none() | st.lists(st.none() | st.integers(-9, 9), max_size=3),
+            "of": st.none()
+            | st.fixed_dictionaries(
+                {"a": st.none() | st.text(max_size=3), "b": st.integers(-5, 5)}
+            ),
+        }
+    ),
+    max_size=12,
+)
+
+
+def lines_by_journal(publisher: Publisher) -> dict[str, list[bytes]]:
+    """Return what a publisher would append, line by line."""
+    return {
+        append.journal: b"".join(append.content).splitlines() for append in publisher.take_appends()
+    }
+
+
+def without_uuid(line: bytes) -> Any:
+    """Return the message of a line, but for its UUID."""
+    message = JSON_TYPE.decode(line)
+    del message["_meta"]
+    return message
+
+
+@given(rows=ROWS, rule=st.sampled_from(["modulo", "rendezvous"]))
+def test_batch_is_published_as_its_rows_one_by_one(rows: list[dict[str, Any]], rule: Any) -> None:
+    """Plan: the same rows both ways. Why: journals, order, values and clocks must not depend on the way."""
+    by_rule = {"modulo": modulo_mapping, "rendezvous": rendezvous_mapping}[rule]
+    one_by_one = Publisher(MessageClock(), PRODUCER)
+    for row in rows:
+        mapping = by_rule(lambda message: message["k"].encode(), lambda: PARTITIONS)
+        one_by_one.publish_uncommitted(mapping, dict(row), JSON_TYPE)
+    at_once = Publisher(MessageClock(), PRODUCER)
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    at_once.publish_batch(KeyColumn("k", lambda: PARTITIONS, rule), table, JSON_TYPE)
+
+    expected, found = lines_by_journal(one_by_one), lines_by_journal(at_once)
+    assert found.keys() == expected.keys()
+    clocks: list[int] = []
+    for journal, lines in found.items():
+        assert [without_uuid(line) for line in lines] == [
+            without_uuid(line) for line in expected[journal]
+        ]
+        stamps = [parse_uuid(JSON_TYPE.uuid_of(line)) for line in lines]
+        assert {(producer, flags) for producer, _, flags in stamps} == {
+            (PRODUCER, Flags.CONTINUE_TXN)
+        }
+        own = [clock for _, clock, _ in stamps]
+        assert own == sorted(own)
+        clocks.extend(own)
+    assert len(set(clocks)) == len(rows)
+    acknowledged = {intent.journal: intent for intent in at_once.build_ack_intents()}
+    assert acknowledged.keys() == found.keys()
+    for intent in acknowledged.values():
+        _, clock, flags = parse_uuid(JSON_TYPE.uuid_of(intent.acknowledgement))
+        assert flags == Flags.ACK_TXN
+        assert clock > max(clocks, default=0)
+
+
+def test_rollbacks_precede_the_first_row_of_a_batch() -> None:
+    """Plan: a batch into a new journal. Why: the rollback must not acknowledge any of its rows."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    publisher.publish_batch(ONE, pa.table({"n": [1, 2]}), JSON_TYPE)
+
+    [rollback] = publisher.take_rollbacks()
+    first = JSON_TYPE.uuid_of(lines_by_journal(publisher)["a/one"][0])
+    assert rollback.clock == parse_uuid(first)[1] - 1
+
+
+def test_small_batch_is_carried_by_its_intent_from_the_second_transaction_on() -> None:
+    """Plan: two transactions. Why: the ways of small transactions do not depend on how messages were made."""
+    publisher = Publisher(MessageClock(), PRODUCER, carried_bytes_max=1 << 14)
+    for carried in (False, True):
+        publisher.publish_batch(ONE, pa.table({"n": [1, 2]}), JSON_TYPE)
+        assert bool(publisher.take_appends()) is not carried
+        publisher.take_rollbacks()
+        [intent] = publisher.build_ack_intents()
+        assert len(intent.content.splitlines()) == (3 if carried else 1)
+
+
+def test_arrow_batch_is_one_message_for_each_journal() -> None:
+    """Plan: rows of two journals. Why: rows share one UUID, and keep their order."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    journals = [MappedJournal(f"a/part-{n}", ARROW_STREAM) for n in range(2)]
+    table = pa.table({"k": [f"key-{n}" for n in range(50)], "n": range(50)})
+    publisher.publish_batch(KeyColumn("k", lambda: journals), table, ArrowType())
+
+    seen: list[int] = []
+    for append in publisher.take_appends():
+        [content] = append.content
+        size = int.from_bytes(content[4:8], "little")
+        message = ArrowType().decode(bytes(Payloads.of([content[8 : 8 + size]])[0]))
+        numbers = message.rows.column("n").to_pylist()
+        assert numbers == sorted(numbers)
+        seen.extend(numbers)
+    assert sorted(seen) == list(range(50))
+
+
+def test_dictionary_columns_and_infinite_numbers_are_written() -> None:
+    """Plan: both. Why: data frames have categories, and JSON has no infinity."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    keys = pa.array(["a", None, "a"]).dictionary_encode()
+    rows = pa.table({"k": keys, "x": [math.inf, 1.5, math.nan]})
+    publisher.publish_batch(ONE, rows, JSON_TYPE)
+
+    lines = lines_by_journal(publisher)["a/one"]
+    assert [without_uuid(line) for line in lines] == [
+        {"k": "a", "x": "Infinity"},
+        {"k": None, "x": 1.5},
+        {"k": "a", "x": "NaN"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "mapping", "message_type", "error", "says"),
+    [
+        (pa.table({"_meta": [1]}), ONE, JSON_TYPE, PublishMessageError, "_meta"),
+        (
+            pa.table({"t": pa.array([1], pa.time64("us"))}),
+            ONE,
+            JSON_TYPE,
+            PublishMessageError,
+            "column t: JSON lines have nothing for time64",
+        ),
+        (
+            pa.table({"t": pa.array([1], pa.timestamp("ns"))}),
+            ONE,
+            JSON_TYPE,
+            PublishMessageError,
+            "lose data",
+        ),
+        (
+            pa.table({"n": [1]}),
+            MappedJournal("a/one", PROTOBUF_FIXED),
+            JSON_TYPE,
+            ContentTypeError,
+            "x-ndjson",
+        ),
+        (pa.table({"n": [1]}), MappedJournal("a b", NDJSON), JSON_TYPE, PublishMessageError, "a b"),
+        (
+            pa.table({"n": [1]}),
+            KeyColumn("k", lambda: PARTITIONS),
+            JSON_TYPE,
+            ValidationError,
+            "'k'",
+        ),
+        (
+            pa.table({"k": ["a", None]}),
+            KeyColumn("k", lambda: PARTITIONS),
+            JSON_TYPE,
+            ValidationError,
+            "1 keys are null",
+        ),
+        (pa.table({"k": ["a"]}), KeyColumn("k", list), JSON_TYPE, NoPartitionsError, "partitions"),
+    ],
+)
+def test_what_cannot_be_published_is_named_and_leaves_nothing(
+    table: pa.Table, mapping: Any, message_type: Any, error: type[Exception], says: str
+) -> None:
+    """Plan: one broken thing at a time. Why: half a batch in the buffers would be published with the rest."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    with pytest.raises(error, match=says):
+        publisher.publish_batch(mapping, table, message_type)
+    assert not publisher.has_published
+    assert publisher.take_appends() == []
+    assert publisher.build_ack_intents() == []

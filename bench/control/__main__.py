@@ -3,6 +3,7 @@
     cli        seconds of `shardctl --help`
     shards     applying and listing thousands of shards, following them with many watches, memory of the member
     stats      Stats a second of one shard, asked at its primary and through another member
+    transport  appends and Stats in clear text, divided by those with mutual TLS
 
 Names of rows may be given to run those alone: `python -m bench.control shards`. The shards of the second row are placed
 on members that do not exist, so the figures show the service, and not what shards do.
@@ -24,6 +25,7 @@ import grpc
 import psutil
 
 from bench.bare_server import OPTIONS, bare_server
+from bench.control import transport
 from bench.journal_specs import journal_change
 from bench.report import emit, emit_pair
 from bench.skeleton.key_sums import DIRECTORY_VARIABLE
@@ -66,7 +68,12 @@ DEADLINE_SECONDS = 300.0
 
 def main() -> None:
     """Run the rows named, or all."""
-    rows: dict[str, Callable[[], None]] = {"cli": _cli, "shards": _shards, "stats": _stats}
+    rows: dict[str, Callable[[], None]] = {
+        "cli": _cli,
+        "shards": _shards,
+        "stats": _stats,
+        "transport": lambda: transport.measure(BENCH),
+    }
     for name in sys.argv[1:] or rows:
         rows[name]()
 

@@ -24,7 +24,7 @@ from rich.filesize import decimal
 from broadsheet.allocator.errors import AllocatorError, ValidationError
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdStatus
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.allocator.runtime.tls import TlsFiles
+from broadsheet.allocator.runtime.tls import TlsConfig, TlsFiles
 from broadsheet.consumer.cli.connection import Connection, connection_options, run_command
 from broadsheet.consumer.cli.describe import status_of
 from broadsheet.consumer.cli.lazy_group import ExitStatus
@@ -320,23 +320,24 @@ class _Examination:
     async def _examine_certificates(self) -> list[Finding]:
         texts = [*parse_endpoints(self._connection.address, may_be_tls=True)]
         texts += parse_endpoints(self._connection.broker, may_be_tls=True)
-        context = await asyncio.to_thread(_tls_context, self._connection)
-        found = []
+        # Also members that no address names: clients are sent to them.
+        texts += [each.endpoint for each in self._answers]
         tls = self._connection.tls
+        found = []
         if tls is not None and tls.cert_file is not None:
             pems = await asyncio.to_thread(lambda: TlsFiles(tls).present())
             if pems.expires_at is not None:
                 what = f"certificate {tls.cert_file}"
                 found.append(judge_certificate(what, pems.expires_at, datetime.now(UTC)))
-        for endpoint in dict.fromkeys(text for text in texts if text.startswith("https://")):
-            what = f"certificate {endpoint}"
-            try:
-                until = await asyncio.to_thread(_certificate_end, endpoint, context)
-            except OSError as error:
-                reason = getattr(error, "verify_message", "") or error.strerror or str(error)
-                found.append(_bad(what, reason, "renew it, or name its authority with --tls-ca"))
-            else:
-                found.append(judge_certificate(what, until, datetime.now(UTC)))
+        name = tls.server_name if tls is not None else None
+        for endpoint in _https(texts):
+            remedy = "renew it, or name its authority with --tls-ca"
+            found.append(await _served_certificate(endpoint, tls, name or "", remedy))
+        if self._etcd is not None:
+            files = _etcd_files(self._etcd)
+            for endpoint in _https(self._etcd.endpoints):
+                remedy = "renew it, or name its authority with --etcd-ca-file"
+                found.append(await _served_certificate(endpoint, files, "", remedy))
         return found
 
 
@@ -349,13 +350,40 @@ _REMEDY = {
 }
 
 
-def _tls_context(connection: Connection) -> ssl.SSLContext:
-    """Return what trusts the authorities of a connection.
+def _https(endpoints: Sequence[str]) -> list[str]:
+    return [*dict.fromkeys(each for each in endpoints if each.startswith("https://"))]
+
+
+def _etcd_files(etcd: EtcdConfig) -> TlsConfig | None:
+    if etcd.ca_file is None and etcd.cert_file is None:
+        return None
+    return TlsConfig(ca_file=etcd.ca_file, cert_file=etcd.cert_file, key_file=etcd.key_file)
+
+
+async def _served_certificate(
+    endpoint: str, tls: TlsConfig | None, server_name: str, remedy: str
+) -> Finding:
+    """Judge the certificate that a server shows.
+
+    Raises:
+        ValidationError: one of our files cannot be used.
+    """
+    what = f"certificate {endpoint}"
+    context = await asyncio.to_thread(_tls_context, tls)
+    try:
+        until = await asyncio.to_thread(_certificate_end, endpoint, context, server_name)
+    except OSError as error:
+        reason = getattr(error, "verify_message", "") or error.strerror or str(error)
+        return _bad(what, reason, remedy)
+    return judge_certificate(what, until, datetime.now(UTC))
+
+
+def _tls_context(tls: TlsConfig | None) -> ssl.SSLContext:
+    """Return what trusts the authorities of our files. Blocking.
 
     Raises:
         ValidationError: a file cannot be used.
     """
-    tls = connection.tls
     try:
         ca_file = tls.ca_file if tls is not None else None
         context = ssl.create_default_context(cafile=ca_file)
@@ -366,8 +394,13 @@ def _tls_context(connection: Connection) -> ssl.SSLContext:
     return context
 
 
-def _certificate_end(endpoint: str, context: ssl.SSLContext) -> datetime:
+def _certificate_end(endpoint: str, context: ssl.SSLContext, server_name: str) -> datetime:
     """Return when the certificate of a server ends. Blocking.
+
+    Args:
+        endpoint: `https://host:port`.
+        context: Whom we trust.
+        server_name: The name to expect; empty: the host.
 
     Raises:
         OSError: the server cannot be reached, or its certificate is not valid.
@@ -376,7 +409,7 @@ def _certificate_end(endpoint: str, context: ssl.SSLContext) -> datetime:
     address = (url.hostname or "", url.port or 443)
     with (
         socket.create_connection(address, timeout=CONNECT_SECONDS_MAX) as raw,
-        context.wrap_socket(raw, server_hostname=url.hostname) as connected,
+        context.wrap_socket(raw, server_hostname=server_name or url.hostname) as connected,
     ):
         shown = connected.getpeercert()
         assert shown is not None, "the context demands one"

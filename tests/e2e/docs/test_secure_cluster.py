@@ -7,13 +7,13 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.documents import REPOSITORY, Block, blocks_of, missing_line
+from tests.support.documents import REPOSITORY, blocks_of, missing_line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -33,11 +33,13 @@ def test_secure_cluster_tutorial_shows_what_it_says(tmp_path: Path) -> None:
 
     with ExitStack() as servers:
         for block in blocks:
-            script = PORT.sub(lambda found: ports[found[0]], block.code)
+            script, *shown = (
+                PORT.sub(lambda found: ports[found[0]], text) for text in (block.code, *block.shown)
+            )
             if block.kind == "start":
                 servers.enter_context(_running(script, tmp_path))
             else:
-                _run(block, script, tmp_path)
+                _run(script, shown, tmp_path)
 
 
 def _free_ports(number: int) -> list[str]:
@@ -72,7 +74,7 @@ def _running(script: str, directory: Path) -> Iterator[None]:
         print(f"--- {script}\n{log.read_text()[-4_000:]}")
 
 
-def _run(block: Block, script: str, directory: Path) -> None:
+def _run(script: str, shown: Sequence[str], directory: Path) -> None:
     ran = subprocess.run(
         ["bash", "-euc", script],
         cwd=directory,
@@ -82,7 +84,7 @@ def _run(block: Block, script: str, directory: Path) -> None:
         timeout=BLOCK_SECONDS,
         check=False,
     )
-    missing = missing_line(block.shown, ran.stdout + ran.stderr)
+    missing = missing_line(tuple(shown), ran.stdout + ran.stderr)
     problem = f"{script}\nlacks {missing!r}:\n{ran.stdout}{ran.stderr}"
     assert ran.returncode == 0, problem
     assert missing is None, problem

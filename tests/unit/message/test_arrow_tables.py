@@ -121,9 +121,7 @@ def test_arrow_messages_are_the_rows() -> None:
 
 
 def test_polars_frame_is_of_the_messages() -> None:
-    """Only where polars is installed, which is an extra."""
-    pytest.importorskip("polars")
-
+    """Plan: two messages. Why: polars is an extra that nothing else uses."""
     assert batch_of_lines(b'{"v":1}', b'{"v":2}').to_polars()["v"].to_list() == [1, 2]
 
 

@@ -35,7 +35,7 @@ class PeerResult:
 
 
 class _FlowResult(msgspec.Struct, frozen=True):
-    """What `bytewax_flow` prints."""
+    """The result that `bytewax_flow` prints."""
 
     seconds: float
     cpu_seconds: float

@@ -109,7 +109,7 @@ def judge_etcd(endpoint: str, status: EtcdStatus) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAnswer:
-    """What a member or a broker says of itself, and when it said so by our clock."""
+    """The version and the clock of a member or a broker, and when it told them by our clock."""
 
     kind: str
     """member or broker."""

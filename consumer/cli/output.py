@@ -261,7 +261,7 @@ async def poll_rows(
 async def watch_rows(states: AsyncGenerator[Seen, None], *, only_names: bool) -> None:
     """Print a list, and then each row that changes, until cancelled.
 
-    A server that does not answer for a while is told once.
+    If the server stops answering, one line says so.
 
     Args:
         states: The list, first as it is and then as it becomes; closed at the end.

@@ -82,7 +82,7 @@ class ListResult:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
-    """What a broker says of itself as it answers."""
+    """The version and the clock that a broker sends with an answer."""
 
     version: str = ""
     """Empty: it does not say, as Gazette's brokers do not, or it refused."""

@@ -147,7 +147,7 @@ class Payloads(Sequence[bytes]):
         return codes[self.begins], codes[self.ends - 1]
 
     def compact(self) -> Payloads:
-        """Return the payloads in a buffer of their own, which holds little else."""
+        """Return the payloads in a new buffer, which holds little else."""
         stretch, begins, ends = self.dense()
         return Payloads(bytes(stretch), begins, ends)
 

@@ -151,7 +151,9 @@ def _is_writable(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return all(_is_writable(field.type) for field in kind)
     if pa.types.is_map(kind):
-        return _is_writable(kind.key_type) and _is_writable(kind.item_type)
+        # A key becomes a string, which a list or a null cannot.
+        has_key_text = any(is_kind(kind.key_type) for is_kind, _ in _WRITERS)
+        return has_key_text and _is_writable(kind.item_type)
     return bool(pa.types.is_list(kind)) and _is_writable(kind.value_type)
 
 

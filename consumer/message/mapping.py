@@ -38,6 +38,7 @@ KeyFunction: TypeAlias = Callable[[Any], bytes]
 Partitions: TypeAlias = Callable[[], Sequence[MappedJournal]]
 """Returns the journals to choose among, in a stable order; the same object as long as they did not change."""
 
+_RULES: Final = ("modulo", "rendezvous")
 _CACHED_KEYS_MAX: Final = 8_192
 """Keys are cached because hashing is a loop in Python and keys repeat. A key of 20 bytes takes 260, all of them 2 MiB
 (measured). Keys that never repeat fill the cache too: a larger one would let a process grow for hours without gain."""
@@ -114,6 +115,15 @@ class KeyColumn:
     partitions: Partitions
     """Returns the journals to choose among."""
     rule: Literal["modulo", "rendezvous"] = "modulo"
+
+    def __post_init__(self) -> None:
+        """Check the rule.
+
+        Raises:
+            ValidationError: there is no such rule.
+        """
+        if self.rule not in _RULES:
+            raise ValidationError("rule", f"expected one of {', '.join(_RULES)}, got {self.rule!r}")
 
     def journals_of(self, rows: pa.RecordBatch) -> tuple[Sequence[MappedJournal], Indices]:
         """See `BatchMapping.journals_of`."""

@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, Final
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import ContentTypeError, PublishMessageError
 from broadsheet.consumer.message.batch import MessageType
-from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, Framing, framing_for
+from broadsheet.consumer.message.framing import Framing, framing_for
 from broadsheet.consumer.message.mapping import BatchMapping, MappedJournal, Mapping
 from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.types import ArrowMessage, ArrowType, JsonStructType, JsonType
 from broadsheet.consumer.message.uuid import Flags, MessageClock, build_uuid, uuid_bytes
 from broadsheet.consumer.protocol.alphabet import validate_journal
 
@@ -45,7 +46,10 @@ CARRIED_BYTES_MAX = 16 << 10
 journal; so the bound is a few disk pages, which a commit writes anyway."""
 
 _ROWS_AT_ONCE: Final = 1 << 14
-"""Rows that `publish_batch` encodes in one go: their lines are one piece of an append."""
+_BYTES_AT_ONCE: Final = 4 << 20
+"""Rows, and bytes of their columns, that `publish_batch` encodes in one go, as one piece of an append; a larger row is
+one alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,7 @@ class Publisher:
             message_type: `JsonType`, `JsonStructType` or `ArrowType`.
 
         Raises:
-            PublishError: a column cannot be encoded, or its messages are neither JSON lines nor Arrow. Nothing of
+            PublishError: a column cannot be encoded, or `message_type` is of another class. Nothing of
                 these rows was published.
             ContentTypeError: a journal's content type is not the messages'.
             NoPartitionsError: the mapping has no journal to choose.
@@ -170,14 +174,16 @@ class Publisher:
         import pyarrow as pa
 
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-        encode = {NDJSON: self._encode_lines, ARROW_STREAM: self._encode_arrow}.get(
-            message_type.content_type
-        )
         runs: list[_Run] = []
-        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        for batch in table.to_batches(max_chunksize=_rows_at_once(table)):
             for mapped, part in _parts(mapping, batch):
-                if encode is None:
-                    raise _cannot_encode(mapped, f"rows as {message_type.content_type}")
+                if isinstance(message_type, ArrowType):
+                    encode = self._encode_arrow
+                # Not a class derived from these: it may keep the UUID elsewhere, or write values in another way.
+                elif type(message_type) in {JsonType, JsonStructType}:
+                    encode = self._encode_lines
+                else:
+                    raise _cannot_encode(mapped, f"rows as {type(message_type).__name__}")
                 _agreed_framing(mapped, message_type)
                 _check_name(mapped)
                 runs.append(encode(mapped, part, message_type))
@@ -207,8 +213,6 @@ class Publisher:
     def _encode_arrow(
         self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
     ) -> _Run:
-        from broadsheet.consumer.message.types import ArrowMessage
-
         clock = self._clock.tick()
         content = self._framed(mapped, ArrowMessage(rows), message_type, clock, Flags.CONTINUE_TXN)
         return _Run(mapped, content, clock)
@@ -387,6 +391,12 @@ def _agreed_framing(mapped: MappedJournal, message_type: MessageType) -> Framing
             f"the message is encoded as {message_type.content_type!r}",
         )
     return framing_for(mapped.content_type, journal=mapped.journal)
+
+
+def _rows_at_once(table: pa.Table) -> int:
+    """Return how many rows of a table, of average size, are within both bounds."""
+    row_bytes = table.nbytes / max(table.num_rows, 1)
+    return max(1, min(_ROWS_AT_ONCE, int(_BYTES_AT_ONCE / max(row_bytes, 1))))
 
 
 def _parts(

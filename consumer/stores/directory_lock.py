@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 
 from broadsheet.consumer.errors import StoreUnavailableError
+from broadsheet.consumer.local_state import LocalState
 from broadsheet.consumer.private_directory import make_private
 
 LOCK_POLL_SECONDS = 0.02
@@ -46,6 +48,46 @@ class DirectoryLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class StoreDirectory:
+    """The directory of one store's files while the store is open.
+
+    With a recovery log the files are removed at the end, because the log has them. Without one they stay, and a lock
+    keeps other holders away.
+    """
+
+    def __init__(self, fqn: str, local_state: LocalState, *, lock_wait_seconds: float) -> None:
+        """Describe it; nothing is touched before `claim`.
+
+        Args:
+            fqn: The shard, for errors.
+            local_state: The directory, and whether there is a recovery log.
+            lock_wait_seconds: Longest wait for another holder of a directory that stays.
+        """
+        self._fqn = fqn
+        self._local_state = local_state
+        self._lock_wait_seconds = lock_wait_seconds
+        self._lock: DirectoryLock | None = None
+
+    def claim(self) -> None:
+        """Make the directory if it is absent, and lock it if it stays. Idempotent.
+
+        Raises:
+            StoreUnavailableError: an older holder is still there.
+        """
+        directory = self._local_state.directory
+        if self._local_state.temporary:
+            make_private(directory)
+        elif self._lock is None:
+            self._lock = DirectoryLock(self._fqn, directory, wait_seconds=self._lock_wait_seconds)
+
+    def leave(self) -> None:
+        """Remove the files if the recovery log has them, else let the next holder in. Idempotent."""
+        if self._local_state.temporary:
+            shutil.rmtree(self._local_state.directory, ignore_errors=True)
+        elif self._lock is not None:
+            self._lock.release()
 
 
 def lock_descriptor(fqn: str, descriptor: int, path: Path, *, wait_seconds: float) -> None:

@@ -1,21 +1,15 @@
-"""Mints UUIDs for many messages at once, as NumPy columns: one producer, growing clocks.
-
-The bits are those of `broadsheet.consumer.message.uuid.build_uuid`, which is the reference.
-"""
+"""UUIDs of one producer of the sink, for many messages at once, with growing clocks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from broadsheet.consumer.message.uuid import (
-    CLOCK_UNITS_PER_MESSAGE,
     Bytes,
     Flags,
+    MessageClock,
     build_uuid,
-    clock_at,
     uuid_bytes,
 )
 
@@ -32,17 +26,13 @@ class Stamper:
         """
         self.producer = producer
         self._now = now
-        self._clock = 0
+        self._clock = MessageClock()
 
     def stamp_messages(self, count: int) -> Bytes:
         """Return UUIDs of messages within a transaction, in the order of their clocks; shape (count, 16)."""
-        # Clocks grow even if the wall clock is set back.
-        before = max(self._clock, clock_at(self._now()))
-        steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(CLOCK_UNITS_PER_MESSAGE)
-        self._clock = before + count * CLOCK_UNITS_PER_MESSAGE
-        return uuid_bytes(self.producer, steps + np.uint64(before), Flags.CONTINUE_TXN)
+        self._clock.update_nanoseconds(self._now())
+        return uuid_bytes(self.producer, self._clock.tick_many(count), Flags.CONTINUE_TXN)
 
     def stamp_acknowledgement(self) -> bytes:
         """Return the UUID of an acknowledgement of every message so far, 16 bytes; it serves every journal."""
-        self._clock += CLOCK_UNITS_PER_MESSAGE
-        return build_uuid(self.producer, self._clock, Flags.ACK_TXN)
+        return build_uuid(self.producer, self._clock.tick(), Flags.ACK_TXN)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
@@ -15,7 +16,7 @@ from broadsheet.consumer.errors import ContentTypeError, FramingError, JournalNo
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.reader import ReadSpan
 from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
-from broadsheet.consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
+from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, framing_for
 from broadsheet.consumer.message.mapping import MappedJournal
 from broadsheet.consumer.message.publisher import Publisher
 from broadsheet.consumer.message.reader import (
@@ -27,7 +28,7 @@ from broadsheet.consumer.message.reader import (
     read_batches,
     read_committed,
 )
-from broadsheet.consumer.message.types import JsonType, ProtobufType
+from broadsheet.consumer.message.types import ArrowType, JsonType, ProtobufType
 from broadsheet.consumer.message.uuid import MessageClock
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
@@ -139,6 +140,31 @@ async def test_read_committed_yields_only_what_is_acknowledged(
 
     assert numbers == [1, 2, 3, None, 4, None]
     assert by_default == numbers
+
+
+@pytest.mark.parametrize("content_type", [NDJSON, ARROW_STREAM])
+async def test_rows_of_a_table_are_read_once_they_are_acknowledged(
+    journals: JournalClient, content_type: str
+) -> None:
+    """Plan: tables of two transactions, the second not acknowledged; then what the first would append again. Why: rows
+    that are published together commit together, and a repeat adds nothing.
+    """
+    await create(journals, content_type)
+    message_type: Any = JSON_TYPE if content_type == NDJSON else ArrowType()
+    publisher, mapped = publisher_of(1 << 40), MappedJournal(JOURNAL, content_type)
+    table = pa.table({"n": range(50_000), "s": ["x" * 200] * 50_000})
+    publisher.publish_batch(mapped, table, message_type)
+    [append] = publisher.take_appends()
+    intents = publisher.build_ack_intents()
+    for content in (append.content, [intents[0].content], append.content):
+        await journals.append(JOURNAL, content)
+    publisher.publish_batch(mapped, table, message_type)
+    await append_published(journals, publisher)
+
+    batches = read_committed(journals, JOURNAL, message_type, block=False)
+    async with aclosing(batches):
+        read = [batch.to_arrow(table.schema) async for batch in batches]
+    assert pa.concat_tables(read).column("n").drop_null().to_pylist() == list(range(50_000))
 
 
 async def test_read_committed_blocking_waits_for_the_acknowledgement(

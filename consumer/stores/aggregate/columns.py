@@ -503,7 +503,7 @@ class SketchColumn:
         return pa.array([self._shown(slot) for slot in slots.tolist()], self.shown_type)
 
     def copied(self) -> SketchColumn:
-        """Return one with the recorded bytes, which nobody changes."""
+        """Return another one. Both share the recorded bytes, because these never change."""
         other = copy(self)
         other.detach()
         return other

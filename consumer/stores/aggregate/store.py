@@ -12,7 +12,6 @@ synced, and the directory's lock keeps others out.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,7 +34,6 @@ from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.local_state import LocalState, local_state_of
 from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.private_directory import make_private
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
 from broadsheet.consumer.stores.aggregate.aggregates import Aggregates, AggregateTable, SlotIndex
@@ -50,7 +48,7 @@ from broadsheet.consumer.stores.aggregate.recording import (
     new_layout,
 )
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
-from broadsheet.consumer.stores.directory_lock import DirectoryLock
+from broadsheet.consumer.stores.directory_lock import StoreDirectory
 
 AGGREGATES_TABLE: Final = "aggregates"
 SKETCHES_TABLE: Final = "sketches"
@@ -120,8 +118,9 @@ class AggregateStore:
             self._local_state.recorder,
             snapshot_bytes_min=snapshot_bytes_min,
         )
-        self._lock_wait_seconds = lock_wait_seconds
-        self._directory_lock: DirectoryLock | None = None
+        self._directory = StoreDirectory(
+            shard.fqn, self._local_state, lock_wait_seconds=lock_wait_seconds
+        )
         self._commits = CommitThread(shard.fqn, recorded=self._local_state.recorder is not None)
         self.keeps_segments = True
         self._lock = threading.Lock()
@@ -174,7 +173,7 @@ class AggregateStore:
             self._fold()
 
     def drop(self, keys: Collection[Any]) -> None:
-        """Forget keys; one that comes again begins anew.
+        """Forget keys. A key that comes again starts from nothing.
 
         Args:
             keys: Values, or tuples of values if the key has several fields. Keys that are not there are ignored.
@@ -337,22 +336,13 @@ class AggregateStore:
             with self._lock:
                 self._committed = None
             self._files.close()
-            if self._local_state.temporary:
-                shutil.rmtree(self._local_state.directory, ignore_errors=True)
-            elif self._directory_lock is not None:
-                self._directory_lock.release()
+            self._directory.leave()
 
     # -- opening
 
     def _open(self) -> None:
         self._check_open()
-        directory = self._local_state.directory
-        if self._local_state.recorder is None:
-            self._directory_lock = self._directory_lock or DirectoryLock(
-                self._fqn, directory, wait_seconds=self._lock_wait_seconds
-            )
-        else:
-            make_private(directory)
+        self._directory.claim()
         loaded = self._loaded(tidies=True)
         with self._lock:
             self._committed = loaded

@@ -10,7 +10,6 @@ Source: gazette/core consumer/store-rocksdb (one batch, the checkpoint's key, a 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -29,11 +28,10 @@ from broadsheet.consumer.checkpoint import (
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.local_state import LocalState, local_state_of
 from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.private_directory import make_private
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
-from broadsheet.consumer.stores.directory_lock import DirectoryLock
+from broadsheet.consumer.stores.directory_lock import StoreDirectory
 from broadsheet.consumer.stores.rocksdb.database import (
     CHECKPOINT_KEY,
     DEFAULT_FAMILY,
@@ -111,8 +109,9 @@ class RocksDbStore:
         self._families = tuple(families)
         self._write_buffer_bytes = write_buffer_bytes
         self._tune = tune
-        self._lock_wait_seconds = lock_wait_seconds
-        self._lock: DirectoryLock | None = None
+        self._directory = StoreDirectory(
+            shard.fqn, self._local_state, lock_wait_seconds=lock_wait_seconds
+        )
         self._recording: RocksDbRecording | None = None
         self._database: Database | None = None
         self._pending = PendingWrites()
@@ -271,20 +270,13 @@ class RocksDbStore:
                 self._database.close()
                 self._database = None
         finally:
-            if self._local_state.temporary:
-                shutil.rmtree(self._local_state.directory, ignore_errors=True)
-            elif self._lock is not None:
-                self._lock.release()
+            self._directory.leave()
 
     def _open(self) -> None:
         self._check_open()
         directory, recorder = self._local_state.directory, self._local_state.recorder
-        if recorder is None:
-            self._lock = self._lock or DirectoryLock(
-                self._fqn, directory, wait_seconds=self._lock_wait_seconds
-            )
-        else:
-            make_private(directory)
+        self._directory.claim()
+        if recorder is not None:
             self._recording = RocksDbRecording(recorder, directory)
         self._database = self._opened(durable=recorder is None)
         if self._recording is not None:

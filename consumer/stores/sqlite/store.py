@@ -17,7 +17,6 @@ Source: gazette/core consumer/store-sqlite (a database a shard, its checkpoint i
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,11 +30,11 @@ from broadsheet.consumer.checkpoint import EncodedCheckpoint, encoded, whole_che
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.local_state import LocalState, local_state_of
 from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.private_directory import FILE_MODE, make_private
+from broadsheet.consumer.private_directory import FILE_MODE
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, lists_of, picked, require_table
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
-from broadsheet.consumer.stores.directory_lock import DirectoryLock
+from broadsheet.consumer.stores.directory_lock import StoreDirectory
 from broadsheet.consumer.stores.sqlite.connections import (
     BEGIN,
     COMMIT,
@@ -128,8 +127,9 @@ class SqliteStore:
         self._wal_bytes_max = wal_bytes_max
         self._rewrite_bytes_min = rewrite_bytes_min
         self._cache_bytes = cache_bytes
-        self._lock_wait_seconds = lock_wait_seconds
-        self._lock: DirectoryLock | None = None
+        self._directory = StoreDirectory(
+            shard.fqn, self._local_state, lock_wait_seconds=lock_wait_seconds
+        )
         self._recording: SqliteRecording | None = None
         self._writer: TxnConnection | None = None
         self._readers = CommittedReaders(shard.fqn, self._path)
@@ -273,22 +273,15 @@ class SqliteStore:
                 self._path.unlink(missing_ok=True)
             self._close()
         finally:
-            if self._local_state.temporary:
-                shutil.rmtree(self._local_state.directory, ignore_errors=True)
-            elif self._lock is not None:
-                self._lock.release()
+            self._directory.leave()
 
     # -- opening and closing, on the worker thread
 
     def _open(self) -> None:
         self._check_open()
         directory, recorder = self._local_state.directory, self._local_state.recorder
-        if recorder is None:
-            self._lock = self._lock or DirectoryLock(
-                self._fqn, directory, wait_seconds=self._lock_wait_seconds
-            )
-        else:
-            make_private(directory)
+        self._directory.claim()
+        if recorder is not None:
             self._recording = SqliteRecording(
                 recorder, directory, rewrite_bytes_min=self._rewrite_bytes_min
             )

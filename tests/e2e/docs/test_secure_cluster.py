@@ -43,7 +43,7 @@ def test_secure_cluster_tutorial_shows_what_it_says(tmp_path: Path) -> None:
 
 
 def _free_ports(number: int) -> list[str]:
-    """Return ports that nobody has now; the commands of a reader name theirs beforehand as well."""
+    """Return ports that are free now, as text, to be named before the servers start."""
     with ExitStack() as sockets:
         bound = [sockets.enter_context(socket.socket()) for _ in range(number)]
         for one in bound:

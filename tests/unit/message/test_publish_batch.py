@@ -161,6 +161,34 @@ def test_dictionary_columns_and_infinite_numbers_are_written() -> None:
     ]
 
 
+def test_large_rows_are_cut_into_pieces_between_rows() -> None:
+    """Plan: 40 rows of 1 MiB. Why: an append's pieces are bounded in bytes, not in rows alone."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    publisher.publish_batch(ONE, pa.table({"s": ["x" * (1 << 20)] * 40}), JSON_TYPE)
+
+    [append] = publisher.take_appends()
+    assert len(append.content) >= 10
+    assert all(piece.endswith(b"}\n") for piece in append.content)
+    assert sum(piece.count(b"\n") for piece in append.content) == 40
+
+
+def test_key_column_has_two_rules() -> None:
+    """Plan: a misspelt rule. Why: any other journal than that of the message-by-message mapping is wrong in silence."""
+    rule: Any = "modulu"
+    with pytest.raises(
+        ValidationError, match="rule: expected one of modulo, rendezvous, got 'modulu'"
+    ):
+        KeyColumn("k", lambda: PARTITIONS, rule)
+
+
+class Wrapped(JsonType):
+    """A type of an application that writes its values in a way of its own."""
+
+    def encode(self, message: Any) -> bytes:
+        """Wrap the message."""
+        return super().encode({"wrapped": message})
+
+
 @pytest.mark.parametrize(
     ("table", "mapping", "message_type", "error", "says"),
     [
@@ -179,6 +207,14 @@ def test_dictionary_columns_and_infinite_numbers_are_written() -> None:
             PublishMessageError,
             "lose data",
         ),
+        (
+            pa.table({"m": pa.array([[([1], 2)]], pa.map_(pa.list_(pa.int8()), pa.int8()))}),
+            ONE,
+            JSON_TYPE,
+            PublishMessageError,
+            "column m: JSON lines have nothing for map",
+        ),
+        (pa.table({"n": [1]}), ONE, Wrapped(), PublishMessageError, "rows as Wrapped"),
         (
             pa.table({"n": [1]}),
             MappedJournal("a/one", PROTOBUF_FIXED),

@@ -9,8 +9,9 @@
 
     df.rdd.mapPartitions(enriched)
 
-A task carries data and no connection. Channels and routes belong to the Python worker, whose later tasks reuse them;
-routes are looked up at members, never in etcd. If the answers must include what an earlier job wrote, pass the
+A task carries data and no connection. Channels and routes belong to the Python worker, whose later tasks reuse them.
+A worker that makes calls for longer than a moment watches one member for changes of routes; else, and after refusals,
+it looks routes up at members, never in etcd. If the answers must include what an earlier job wrote, pass the
 journals' offsets: `resolver.reading(token)`.
 """
 
@@ -141,6 +142,8 @@ class TaskResolver:
         self._stubs: dict[tuple[str, object], Any] = {}  # `Any`: each is of its own class
         self._plan = ResolverPlan(
             cluster=f"{found.cluster_id}:{root or ','.join(sorted(seeds))}",
+            cluster_id=found.cluster_id,
+            shards=shards,
             revision=found.revision,
             seeds=seeds,
             routes=found.routes,
@@ -226,7 +229,10 @@ class TaskResolver:
 
 
 def close_connections() -> None:
-    """Close the connections that this process keeps for later tasks. Idle ones close by themselves after 10 seconds."""
+    """Close what this process keeps for later tasks: its watch and its connections.
+
+    They end by themselves, too: the watch 10 seconds after the last call, and idle connections 10 seconds after that.
+    """
     this_worker().close()
 
 

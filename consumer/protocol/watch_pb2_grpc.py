@@ -48,7 +48,8 @@ class WatchServiceServicer(object):
 
     def WatchShards(self, request, context):
         """WatchShards sends the selected shards, then every change of them, until the caller ends the call or the member
-        leaves. A caller goes on at another member with the revision and the cluster of the last complete response.
+        leaves. The first response comes at once, even if it holds no change. A caller goes on at another member with the
+        revision and the cluster of the last complete response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

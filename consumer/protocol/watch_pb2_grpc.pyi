@@ -35,7 +35,8 @@ class WatchServiceStub:
     def __new__(cls, channel: _aio.Channel) -> WatchServiceAsyncStub: ...
     WatchShards: _grpc.UnaryStreamMultiCallable[_watch_pb2.WatchShardsRequest, _watch_pb2.WatchShardsResponse]
     """WatchShards sends the selected shards, then every change of them, until the caller ends the call or the member
-    leaves. A caller goes on at another member with the revision and the cluster of the last complete response.
+    leaves. The first response comes at once, even if it holds no change. A caller goes on at another member with the
+    revision and the cluster of the last complete response.
     """
 
 @_typing.type_check_only
@@ -45,7 +46,8 @@ class WatchServiceAsyncStub(WatchServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchShards: _aio.UnaryStreamMultiCallable[_watch_pb2.WatchShardsRequest, _watch_pb2.WatchShardsResponse]  # type: ignore[assignment]
     """WatchShards sends the selected shards, then every change of them, until the caller ends the call or the member
-    leaves. A caller goes on at another member with the revision and the cluster of the last complete response.
+    leaves. The first response comes at once, even if it holds no change. A caller goes on at another member with the
+    revision and the cluster of the last complete response.
     """
 
 class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -58,7 +60,8 @@ class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_watch_pb2.WatchShardsResponse], _abc.AsyncIterator[_watch_pb2.WatchShardsResponse]]:
         """WatchShards sends the selected shards, then every change of them, until the caller ends the call or the member
-        leaves. A caller goes on at another member with the revision and the cluster of the last complete response.
+        leaves. The first response comes at once, even if it holds no change. A caller goes on at another member with the
+        revision and the cluster of the last complete response.
         """
 
 def add_WatchServiceServicer_to_server(servicer: WatchServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -114,7 +114,8 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
     async def _follow(
         self, view: _View, position: int | None
     ) -> AsyncGenerator[WatchShardsResponse, None]:
-        told_seconds = self._clock.monotonic_seconds()
+        # The first response comes at once, so that a caller that resumes knows that its table is current.
+        told_seconds = float("-inf")
         while not self._stopping.is_set():
             header = self._membership.unrouted_header()
             told = False

@@ -34,6 +34,7 @@ from broadsheet.spark_bridge.routing.retry_policy import (
     of_error,
     takes_token,
 )
+from broadsheet.spark_bridge.routing.route_watch import keep_watch
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 PAUSE_SECONDS_MAX = 0.5
@@ -177,6 +178,7 @@ class _Calling:
         return answer, outcome, route
 
     def _route(self) -> ShardRoute:
+        keep_watch(self._plan, self._worker)
         return believed_route(self._plan, self._worker, self._shard_id, deadline=self._deadline)
 
     def _carrying_token(self, route: ShardRoute) -> tuple[Any, Metadata, Token]:

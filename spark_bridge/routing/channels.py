@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from random import Random
+from typing import Protocol
 
 import grpc
 
@@ -178,6 +179,14 @@ THREADS_MAX = 32
 """Calls under way at once as futures; more wait."""
 
 
+class RunningWatch(Protocol):
+    """The part of `broadsheet.spark_bridge.routing.route_watch.RouteWatch` that a worker's cache needs to know."""
+
+    def close(self) -> None:
+        """End its call and its thread."""
+        ...
+
+
 class PythonWorkerCache:
     """Channels and routes that a process keeps between tasks.
 
@@ -189,6 +198,11 @@ class PythonWorkerCache:
         self.channels = WorkerChannels()
         self.random = Random()
         """So that workers do not all ask the same member where shards are."""
+        self.watch: RunningWatch | None = None
+        """Keeps one cluster's routes current; None before the first."""
+        self.starting = threading.Lock()
+        """Held while a watch is started."""
+        self.started_monotonic_seconds = time.monotonic()
         self._routes: dict[str, RouteTable] = {}
 
     def routes(self, cluster: str) -> RouteTable:
@@ -206,7 +220,10 @@ class PythonWorkerCache:
         return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="shard-calls")
 
     def close(self) -> None:
-        """Close every channel and drop every route. Later calls start from an empty cache."""
+        """End the watch, close every channel and drop every route. Later calls start from an empty cache."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.close()
         self._routes.clear()
         threads: ThreadPoolExecutor | None = self.__dict__.pop("threads", None)
         if threads is not None:

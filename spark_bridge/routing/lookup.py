@@ -127,7 +127,8 @@ def _look_up(
     others = (route.shard_id for route in plan.routes)
     wanted = table.to_look_up(shard_id, others, time.monotonic(), limit=LOOKUP_SHARDS_MAX)
     question, met = selecting(*wanted), "no member is known"
-    for endpoint in _members(plan, worker, shard_id):
+    doubted = table.known(shard_id)
+    for endpoint in members_to_ask(plan, worker, last="" if doubted is None else doubted.endpoint):
         seconds = min(deadline - time.monotonic(), LOOKUP_SECONDS_MAX)
         if seconds <= 0:
             break
@@ -150,15 +151,19 @@ def _look_up(
     raise NoMemberError(f"no member told who serves shard {shard_id}; the last one: {met}")
 
 
-def _members(plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str) -> list[str]:
-    """Return the members to ask: those of routes and the driver's, the doubted primary last."""
+def members_to_ask(plan: ResolverPlan, worker: PythonWorkerCache, *, last: str) -> list[str]:
+    """Return the members to ask: those of routes and the driver's, in random order.
+
+    Args:
+        plan: Has the driver's, and says which may be asked.
+        worker: The cache of this process.
+        last: The member to ask after all others, such as a doubted primary; empty: none.
+    """
     table = worker.routes(plan.cluster)
-    known = table.known(shard_id)
-    doubted = "" if known is None else known.endpoint
     # Sorted before it is shuffled, because the order of a set would not depend on the random source alone.
     found = sorted(each for each in {*table.endpoints(), *plan.seeds} if plan.permits(each))
     worker.random.shuffle(found)
-    return sorted(found, key=lambda endpoint: endpoint == doubted)
+    return sorted(found, key=lambda endpoint: endpoint == last)
 
 
 @lru_cache(maxsize=8)

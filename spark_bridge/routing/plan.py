@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.channels import is_tls
 from broadsheet.consumer.protocol.call_metadata import Token
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.spark_bridge.routing.key_mapping import KeyMapping
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 
@@ -27,6 +28,10 @@ class ResolverPlan:
 
     cluster: str
     """Identifies the cluster, because a worker may serve tasks of several."""
+    cluster_id: int = 0
+    """Id of the etcd cluster, in which `revision` has its meaning."""
+    shards: LabelSelector | None = None
+    """Selects the shards; None: all."""
     revision: int
     """Etcd's revision when the plan was made; a member at an earlier one may not know the shards."""
     seeds: tuple[str, ...]

@@ -1,22 +1,24 @@
 """A task's knowledge of the routes to shards: pure bookkeeping, with time as an argument.
 
-A route is of one etcd revision, and any of a later revision replaces it. Routes come from listings, and from the
-headers of members that answer that they are not the primary.
+A route is of one etcd revision, and any of a later revision replaces it. Routes come from listings, from a watch, and
+from the headers of members that answer that they are not the primary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from threading import Lock
 
 from broadsheet.consumer.key_space import member_id_of
 from broadsheet.consumer.protocol.journal_pb2 import Header
 from broadsheet.consumer.protocol.journal_pb2 import Route as WireRoute
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse
+from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
 
 ROUTE_SECONDS = 30.0
-"""Time for which a route is believed, unless its member refuses. It is bounded, because a member that forwards never
-tells that the route is old.
+"""Time for which a route is believed after a member told or confirmed it, unless its own member refuses. It is bounded,
+because a member that forwards never tells that the route is old.
 """
 HEARD_LATELY_SECONDS = 1.0
 """Time for which a member named primary is taken for it, whatever it answers; this bounds look-ups."""
@@ -38,8 +40,8 @@ class ShardRoute:
     """Journals that the shard reads."""
 
 
-def routes_of(listing: ListResponse) -> tuple[ShardRoute, ...]:
-    """Return the routes of a listing."""
+def routes_of(listing: ListResponse | WatchShardsResponse) -> tuple[ShardRoute, ...]:
+    """Return the routes of a listing, or of a part of a watch."""
     return tuple(
         _route(
             listed.spec.id,
@@ -83,13 +85,24 @@ class _Known:
     route: ShardRoute
     believed_until_monotonic_seconds: float
     heard_monotonic_seconds: float
+    is_doubted: bool = False
 
 
 class RouteTable:
-    """The routes of one cluster, for the shards that resolvers name."""
+    """The routes of one cluster, for the shards that resolvers name. Threads may share it."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
+        self._learning = Lock()
+        """Held while a route is compared and replaced, because a watch learns on a thread of its own."""
+        self._watched: frozenset[str] = frozenset()
+        """Ids of the shards whose changes the watch tells."""
+        self._position = 0
+        """Revision up to which the routes of the watched shards are known."""
+        self._confirmed_until_monotonic_seconds = float("-inf")
+        """Until when the routes of the watched shards are believed."""
+        self._coming: set[str] | None = None
+        """The watched shards that have come, while a watch tells the whole table."""
 
     def known(self, shard_id: str) -> ShardRoute | None:
         """Return the latest route, however old."""
@@ -104,9 +117,10 @@ class RouteTable:
             now: Monotonic seconds.
         """
         found = self._known.get(shard_id)
-        if found is None or now >= found.believed_until_monotonic_seconds:
+        if found is None or found.is_doubted:
             return None
-        return found.route
+        is_told = now < self._confirmed_until_monotonic_seconds and shard_id in self._watched
+        return found.route if is_told or now < found.believed_until_monotonic_seconds else None
 
     def heard_lately(self, shard_id: str, now: float) -> bool:
         """Return whether a member confirmed the route just now."""
@@ -115,18 +129,54 @@ class RouteTable:
 
     def learn(self, routes: Iterable[ShardRoute], now: float) -> None:
         """Add a member's routes, unless later ones are known, and believe them for a while."""
-        self._learn(routes, now, heard=now)
+        with self._learning:
+            self._learn(routes, now, heard=now)
 
     def suppose(self, routes: Iterable[ShardRoute], now: float) -> None:
         """Add the driver's routes of shards that are not known here, and believe them for a while."""
-        unknown = (route for route in routes if route.shard_id not in self._known)
-        self._learn(unknown, now, heard=float("-inf"))
+        with self._learning:
+            unknown = (route for route in routes if route.shard_id not in self._known)
+            self._learn(unknown, now, heard=float("-inf"))
+
+    def watch_from(self, routes: Iterable[ShardRoute], revision: int, now: float) -> int:
+        """Begin or resume to follow the shards of a listing; return the revision from which changes are needed.
+
+        Args:
+            routes: All routes of the listing.
+            revision: The listing's.
+            now: Monotonic seconds.
+        """
+        listed = tuple(routes)
+        with self._learning:
+            self._coming = None
+            watched = frozenset(route.shard_id for route in listed)
+            if watched != self._watched or self._position < revision:
+                # Routes of an earlier revision may lack changes that the watch, which starts here, does not tell.
+                later = (route for route in listed if self._is_later(route))
+                self._learn(later, now, heard=float("-inf"))
+                self._watched, self._position = watched, revision
+                self._confirmed_until_monotonic_seconds = float("-inf")
+            return self._position
+
+    def follow(self, response: WatchShardsResponse, now: float) -> None:
+        """Apply a response of the watch."""
+        with self._learning:
+            if response.reset:
+                self._coming = set()
+            # Others are of shards that no resolver names.
+            routes = [route for route in routes_of(response) if route.shard_id in self._known]
+            self._learn(routes, now, heard=now)
+            for shard_id in response.removed:
+                self._doubt(shard_id)
+            if self._coming is not None:
+                self._coming.update(route.shard_id for route in routes)
+            if not response.more:
+                self._complete(response.header.etcd.revision, now)
 
     def doubt(self, shard_id: str) -> None:
         """Mark a route to be looked up before it is used again."""
-        found = self._known.get(shard_id)
-        if found is not None:
-            found.believed_until_monotonic_seconds = float("-inf")
+        with self._learning:
+            self._doubt(shard_id)
 
     def to_look_up(
         self, wanted: str, others: Iterable[str], now: float, *, limit: int
@@ -144,6 +194,24 @@ class RouteTable:
         """Yield the endpoints of members, some more than once."""
         for found in tuple(self._known.values()):
             yield from found.route.replicas
+
+    def _complete(self, revision: int, now: float) -> None:
+        """Believe the routes of a state that the watch has told as a whole."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            for shard_id in self._watched - coming:
+                self._doubt(shard_id)
+        self._position = revision
+        self._confirmed_until_monotonic_seconds = now + ROUTE_SECONDS
+
+    def _doubt(self, shard_id: str) -> None:
+        found = self._known.get(shard_id)
+        if found is not None:
+            found.is_doubted = True
+
+    def _is_later(self, route: ShardRoute) -> bool:
+        found = self._known.get(route.shard_id)
+        return found is None or route.revision > found.route.revision
 
     def _learn(self, routes: Iterable[ShardRoute], now: float, *, heard: float) -> None:
         for route in routes:

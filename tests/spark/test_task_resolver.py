@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +44,7 @@ JOURNALS = tuple(f"{NAME}/part-{index:03d}" for index in range(3))
 SHARDS = tuple(f"{NAME}-{index:03d}" for index in range(3))
 KEYS = tuple(f"key-{index}" for index in range(40))
 SHORT_TASKS = 24
+WATCH_SECONDS_MAX = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -207,20 +210,40 @@ def test_member_killed_under_tasks_delays_them_only(
     eventually_sync(lambda: len(cluster.members()) == 2, timeout_seconds=60)
 
 
+def test_task_that_goes_on_watches_and_leaves_nothing(
+    spark: SparkSession, cluster: ShardCluster, resolver: TaskResolver
+) -> None:
+    """Two tasks ask for as long as it takes until their workers watch: one thread each, whose call and connection do
+    not outlive the work by much.
+    """
+
+    def ask(keys: Iterable[str]) -> Iterator[int]:
+        mine = list(keys)
+        deadline = time.monotonic() + WATCH_SECONDS_MAX
+        watches = 0
+        while not watches and time.monotonic() < deadline:
+            for key in mine:
+                total_beside(resolver, key)
+            watches = sum(1 for one in threading.enumerate() if one.name == "route watch")
+        yield watches
+
+    watches = spark.sparkContext.parallelize(KEYS[:4], 2).mapPartitions(ask).collect()
+
+    assert watches == [1, 1]
+    _wait_for_nobody_connected(cluster)
+
+
 def test_short_tasks_leave_no_connection(
     spark: SparkSession, cluster: ShardCluster, resolver: TaskResolver
 ) -> None:
     """Many tasks, each with a few calls to every member: afterwards nobody but the members themselves and this process
     is connected to them; and no task ever was to etcd.
     """
-    ports = {int(one.endpoint.rpartition(":")[2]) for one in cluster.members()}
     etcd_ports = {
         int(one.rpartition(":")[2])
         for one in cluster.services.etcd.endpoints
         if one.rpartition(":")[2].isdigit()
     }
-    allowed = {process_listening_at(one.endpoint).pid for one in cluster.members()}
-    allowed.add(os.getpid())
 
     def ask(keys: Iterable[str]) -> Iterator[tuple[int, int]]:
         answered = sum(1 for key in keys if total_beside(resolver, key) >= 0)
@@ -233,6 +256,14 @@ def test_short_tasks_leave_no_connection(
 
     assert sum(answered for answered, _ in asked) == len(keys)
     assert not any(to_etcd for _, to_etcd in asked)
+    _wait_for_nobody_connected(cluster)
+
+
+def _wait_for_nobody_connected(cluster: ShardCluster) -> None:
+    """Wait until nobody but the members themselves and this process is connected to them."""
+    ports = {int(one.endpoint.rpartition(":")[2]) for one in cluster.members()}
+    allowed = {process_listening_at(one.endpoint).pid for one in cluster.members()}
+    allowed.add(os.getpid())
 
     def none_left() -> bool:
         left = [

@@ -28,10 +28,12 @@ from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalAppl
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
 from broadsheet.consumer.protocol.shard_pb2 import (
     ApplyRequest,
+    ListRequest,
     ListResponse,
     ReplicaStatus,
     ShardSpec,
 )
+from broadsheet.consumer.protocol.shard_pb2_grpc import ShardServicer
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.tally import JsonTally, Tally, counts_in, json_counts_in
@@ -95,6 +97,19 @@ class Cluster:
         for shard_id in shard_ids:
             total.update(read(self.directory, shard_id))
         return total
+
+
+class MemberWithoutWatch(ShardServicer):
+    """A member as Gazette's are: it lists, and has no WatchShards. What it lists is a real member's."""
+
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
+        self.lists = 0
+
+    async def List(self, request: ListRequest, context: Any) -> ListResponse:  # noqa: N802 - gRPC's name
+        """Answer as the real member does."""
+        self.lists += 1
+        return await self._client.list(request.selector)
 
 
 def shard(shard_id: str, *sources: str, hot_standbys: int = 0, **labels: str) -> ShardSpec:

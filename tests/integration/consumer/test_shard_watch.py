@@ -6,7 +6,6 @@ import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
 
 import grpc
 import pytest
@@ -19,14 +18,19 @@ from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, Ke
 from broadsheet.consumer.protocol.labels import label_set, selector
 from broadsheet.consumer.protocol.shard_pb2 import (
     ApplyRequest,
-    ListRequest,
-    ListResponse,
     ReplicaStatus,
 )
-from broadsheet.consumer.protocol.shard_pb2_grpc import ShardServicer, add_ShardServicer_to_server
+from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
-from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
+from tests.support.members import (
+    Cluster,
+    MemberWithoutWatch,
+    client_of,
+    shard,
+    upserts,
+    wait_for_primaries,
+)
 
 pytestmark = pytest.mark.etcd
 
@@ -95,24 +99,12 @@ async def test_watch_goes_on_at_another_member(cluster: Cluster) -> None:
             assert client.address == b.address
 
 
-class _MemberWithoutWatch(ShardServicer):
-    """A member as Gazette's are: it lists, and has no WatchShards. What it lists is a real member's."""
-
-    def __init__(self, client: ShardClient) -> None:
-        self._client = client
-        self.lists = 0
-
-    async def List(self, request: ListRequest, context: Any) -> ListResponse:  # noqa: N802 - gRPC's name
-        self.lists += 1
-        return await self._client.list(request.selector)
-
-
 async def test_member_without_watch_is_listed_again_and_again(cluster: Cluster) -> None:
     """Shards come, change and go as in a watch; a state that is the same is not told twice."""
     async with cluster.member("a") as member, client_of(member) as client:
         server = grpc.aio.server()
         # gRPC answers the methods that it lacks.
-        elder = _MemberWithoutWatch(client)  # type: ignore[abstract]
+        elder = MemberWithoutWatch(client)  # type: ignore[abstract]
         add_ShardServicer_to_server(elder, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

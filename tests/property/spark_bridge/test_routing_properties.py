@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
 from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
+from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
 from broadsheet.spark_bridge.routing.key_mapping import key_mapping_of
 from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.retry_policy import (
@@ -94,6 +96,69 @@ def test_routes_never_go_back_and_are_believed_for_a_while_only(
             table.doubt("shard")
             assert table.believed("shard", float(now)) is None
         assert table.believed("shard", now + ROUTE_SECONDS) is None
+
+
+SHARDS = [f"shard-{n}" for n in range(3)]
+
+
+def _row(shard_id: str, endpoint: str) -> ListResponse.Shard:
+    """A row of a member's table, as a watch tells it."""
+    members = [ProcessSpec.ID(zone="z", suffix="m")]
+    return ListResponse.Shard(
+        spec=ShardSpec(id=shard_id),
+        route=Route(members=members, endpoints=[endpoint], primary=0),
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(SHARDS), ENDPOINTS),
+            st.sampled_from(["changes", "anew", "torn"]),
+            st.sampled_from(["", *SHARDS]),
+        ),
+        max_size=20,
+    )
+)
+def test_watched_routes_are_those_of_the_member(
+    told: list[tuple[dict[str, str], str, str]],
+) -> None:
+    """Plan: a member's table changes, and a watch tells the changes, or the whole table, or loses its call within the
+    latter. What is believed long after is what the member last told, never what was removed or doubted since.
+    """
+    table = RouteTable()
+    truth = dict.fromkeys(SHARDS, "http://driver:1")
+    doubted: set[str] = set()
+    listed = [route(shard_id, endpoint=endpoint) for shard_id, endpoint in truth.items()]
+    assert table.watch_from(listed, 1, 0.0) == 1
+    now, revision, position = 0.0, 1, 1
+    for changes, how, doubt in told:
+        now, revision = now + ROUTE_SECONDS, revision + 1
+        response = WatchShardsResponse(reset=how != "changes", more=how == "torn")
+        response.header.etcd.revision = revision
+        if how == "changes":
+            truth.update(changes)
+        else:
+            truth = dict(changes)
+        response.shards.extend(_row(each, endpoint) for each, endpoint in changes.items())
+        table.follow(response, now)
+        doubted -= changes.keys()
+        if how == "torn":
+            # The next call begins where the former state was complete, and tells all of it again.
+            assert table.watch_from(listed, 1, now) == position
+            response.more = False
+            table.follow(response, now)
+        position = revision
+        if doubt:
+            table.doubt(doubt)
+            doubted.add(doubt)
+
+        later = now + ROUTE_SECONDS - 1
+        found = {each: table.believed(each, later) for each in SHARDS}
+        assert {each: one.endpoint for each, one in found.items() if one} == {
+            each: endpoint for each, endpoint in truth.items() if each not in doubted
+        }
+        assert all(table.believed(each, now + ROUTE_SECONDS) is None for each in SHARDS)
 
 
 def test_shard_is_told_of_its_own_journals_and_of_those_that_no_other_shard_reads() -> None:

@@ -123,7 +123,8 @@ class Recovery:
         )
         if self._player is not None:
             self._player.hand_over(self._author)
-        recovered = await self._outcome
+        # Shielded, because a caller that is cancelled must leave the future to the player, which sets it.
+        recovered = await asyncio.shield(self._outcome)
         if isinstance(recovered, BaseException):
             raise recovered
         hints = recovered.fsm.hints(recovered.log)

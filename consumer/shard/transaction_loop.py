@@ -6,6 +6,10 @@
 
 Everything that ends elsewhere posts an event; only this loop talks to the machine. Events that are there come first,
 then the timer's, then input: so neither the timer nor a commit waits behind a busy journal.
+
+A transaction of a single delivery takes one call of the worker thread instead of two: the machine is lent to that
+thread together with the delivery, which closes the transaction right there if no input came meanwhile. Until the
+answer is back, this loop only collects events.
 """
 
 from __future__ import annotations
@@ -97,6 +101,11 @@ class InputQueue:
     def exhausted(self) -> bool:
         """Report whether the queue is closed and empty."""
         return self._closed and not self._batches
+
+    @property
+    def is_idle(self) -> bool:
+        """Report whether the queue is empty, but not closed. Any thread may ask."""
+        return not self._batches and not self._closed
 
     async def put(self, batch: MessageBatch) -> None:
         """Add a batch; wait while the queue is full. Once it is closed, batches are dropped."""
@@ -192,6 +201,19 @@ class TxnServices:
     read_replay: Callable[[tx.StartReplay], AsyncGenerator[MessageBatch, None]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    """What came of a delivery for which the machine was lent to the worker thread."""
+
+    delivered: Delivered
+    orders: tuple[Instruction, ...] = ()
+    """Of the machine, except for the `Finalize` that was obeyed at once."""
+    finalized: Finalized | None = None
+    """None if the transaction was not closed."""
+    told: bool = False
+    """Whether the machine knows of the delivery."""
+
+
 class TransactionLoop:
     """Runs one machine to its end."""
 
@@ -215,6 +237,10 @@ class TransactionLoop:
         self._services = services
         self._wake = asyncio.Event()
         self._events: deque[Event] = deque()
+        self._orders: deque[Instruction] = deque()
+        """Instructions that the machine gave on the worker thread."""
+        self._is_lent = False
+        """Whether the machine is the worker thread's."""
         self._timer: asyncio.TimerHandle | None = None
         self._replay: InputQueue | None = None
         self._commit: OpFuture = completed()
@@ -265,6 +291,9 @@ class TransactionLoop:
                 group.start_soon(self._tell_time(), name="tell time")
                 self._services.resumed.set()
                 while self._end is None:
+                    if self._orders:
+                        await self._perform(self._orders.popleft(), group)
+                        continue
                     event = self._next_event_or_none()
                     if event is None:
                         await self._wait()
@@ -291,6 +320,8 @@ class TransactionLoop:
     # -- events
 
     def _next_event_or_none(self) -> Event | None:
+        if self._is_lent:
+            return None
         if self._events:
             return self._events.popleft()
         match self._machine.demand:
@@ -313,7 +344,7 @@ class TransactionLoop:
     async def _wait(self) -> None:
         """Wait until there may be an event; if the machine only asks whether one is ready, answer it."""
         self._wake.clear()
-        if self._machine.demand is not InputDemand.BATCH_IF_READY:
+        if self._is_lent or self._machine.demand is not InputDemand.BATCH_IF_READY:
             await self._wake.wait()
             return
         # Readers whose data has arrived get one turn to hand it over before the transaction closes.
@@ -332,13 +363,11 @@ class TransactionLoop:
         match instruction:
             case tx.BeginTxn():
                 self._begin()
-            case tx.Deliver(batch, first):
+            case tx.Deliver():
                 if self._has_published:
                     # Appends drain by themselves, so this wait delays nothing that they depend on.
                     await services.appends.wait_for_room()
-                self._call(
-                    partial(services.callbacks.deliver, batch, first), then=self._on_delivered
-                )
+                self._deliver(instruction)
             case tx.Finalize():
                 finalize = services.callbacks.finalize_and_commit
                 self._call(
@@ -363,6 +392,41 @@ class TransactionLoop:
             case _:
                 assert_never(instruction)
 
+    def _deliver(self, order: tx.Deliver) -> None:
+        """Call the application; if its transaction can be closed behind it, with the machine."""
+        # With input at hand the transaction goes on, and a prior transaction must end before this one closes: then
+        # the worker thread would have the machine for nothing, while events wait for it.
+        if self._machine.delivers_alone and self.input.is_idle and not self._events:
+            self._is_lent = True
+            self._call(partial(self._deliver_and_close, order, self._due()), then=self._on_returned)
+            return
+        deliver = self._services.callbacks.deliver
+        self._call(partial(deliver, order.batch, order.first), then=self._on_delivered)
+
+    def _deliver_and_close(self, order: tx.Deliver, due: frozenset[Future[object]]) -> _Lent:
+        """Deliver, and close the transaction if it may close now. On the worker thread."""
+        callbacks, machine = self._services.callbacks, self._machine
+        delivered = callbacks.deliver(order.batch, order.first)
+        # What was published must be queued by the event loop, and then awaited by the commit.
+        waits = bool(delivered.appends or delivered.rollbacks)
+        if waits or not self.input.is_idle or not self._is_running:
+            return _Lent(delivered)
+        orders = machine.on(tx.BatchDelivered(delivered.consumed), self._now())
+        if machine.demand is InputDemand.BATCH_IF_READY:
+            orders += machine.on(tx.InputIdle(), self._now())
+        if not orders or not isinstance(orders[-1], tx.Finalize):
+            return _Lent(delivered, orders, told=True)
+        finalized = callbacks.finalize_and_commit(
+            orders[-1], due, is_wanted=lambda: self._is_running
+        )
+        return _Lent(delivered, orders[:-1], finalized, told=True)
+
+    def _on_returned(self, lent: _Lent) -> Event | None:
+        if not lent.told:
+            return self._on_delivered(lent.delivered)
+        self._orders.extend(lent.orders)
+        return None if lent.finalized is None else self._on_finalized(lent.finalized)
+
     def _begin(self) -> None:
         callbacks = self._services.callbacks
         if callbacks.asks_to_begin:
@@ -381,20 +445,27 @@ class TransactionLoop:
         # Futures are invariant in their result, which is not used here.
         return cast("frozenset[Future[object]]", pending | begun)
 
-    def _call(self, function: Callable[[], ResultT], *, then: Callable[[ResultT], Event]) -> None:
-        """Run a callback on the worker thread, and post its answer."""
+    def _call(
+        self, function: Callable[[], ResultT], *, then: Callable[[ResultT], Event | None]
+    ) -> None:
+        """Run a callback on the worker thread, and post its answer, if it has one."""
         loop = asyncio.get_running_loop()
         future = self._services.worker.submit(function)
         future.add_done_callback(
             lambda done: loop.call_soon_threadsafe(self._on_answer, done, then)
         )
 
-    def _on_answer(self, done: Future[ResultT], then: Callable[[ResultT], Event]) -> None:
+    def _on_answer(self, done: Future[ResultT], then: Callable[[ResultT], Event | None]) -> None:
+        # Calls come one at a time, so whichever this was, the machine is the loop's again.
+        self._is_lent = False
         try:
             event = then(done.result())
         except Exception as error:  # of the callback, or of what its answer asks for
             event = tx.CallbackFailed(error)
-        self.post(event)
+        if event is None:
+            self._wake.set()
+        else:
+            self.post(event)
 
     def _on_delivered(self, delivered: Delivered) -> Event:
         self._append(delivered.appends, delivered.rollbacks)

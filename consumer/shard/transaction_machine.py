@@ -310,6 +310,11 @@ class TransactionMachine:
             return Activity.WORKING
         return Activity.WAITING if self._demand is InputDemand.NOTHING else Activity.READING
 
+    @property
+    def delivers_alone(self) -> bool:
+        """Report whether a delivery is all that goes on: no transaction is before this one, and no replay beside it."""
+        return self._phase is _Phase.DELIVERING and self._prior is None and self._replay is None
+
     def story(self) -> str:
         """Return the recent events with what each changed, as text; a failed assertion here has it as a note."""
         return story_text("the transaction machine", self._story, _STORY_FIELDS)

@@ -117,6 +117,17 @@ BURST_BYTES = 32 << 20
 @click.option(
     "--metrics-host", default="", help="Address of the metrics; the host of --listen if absent."
 )
+@click.option(
+    "--file-root",
+    envvar="BROKER_FILE_ROOT",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Root of file:// stores: publish sealed fragments of journals with such a store below it.",
+)
+@click.option(
+    "--local-fragment-bytes",
+    type=click.IntRange(min=0),
+    help="Bytes of published fragments that also stay in --data-dir; all if absent.",
+)
 @click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
 @click.option(
     ACCEPT_OPTION,
@@ -155,6 +166,8 @@ def main(**options: Any) -> None:
             spare_bytes_max=options["spare_bytes"],
             direct_commit_bytes_max=options["direct_commit_bytes"],
             scrub_bytes_per_second=options["scrub_bytes_per_second"],
+            file_root=options["file_root"],
+            local_fragment_bytes_max=options["local_fragment_bytes"],
             accept_catalogue_loss=options["accept_catalogue_loss"],
             retention_enabled=options["retention"],
             bounds=bounds_of(options),

@@ -180,6 +180,10 @@ class BrokerConfig:
     """Largest commit that the event loop may make itself, while the disk is fast; 0 leaves all to threads."""
     spare_bytes_max: int = SPARE_BYTES_MAX
     """Files of removed fragments that are kept to be overwritten; given up when the disk is short of space."""
+    file_root: Path | None = None
+    """Root of file:// stores: sealed fragments of journals with such a store are published there; None: nowhere."""
+    local_fragment_bytes_max: int | None = None
+    """Bytes of published fragments that also stay in the data directory; None keeps all."""
     accept_catalogue_loss: bool = False
     """Start although the catalogue lacks acknowledged changes; journals that it does not name are quarantined."""
     retention_enabled: bool = False
@@ -196,8 +200,18 @@ class BrokerConfig:
     """Longest duration of a graceful stop."""
 
     def __post_init__(self) -> None:
-        """Raise ValidationError if certificates are to permit something, and none is asked for."""
+        """Raise ValidationError if certificates are to permit something, and none is asked for.
+
+        Also if the file root and the data directory overlap.
+        """
         require_certificates(self.trust, self.tls)
+        if self.file_root is not None:
+            root, data = self.file_root.resolve(), self.data_dir.resolve()
+            # Specs name paths below the root, and could name the broker's own files.
+            if root.is_relative_to(data) or data.is_relative_to(root):
+                raise ValidationError(
+                    "file_root", f"expected a directory apart from the data in {data}, got {root}"
+                )
 
     @property
     def is_guarded(self) -> bool:

@@ -18,6 +18,9 @@ from broadsheet.consumer.broker.fragment_sums import Verification, load_sums
 from broadsheet.consumer.broker.fragments import SealedFragment
 
 Pace = Callable[[int], Awaitable[None]]
+Fetch = Callable[[SealedFragment], Awaitable[None]]
+FETCHES_MAX = 5
+"""Attempts to open a fetched file before it is removed again in favour of others."""
 
 logger = structlog.get_logger()
 
@@ -42,8 +45,15 @@ class FragmentVerdict(NamedTuple):
 class FragmentChecks:
     """Checksums and verdicts of one broker's sealed fragments. Lives on the event loop."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, fetch: Fetch | None = None) -> None:
+        """Begin without any.
+
+        Args:
+            disk: File operations.
+            fetch: Brings a published fragment back to its local file.
+        """
         self._disk = disk
+        self._fetch = fetch
         self._sums: WeakValueDictionary[Path, StoredSums] = WeakValueDictionary()
         """Checksums in use by readers."""
         self._running: dict[Path, asyncio.Future[FragmentVerdict]] = {}
@@ -62,6 +72,16 @@ class FragmentChecks:
             OSError: it could not be opened.
             DamagedContentError: it has no checksums of its blocks, and is damaged.
         """
+        if fragment.stored is None or self._fetch is None:
+            return await self._open(fragment)
+        for _ in range(FETCHES_MAX):
+            try:
+                return await self._open(fragment)
+            except FileNotFoundError:
+                await self._fetch(fragment)
+        return await self._open(fragment)
+
+    async def _open(self, fragment: SealedFragment) -> ContentFile:
         known = self._sums.get(fragment.path)
         file = await self._disk.run_owned(partial(_open, fragment, known), _release)
         if file is None:
@@ -105,6 +125,9 @@ class FragmentChecks:
         Raises:
             OSError: the disk failed, or the file is gone.
         """
+        if fragment.stored is not None:
+            # Fetched if it is not local.
+            (await self.open(fragment)).release()
         identity = await self._disk.run(_identity_of, fragment.path)
         verification = await self._disk.run_owned(
             partial(Verification, fragment, from_disk=True), Verification.close

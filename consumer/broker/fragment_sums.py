@@ -26,7 +26,12 @@ from broadsheet.consumer.broker.block_sums import (
 )
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
+from broadsheet.consumer.broker.fragments import (
+    SealedFragment,
+    fragment_name,
+    joined_spans,
+    record_path,
+)
 
 SLICE_BYTES = 64 * BLOCK_BYTES
 """Bytes read at once while a whole fragment is verified."""
@@ -50,8 +55,12 @@ def load_sums(fragment: SealedFragment) -> StoredSums | None:
 
 
 def files_of(fragments: Iterable[SealedFragment]) -> list[Path]:
-    """Return all files of the fragments."""
-    return [path for each in fragments for path in (each.path, sums_path(each.path))]
+    """Return all files of the fragments: first the records of copies, because content without one is published."""
+    return [
+        path
+        for each in fragments
+        for path in (record_path(each.path), each.path, sums_path(each.path))
+    ]
 
 
 class Verification:

@@ -1,21 +1,57 @@
-"""Fragments of one journal: their names, and the lookup of the one that serves an offset.
+"""Fragments of one journal: their names and copies, and the lookup of the one that serves an offset.
 
-Source: gazette/core broker/protocol/fragment_extensions.go (names), broker/fragment/index.go (queries).
+Source: gazette/core broker/protocol/fragment_extensions.go (names), broker/fragment/index.go (queries),
+broker/fragment/cover_set.go (fragments of a store).
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
+import msgspec
 from sortedcontainers import SortedDict
 
-from broadsheet.consumer.protocol.journal_pb2 import SHA1Sum
+from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, SHA1Sum
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})\.raw")
+STORED_SUFFIX: Final = ".stored"
+"""Added to a fragment's path: the record of its copy in a store."""
+_OBJECT_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.[a-z]+)?", re.IGNORECASE)
+_EXTENSIONS: Final = {
+    CompressionCodec.NONE: ".raw",
+    CompressionCodec.GZIP: ".gz",
+    CompressionCodec.ZSTANDARD: ".zst",
+    CompressionCodec.SNAPPY: ".sz",
+    CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION: "",
+}
+_CODECS: Final = {extension: codec for codec, extension in _EXTENSIONS.items()} | {
+    ".gzip": CompressionCodec.GZIP,
+    ".zstandard": CompressionCodec.ZSTANDARD,
+    ".snappy": CompressionCodec.SNAPPY,
+    ".gzod": CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION,
+}
+
+
+class StoredCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy of a sealed fragment in a fragment store."""
+
+    store: str
+    """URL of the store, as in the journal's spec."""
+    key: str
+    """Path of the object below the store: journal, postfix, name."""
+    codec: int
+    """CompressionCodec of the object."""
+    mod_time: int
+    """Of the object, Unix seconds."""
+    postfix: str = ""
+    """Part of the path between journal and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +65,10 @@ class SealedFragment:
     sum: bytes
     """SHA-1 of the content, 20 bytes."""
     mod_time: int
-    """Time of sealing, Unix seconds."""
+    """Time of sealing, or of the copy in a store, Unix seconds."""
     path: Path
+    """Local file, which may be missing if there is a copy in a store."""
+    stored: StoredCopy | None = None
 
 
 def fragment_name(begin: int, end: int, digest: bytes) -> str:
@@ -39,12 +77,66 @@ def fragment_name(begin: int, end: int, digest: bytes) -> str:
 
 
 def parse_fragment(path: Path) -> SealedFragment | None:
-    """Return the fragment that a file name describes, or None if the name is not a fragment's."""
+    """Return the fragment that a file name describes, or None if the name is not a fragment's.
+
+    Raises:
+        FileNotFoundError: there is neither the file nor a record of a copy in a store.
+    """
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
     begin, end, digest = int(match[1], 16), int(match[2], 16), bytes.fromhex(match[3])
-    return SealedFragment(begin, end, digest, int(path.stat().st_mtime), path)
+    stored = read_record(path)
+    mod_time = int(path.stat().st_mtime) if stored is None else stored.mod_time
+    return SealedFragment(begin, end, digest, mod_time, path, stored)
+
+
+def record_path(fragment: Path) -> Path:
+    """Return the path of the record of a fragment's copy in a store."""
+    return fragment.with_name(fragment.name + STORED_SUFFIX)
+
+
+def read_record(fragment: Path) -> StoredCopy | None:
+    """Return what is recorded of a fragment's copy in a store; None without a record. Blocking."""
+    # A damaged record is as none: the fragment is published again, and its copy is found in the store.
+    with contextlib.suppress(FileNotFoundError, DocumentError):
+        return decode_json(record_path(fragment).read_bytes(), StoredCopy)
+    return None
+
+
+class ObjectName(NamedTuple):
+    """Content of a fragment's name in a store."""
+
+    begin: int
+    end: int
+    sum: bytes
+    codec: int
+
+
+def object_name(fragment: SealedFragment, codec: int) -> str:
+    """Return the name of a fragment's copy that is compressed by a codec."""
+    name = fragment_name(fragment.begin, fragment.end, fragment.sum)
+    return name.removesuffix(".raw") + _EXTENSIONS[CompressionCodec.ValueType(codec)]
+
+
+def parse_object_name(name: str) -> ObjectName | None:
+    """Return the content of a name in a store, or None if it is no fragment's."""
+    match = _OBJECT_NAME.fullmatch(name)
+    codec = None if match is None else _CODECS.get((match[4] or "").lower())
+    if match is None or codec is None:
+        return None
+    found = ObjectName(int(match[1], 16), int(match[2], 16), bytes.fromhex(match[3]), codec)
+    return found if found.begin < found.end else None
+
+
+def cover_set(fragments: Iterable[SealedFragment]) -> list[SealedFragment]:
+    """Return the fragments in order of their offsets, without those that another one contains. They may overlap."""
+    covering: list[SealedFragment] = []
+    # Of those that begin at the same offset, the longest comes first.
+    for fragment in sorted(fragments, key=lambda each: (each.begin, -each.end)):
+        if not covering or fragment.end > covering[-1].end:
+            covering.append(fragment)
+    return covering
 
 
 def joined_spans(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -59,7 +151,7 @@ def joined_spans(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...
 
 
 class FragmentIndex:
-    """Sealed fragments in order of their offsets; they never overlap."""
+    """Sealed fragments in order of their offsets; none contains another, and local ones do not overlap."""
 
     def __init__(self, fragments: Iterable[SealedFragment] = ()) -> None:
         self._by_begin: SortedDict[int, SealedFragment] = SortedDict(

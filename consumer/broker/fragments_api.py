@@ -1,12 +1,13 @@
 """The ListFragments, FragmentStoreHealth, DeleteFragments, VerifyJournal and quarantine RPCs.
 
-Source: gazette/core broker/fragments_api.go, fragment_store_health_api.go. Content stays in the broker's own directory,
-so no fragment has a URL, and what is probed is that directory.
+Source: gazette/core broker/fragments_api.go, fragment_store_health_api.go. Only published fragments have URLs. A store
+that this broker does not serve means its own directory, and that is what is probed then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +15,24 @@ from pathlib import Path
 import grpc
 import structlog
 
+from broadsheet.allocator.errors import ExtraMissingError, ValidationError
 from broadsheet.consumer.broker.block_sums import BlockSpan, sums_path
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks
 from broadsheet.consumer.broker.fragment_sums import copy_sound_pieces, files_of, place_pieces
-from broadsheet.consumer.broker.fragments import FragmentIndex, SealedFragment, sha1_sum
+from broadsheet.consumer.broker.fragments import (
+    FragmentIndex,
+    SealedFragment,
+    record_path,
+    sha1_sum,
+)
 from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan, Site, span_of
 from broadsheet.consumer.broker.journals import Served
 from broadsheet.consumer.broker.preconditions import may_read
+from broadsheet.consumer.broker.publishing import FragmentPublisher
 from broadsheet.consumer.broker.quarantine import JournalQuarantine, Quarantined
-from broadsheet.consumer.broker.read import fragment_message
+from broadsheet.consumer.broker.read import fragment_message, sealed_of
 from broadsheet.consumer.broker.resolution import JournalResolver, may_see
 from broadsheet.consumer.broker.store import JournalStoreError
 from broadsheet.consumer.errors import NotAuthorizedError
@@ -66,10 +74,17 @@ _PROBE = b"broadsheet broker health probe\n"
 class FragmentsHandler:
     """Lists fragments and probes the disk they are on."""
 
-    def __init__(self, resolver: JournalResolver, disk: Disk, directory: Path) -> None:
+    def __init__(
+        self,
+        resolver: JournalResolver,
+        disk: Disk,
+        directory: Path,
+        publisher: FragmentPublisher,
+    ) -> None:
         self._resolver = resolver
         self._disk = disk
         self._directory = directory
+        self._publisher = publisher
 
     async def list_fragments(
         self, request: FragmentsRequest, claims: Claims, context: Context
@@ -93,23 +108,39 @@ class FragmentsHandler:
         served = await self._resolver.serve(entry)
         response = FragmentsResponse(header=resolution.header)
         limit = request.page_limit or PAGE_DEFAULT
-        for span in _spans(served.journal, request):
-            if len(response.fragments) == limit:
-                response.next_page_token = span.begin
-                break
-            response.fragments.add(spec=fragment_message(resolution.name, span))
+        spans = _spans(served.journal, request)
+        if len(spans) > limit:
+            response.next_page_token = spans[limit].begin
+        page = spans[:limit]
+        urls = await self._urls_of(page, request)
+        for span in page:
+            response.fragments.add(
+                spec=fragment_message(resolution.name, span), signed_url=urls.get(span.begin, "")
+            )
         return response
+
+    async def _urls_of(
+        self, spans: Sequence[ReadableSpan], request: FragmentsRequest
+    ) -> dict[int, str]:
+        """Return the signed URLs of published fragments by their begin, if the request asks for them."""
+        seconds = request.signatureTTL.ToTimedelta().total_seconds()
+        if seconds <= 0:
+            return {}
+        sealed = [each for span in spans if (each := sealed_of(span)) is not None]
+        urls = await self._publisher.urls_of(sealed, math.ceil(seconds))
+        return {fragment.begin: url for fragment, url in urls.items()}
 
     async def health(
         self, request: FragmentStoreHealthRequest, claims: Claims, context: Context
     ) -> FragmentStoreHealthResponse:
-        """Serve a probe: every store URL means the broker's own disk."""
+        """Serve a probe of a store; a URL that this broker does not serve means its own disk."""
         del claims, context  # Every caller with the right to read may ask.
         validate_store_health_request(request)
         response = FragmentStoreHealthResponse(header=self._resolver.header())
         try:
-            await self._disk.run(self._probe)
-        except OSError as error:
+            if not await self._publisher.probe(request):
+                await self._disk.run(self._probe)
+        except (OSError, ValidationError, ExtraMissingError) as error:
             response.status = Status.FRAGMENT_STORE_UNHEALTHY
             response.store_health_error = str(error)
         return response
@@ -190,6 +221,13 @@ class DeletionHandler:
             raise RpcFault(
                 grpc.StatusCode.UNAVAILABLE, f"journal {served.journal.name}: {error}"
             ) from error
+        try:
+            await self._site.publisher.remove_copies(served.journal, chosen)
+        except OSError as error:
+            # The fragments are served as before, and can be deleted again.
+            raise RpcFault(
+                grpc.StatusCode.UNAVAILABLE, f"journal {served.journal.name}: {error}"
+            ) from error
         for each in chosen:
             served.journal.index.remove(each)
         await self._site.disk.run(self._site.spares.retire, files_of(chosen))
@@ -264,7 +302,8 @@ class VerifyHandler:
         first.fragments = len(fragments)
         await context.write(first)
         for fragment in fragments:
-            if served.journal.index.at(fragment.begin) is fragment:
+            present = served.journal.index.at(fragment.begin)
+            if present is not None and present.path == fragment.path:
                 await context.write(
                     await self._verify(served, fragment, discards=request.discard_damaged)
                 )
@@ -296,10 +335,11 @@ class VerifyHandler:
         pieces = await disk.run(copy_sound_pieces, disk, fragment, damaged)
         begin = fragment.begin
         try:
+            await self._site.publisher.remove_copies(journal, [fragment])
             await served.committer.declare_holes(
                 [(begin + span[0], begin + span[1]) for span in damaged]
             )
-        except JournalStoreError as error:
+        except (OSError, JournalStoreError) as error:
             raise RpcFault(
                 grpc.StatusCode.UNAVAILABLE, f"journal {journal.name}: {error}"
             ) from error
@@ -308,6 +348,7 @@ class VerifyHandler:
         journal.index.remove(fragment)
         for piece in pieces:
             journal.index.add(piece.sealed)
+        self._site.publisher.offer(journal, [piece.sealed for piece in pieces])
         self._checks.forget(fragment.path)
         await disk.run(
             self._site.quarantine.put,
@@ -315,7 +356,8 @@ class VerifyHandler:
             why=f"damaged: {len(damaged)} spans were given up",
             journal=journal.name,
         )
-        await disk.run(sums_path(fragment.path).unlink, missing_ok=True)
+        for left in (sums_path(fragment.path), record_path(fragment.path)):
+            await disk.run(left.unlink, missing_ok=True)
         logger.warning("fragment.discarded", journal=journal.name, begin=begin, spans=damaged)
 
 

@@ -22,10 +22,11 @@ from broadsheet.consumer.broker.config import BrokerConfig, SyncMode
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk, is_out_of_space
 from broadsheet.consumer.broker.flow_control import Receivers, Throttle
-from broadsheet.consumer.broker.fragments import FragmentIndex, SealedFragment
+from broadsheet.consumer.broker.fragments import FragmentIndex, SealedFragment, StoredCopy
 from broadsheet.consumer.broker.limits import BrokerLimits, CommitMetrics
 from broadsheet.consumer.broker.lineage import UNKNOWN, Lineage
 from broadsheet.consumer.broker.preconditions import JournalEnd
+from broadsheet.consumer.broker.publishing import FragmentPublisher
 from broadsheet.consumer.broker.quarantine import JournalQuarantine
 from broadsheet.consumer.broker.recovery import (
     SPACE_TO_OPEN_BYTES,
@@ -149,6 +150,8 @@ class ReadableSpan:
     """Unix seconds; zero while the fragment is open."""
     path: Path | None
     """None while the fragment is open."""
+    stored: StoredCopy | None = None
+    """Copy in a store, which readers may take directly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +169,7 @@ class Site:
     commits: CommitMetrics
     boot_id: str
     quarantine: JournalQuarantine
+    publisher: FragmentPublisher
 
 
 class LiveJournal:
@@ -250,6 +254,7 @@ class LiveJournal:
         await disk.run(self._site.free_space.require_some, SPACE_TO_OPEN_BYTES)
         self._let_go()
         self._take(await disk.run(open_journal, disk, self.directory, opening))
+        await self._site.publisher.note_opened(list(self.index))
 
     async def _open_read_only(self, opening: Opening) -> None:
         """Open the journal for reading, unless that was done already."""
@@ -273,6 +278,7 @@ class LiveJournal:
         state = recovered.store.state
         self.identity = Lineage(state.incarnation, state.epochs).message()
         self.publish()
+        self._site.publisher.offer(self, list(self.index))
 
     def fail(self, detail: str) -> None:
         """Note that the journal cannot be written for now."""
@@ -301,6 +307,7 @@ class LiveJournal:
         """Add a newly sealed fragment to the index."""
         if rolled.sealed is not None:
             self.index.add(rolled.sealed)
+            self._site.publisher.offer(self, [rolled.sealed])
         self.publish()
 
     @property
@@ -363,5 +370,10 @@ class LiveJournal:
 def span_of(fragment: SealedFragment) -> ReadableSpan:
     """Return a sealed fragment as content to read."""
     return ReadableSpan(
-        fragment.begin, fragment.end, fragment.sum, fragment.mod_time, fragment.path
+        fragment.begin,
+        fragment.end,
+        fragment.sum,
+        fragment.mod_time,
+        fragment.path,
+        fragment.stored,
     )

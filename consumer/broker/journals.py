@@ -59,6 +59,8 @@ class Journals:
             served = self._served.get(entry.spec.name)
             if served is not None:
                 served.journal.entry = entry
+                # Its fragments may have got a store, or another one.
+                self._site.publisher.offer(served.journal, list(served.journal.index))
                 served.journal.changed.notify()
 
     async def _bury(self, entry: CatalogueEntry, served: Served | None) -> None:

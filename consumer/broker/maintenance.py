@@ -85,6 +85,12 @@ class Maintenance:
             logger.warning("retention.failed", journal=journal.name, detail=str(error))
             return
         for fragment in expired:
+            try:
+                await self._site.publisher.remove_copies(journal, [fragment])
+            except OSError as error:
+                # Tried again with the next check.
+                logger.warning("retention.failed", journal=journal.name, detail=str(error))
+                return
             await self._delete(journal, fragment)
 
     async def _delete(self, journal: LiveJournal, fragment: SealedFragment) -> None:

@@ -22,6 +22,7 @@ from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan, Site
 from broadsheet.consumer.broker.journals import Journals
 from broadsheet.consumer.broker.limits import CountedReader, ReaderBytes
 from broadsheet.consumer.broker.preconditions import may_read
+from broadsheet.consumer.broker.publishing import READ_URL_SECONDS
 from broadsheet.consumer.broker.resolution import JournalResolution, JournalResolver
 from broadsheet.consumer.journal.wire import encode_read_chunk
 from broadsheet.consumer.protocol.auth import Claims
@@ -65,6 +66,7 @@ class ReadHandler:
         self._resolver = resolver
         self._journals = journals
         self._checks = checks
+        self._publisher = site.publisher
         self._disk = site.disk
         self._config = site.config
         self._limits = site.limits
@@ -123,6 +125,13 @@ class ReadHandler:
         """
         sealed = sealed_of(span)
         return journal.view.file.acquire() if sealed is None else await self._checks.open(sealed)
+
+    async def url_of(self, span: ReadableSpan) -> str:
+        """Return a URL under which a span's whole fragment can be got for a minute; empty if there is none."""
+        sealed = sealed_of(span)
+        if sealed is None or sealed.stored is None:
+            return ""
+        return (await self._publisher.urls_of([sealed], READ_URL_SECONDS)).get(sealed, "")
 
     async def is_sound(self, span: ReadableSpan) -> bool:
         """Verify a span's whole fragment: if it is intact, its stored checksums were wrong."""
@@ -205,13 +214,19 @@ class _ReadStream:
                 self._offset = self._journal.skip_older(self._offset, begin_mod_time)
             span = self._journal.locate(self._offset)
             if span is not None:
-                # The file is taken before the first await, while the span surely matches the view.
-                if not await self._hold(span):
+                url = "" if span.stored is None else await self._handler.url_of(span)
+                # Its content is not needed here, so it is not fetched from its store.
+                is_left_out = bool(url) and (
+                    self._request.do_not_proxy or self._request.metadata_only
+                )
+                # The file of an open fragment is taken before the first await, while the span
+                # surely matches the view.
+                if not is_left_out and not await self._hold(span):
                     continue
                 self._offset = max(self._offset, span.begin)
                 if not self._goes_on(span):
-                    await self._send_metadata(span)
-                if self._request.metadata_only or self._is_past_end():
+                    await self._send_metadata(span, url)
+                if is_left_out or self._request.metadata_only or self._is_past_end():
                     return
                 await self._send_content(span)
                 self._described_to = self._offset if span.path is None else -1
@@ -250,7 +265,7 @@ class _ReadStream:
             )
         )
 
-    async def _send_metadata(self, span: ReadableSpan) -> None:
+    async def _send_metadata(self, span: ReadableSpan, url: str) -> None:
         await self._call.write(
             ReadResponse(
                 status=Status.OK,
@@ -258,6 +273,7 @@ class _ReadStream:
                 offset=self._offset,
                 write_head=self._journal.view.head,
                 fragment=fragment_message(self._name, span),
+                fragment_url=url,
             )
         )
 
@@ -343,8 +359,8 @@ class _ReadStream:
 
 
 def fragment_message(name: str, span: ReadableSpan) -> Fragment:
-    """Return a span as a message to clients: uncompressed, without a store."""
-    return Fragment(
+    """Return a span as a message to clients: as its copy in a store, else uncompressed and without a store."""
+    message = Fragment(
         journal=name,
         begin=span.begin,
         end=span.end,
@@ -352,13 +368,18 @@ def fragment_message(name: str, span: ReadableSpan) -> Fragment:
         compression_codec=CompressionCodec.NONE,
         mod_time=span.mod_time,
     )
+    if span.stored is not None:
+        message.compression_codec = CompressionCodec.ValueType(span.stored.codec)
+        message.backing_store = span.stored.store
+        message.path_postfix = span.stored.postfix
+    return message
 
 
 def sealed_of(span: ReadableSpan) -> SealedFragment | None:
     """Return a span's sealed fragment; None if it is open."""
     if span.path is None:
         return None
-    return SealedFragment(span.begin, span.end, span.sum, span.mod_time, span.path)
+    return SealedFragment(span.begin, span.end, span.sum, span.mod_time, span.path, span.stored)
 
 
 def _damaged(name: str, span: ReadableSpan, error: DamagedContentError) -> RpcFault:

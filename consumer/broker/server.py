@@ -22,6 +22,7 @@ from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.data_root import DataRoot, open_data_root
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks
+from broadsheet.consumer.broker.fragment_stores import FragmentStores
 from broadsheet.consumer.broker.fragments_api import (
     DeletionHandler,
     FragmentsHandler,
@@ -33,6 +34,7 @@ from broadsheet.consumer.broker.journals import Journals
 from broadsheet.consumer.broker.limits import BoundMetrics, BrokerLimits, CommitMetrics
 from broadsheet.consumer.broker.list_apply import ApplyHandler, ListHandler
 from broadsheet.consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
+from broadsheet.consumer.broker.publishing import FragmentPublisher, PublisherParts
 from broadsheet.consumer.broker.quarantine import JournalQuarantine
 from broadsheet.consumer.broker.read import ReadHandler
 from broadsheet.consumer.broker.resolution import Identity, JournalResolver
@@ -80,7 +82,8 @@ class Broker:
             registry: Takes the broker's metrics; a new one if None.
 
         Raises:
-            ValidationError: the address could be reached by others, and nothing guards it.
+            ValidationError: the address could be reached by others, and nothing guards it; or the file root is no
+                directory, or overlaps the data directory.
         """
         if not config.is_guarded:
             raise ValidationError(
@@ -91,9 +94,9 @@ class Broker:
         self._config = config
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
+        self._stores = FragmentStores(config.file_root)
         self.registry = registry or CollectorRegistry()
         """Prometheus metrics of the broker."""
-        self._checks = FragmentChecks(self._disk)
         self._group = TaskGroup()
         self._verifier = server_auth(config.auth_keys, config.trust)
         self._root: DataRoot | None = None
@@ -160,6 +163,21 @@ class Broker:
     async def _start(self, root: DataRoot) -> None:
         spares = SegmentRecycler(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
         floor = self._config.free_space_floor_bytes
+        free_space = FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor)
+        publisher = FragmentPublisher(
+            PublisherParts(
+                stores=self._stores,
+                disk=self._disk,
+                clock=self._clock,
+                group=self._group,
+                spares=spares,
+                free_space=free_space,
+                local_bytes_max=self._config.local_fragment_bytes_max,
+            ),
+            self.registry,
+        )
+        self._logs.callback(publisher.close)
+        self._checks = FragmentChecks(self._disk, publisher.fetch)
         self.limits = BrokerLimits.of(self._config.bounds, self._clock)
         self.registry.register(BoundMetrics(self.limits))
         site = Site(
@@ -168,12 +186,13 @@ class Broker:
             config=self._config,
             group=self._group,
             spares=spares,
-            free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
+            free_space=free_space,
             direct=InlineCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
             limits=self.limits,
             commits=CommitMetrics(self.registry),
             boot_id=root.boot_id,
             quarantine=JournalQuarantine(self._disk, root.directory),
+            publisher=publisher,
         )
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         self._logs.callback(self._catalogue.close)
@@ -209,6 +228,8 @@ class Broker:
         maintenance = Maintenance(site, self._journals)
         self._ticks = [
             self._group.start_soon(maintenance.run(), name="broker.maintenance"),
+            self._group.start_soon(publisher.run(), name="broker.publishing"),
+            self._group.start_soon(self._open_published(), name="broker.opening"),
             self._group.start_soon(self._processes.watch_loop(), name="broker.loop_lag"),
             self._group.start_soon(maintenance.run_syncs(), name="broker.syncs"),
             self._group.start_soon(
@@ -230,6 +251,12 @@ class Broker:
             journals=len(self._catalogue.entries),
             copies=1,
         )
+
+    async def _open_published(self) -> None:
+        """Open the journals that publish fragments, so that those left by an earlier process are published."""
+        for entry in list(self._catalogue.entries.values()):
+            if self._stores.first_of(entry.spec.fragment.stores):
+                await self._journals.get(entry).journal.ready()
 
     def _register_gauges(self, root: DataRoot) -> None:
         journals = Gauge(
@@ -297,7 +324,7 @@ class Broker:
             reads=ReadHandler(resolver, self._journals, self._checks, site),
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
-            fragments=FragmentsHandler(resolver, self._disk, root.spool),
+            fragments=FragmentsHandler(resolver, self._disk, root.spool, site.publisher),
             deletions=DeletionHandler(resolver, site),
             verifications=VerifyHandler(resolver, site, self._checks),
             quarantine=QuarantineHandler(resolver, self._disk, site.quarantine),

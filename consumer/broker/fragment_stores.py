@@ -1,0 +1,315 @@
+"""Fragment stores: what the URLs of a journal's spec mean here, and operations on the objects there. Blocking.
+
+    file:///path/       PATH below the broker's file root
+    s3://bucket/path/   an object store that the broker's options permit; gs:// and azure:// likewise
+
+An object has its final name only once it is complete. Names of journals come from clients, so a path never leads out of
+its store: segments of dots are refused, and below a file root no symbolic link is followed.
+
+Source: gazette/core broker/stores/fs/store.go (layout), fragment/stores.go (health probes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.fragment_codecs import PIECE_BYTES, encode_file
+from broadsheet.consumer.broker.fragments import SealedFragment
+from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec
+
+PROBE_KEY = ".test/health-check"
+DELETE_PROBE = ".gazette-delete-probe"
+_PROBE = b"broadsheet broker health probe\n"
+_PARTIAL_PREFIX = ".partial-"
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+"""Errors of file systems that cannot link."""
+
+
+class StoredObject(NamedTuple):
+    """An object of a listing."""
+
+    key: str
+    """Path below the store."""
+    mod_time: int
+    """Unix seconds."""
+
+
+class FragmentStore(Protocol):
+    """Objects below one URL. Its methods block, and raise OSError if the store fails."""
+
+    signs_locally: bool
+    """True if `sign` neither blocks nor computes much."""
+
+    def put(self, key: str, fragment: SealedFragment, codec: int) -> int:
+        """Store a fragment's content, compressed, unless it is there; return the object's time, Unix seconds."""
+        ...
+
+    def put_bytes(self, key: str, content: bytes) -> None:
+        """Store a small object."""
+        ...
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Yield the content of an object. Raises FileNotFoundError if there is none."""
+        ...
+
+    def listing(self, prefix: str) -> Iterator[StoredObject]:
+        """Yield the objects below a path that ends in `/`."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """Remove an object, if it exists."""
+        ...
+
+    def sign(self, keys: Sequence[str], seconds: int) -> list[str]:
+        """Return URLs under which anybody can get the objects for a while."""
+        ...
+
+
+def path_parts(path: str) -> tuple[str, ...]:
+    """Return the segments of a path below a store.
+
+    Raises:
+        ValidationError: a segment is empty or consists of dots, or has a character that no file name may have.
+    """
+    parts = tuple(path.split("/"))
+    for part in parts:
+        if part in ("", ".", "..") or "\0" in part:
+            raise ValidationError("path", f"expected names between slashes, got {path!r}")
+    return parts
+
+
+class FileStore:
+    """Store in a directory of this machine."""
+
+    signs_locally = True
+
+    def __init__(self, root: Path, path: str) -> None:
+        """Name the directory; nothing is opened yet.
+
+        Args:
+            root: Root of all file stores. It may be reached by symbolic links; below it none is followed.
+            path: Path of the store below it, which begins and ends with `/`.
+
+        Raises:
+            ValidationError: the path would lead elsewhere.
+        """
+        self._root = root
+        inner = path.strip("/")
+        self._parts = path_parts(inner) if inner else ()
+
+    def put(self, key: str, fragment: SealedFragment, codec: int) -> int:
+        """Link or write the fragment's file; see `FragmentStore`."""
+        *parents, name = path_parts(key)
+        with self._directory(parents, creates=True) as fd:
+            with contextlib.suppress(FileNotFoundError):
+                found = _regular(name, fd)
+                if codec != CompressionCodec.NONE or found.st_size == fragment.end - fragment.begin:
+                    return int(found.st_mtime)
+            if codec != CompressionCodec.NONE or not _link(fragment.path, name, fd):
+                with _new_file(name, fd) as target:
+                    encode_file(fragment, target, codec)
+            os.fsync(fd)
+            return int(_regular(name, fd).st_mtime)
+
+    def put_bytes(self, key: str, content: bytes) -> None:
+        """Write a small file; see `FragmentStore`."""
+        *parents, name = path_parts(key)
+        with self._directory(parents, creates=True) as fd:
+            with _new_file(name, fd) as target:
+                target.write(content)
+            os.fsync(fd)
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Read a file; see `FragmentStore`."""
+        *parents, name = path_parts(key)
+        with self._directory(parents) as directory:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+        with os.fdopen(fd, "rb", buffering=0) as source:
+            _require_regular(os.fstat(fd), key)
+            while piece := source.read(PIECE_BYTES):
+                yield piece
+
+    def listing(self, prefix: str) -> Iterator[StoredObject]:
+        """Walk a directory; see `FragmentStore`."""
+        inner = prefix.removesuffix("/")
+        try:
+            with self._directory(path_parts(inner) if inner else ()) as fd:
+                yield from self._walk(fd, prefix)
+        except FileNotFoundError:
+            return
+
+    def _walk(self, fd: int, prefix: str) -> Iterator[StoredObject]:
+        for where, _, names, inner_fd in os.fwalk(".", dir_fd=fd, onerror=_raise):
+            base = prefix + where.removeprefix(".").removeprefix("/")
+            base = f"{base}/" if base and not base.endswith("/") else base
+            for name in names:
+                found = os.stat(name, dir_fd=inner_fd, follow_symlinks=False)
+                # Dots begin the names of files that are still being written.
+                if stat.S_ISREG(found.st_mode) and not name.startswith("."):
+                    yield StoredObject(base + name, int(found.st_mtime))
+
+    def remove(self, key: str) -> None:
+        """Unlink a file; see `FragmentStore`."""
+        *parents, name = path_parts(key)
+        with contextlib.suppress(FileNotFoundError), self._directory(parents) as fd:
+            os.unlink(name, dir_fd=fd)
+            os.fsync(fd)
+
+    def sign(self, keys: Sequence[str], seconds: int) -> list[str]:
+        """Return plain URLs of files; see `FragmentStore`."""
+        del seconds
+        return [self._root.joinpath(*self._parts, *path_parts(key)).as_uri() for key in keys]
+
+    @contextmanager
+    def _directory(self, parents: Sequence[str], *, creates: bool = False) -> Iterator[int]:
+        """Yield a descriptor of a directory below the store, reached without symbolic links."""
+        fd = os.open(self._root, _OPEN_DIRECTORY)
+        try:
+            for part in (*self._parts, *parents):
+                if creates:
+                    _make_directory(part, fd)
+                inner = _open_inner(part, fd)
+                os.close(fd)
+                fd = inner
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _open_inner(name: str, parent: int) -> int:
+    try:
+        return os.open(name, _OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        problem = f"{name} below the file root is no directory; symbolic links are not followed"
+        raise OSError(error.errno, problem) from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _make_directory(name: str, parent: int) -> None:
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        return
+    os.fsync(parent)
+
+
+def _regular(name: str, directory: int) -> os.stat_result:
+    """Return the status of a file, which must be neither a link nor a directory."""
+    found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    _require_regular(found, name)
+    return found
+
+
+def _require_regular(found: os.stat_result, name: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.ELOOP, f"{name} is no regular file")
+
+
+def _link(source: Path, name: str, directory: int) -> bool:
+    """Give a file a second name; return whether the file system can."""
+    partial = _PARTIAL_PREFIX + name
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial, dir_fd=directory)
+        os.link(source, partial, dst_dir_fd=directory, follow_symlinks=False)
+        # Over a file of this name, if any, which then has another length.
+        os.replace(partial, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    return True
+
+
+@contextmanager
+def _new_file(name: str, directory: int) -> Iterator[IO[bytes]]:
+    """Yield a file to write, which gets its name durably at the end of the block; a failed one is removed."""
+    partial = _PARTIAL_PREFIX + name
+    # Removed first, because an interrupted writer may have left one, or another may be writing it.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(partial, dir_fd=directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(partial, flags, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(fd, "wb") as target:
+            yield target
+            target.flush()
+            os.fsync(fd)
+        os.replace(partial, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial, dir_fd=directory)
+        raise
+
+
+class FragmentStores:
+    """Stores that a broker serves, by URL."""
+
+    def __init__(self, file_root: Path | None) -> None:
+        """Check the settings.
+
+        Args:
+            file_root: Root of file stores; None serves none.
+
+        Raises:
+            ValidationError: the root is no directory.
+        """
+        if file_root is not None and not file_root.is_dir():
+            raise ValidationError("file_root", f"expected an existing directory, got {file_root}")
+        self._file_root = None if file_root is None else file_root.resolve()
+
+    @property
+    def is_any(self) -> bool:
+        """True if the broker serves stores at all."""
+        return self._file_root is not None
+
+    def at(self, url: str) -> FragmentStore | None:
+        """Return the store at a URL; None if this broker does not serve it.
+
+        Raises:
+            ValidationError: its path would lead elsewhere.
+        """
+        parsed = urlsplit(url)
+        if parsed.scheme == "file" and self._file_root is not None:
+            return FileStore(self._file_root, unquote(parsed.path))
+        return None
+
+    def first_of(self, urls: Sequence[str]) -> str:
+        """Return the store of a spec that new fragments go to, which is its first; empty if it is not served here."""
+        # A path that leads elsewhere fails at its use, with a reason for the operator.
+        return urls[0] if urls and self._serves(urls[0]) else ""
+
+    def _serves(self, url: str) -> bool:
+        return urlsplit(url).scheme == "file" and self._file_root is not None
+
+
+def probe(store: FragmentStore, delete_prefix: str | None) -> None:
+    """Write, read and list an object, and remove another one if a prefix is given.
+
+    Raises:
+        OSError: the store failed, or reads back differently.
+    """
+    store.put_bytes(PROBE_KEY, _PROBE)
+    if b"".join(store.pieces(PROBE_KEY)) != _PROBE:
+        raise OSError(errno.EIO, f"{PROBE_KEY} reads back differently from what was written")
+    folder = PROBE_KEY.rpartition("/")[0] + "/"
+    if PROBE_KEY not in (each.key for each in store.listing(folder)):
+        raise OSError(errno.EIO, f"{PROBE_KEY} was written, but is not listed")
+    if delete_prefix is not None:
+        store.put_bytes(delete_prefix + DELETE_PROBE, _PROBE)
+        store.remove(delete_prefix + DELETE_PROBE)

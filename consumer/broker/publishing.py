@@ -1,0 +1,475 @@
+"""Copies of sealed fragments in stores: published in the background, fetched back when they are read.
+
+    sealed ─► put ─► record beside the fragment ─► the local file may go ─► fetched, verified, and local again
+
+Appends never wait for a store. The record is durable before the local file may go, and is written after the object is
+complete. A crash in between publishes the fragment again, which finds the object by its name.
+
+Source: gazette/core broker/fragment/persister.go (uploads in the background), broker/fragment/stores.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from broadsheet.allocator.errors import ExtraMissingError, ValidationError
+from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.allocator.runtime.event_loop import Signal
+from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.broker.block_sums import DamagedContentError
+from broadsheet.consumer.broker.catalogue import CatalogueEntry
+from broadsheet.consumer.broker.disk import Disk, DiskThreads
+from broadsheet.consumer.broker.fragment_codecs import decode_to_file
+from broadsheet.consumer.broker.fragment_stores import FragmentStores, path_parts, probe
+from broadsheet.consumer.broker.fragments import (
+    FragmentIndex,
+    SealedFragment,
+    StoredCopy,
+    object_name,
+    record_path,
+)
+from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
+from broadsheet.consumer.protocol.journal_pb2 import FragmentStoreHealthRequest, JournalSpec
+
+CONCURRENCY = 8
+"""Fragments on their way to or from stores at once, of all journals."""
+RETRY_SECONDS_MAX = 30.0
+"""Longest interval between attempts at a store that fails."""
+READ_URL_SECONDS = 60
+"""Validity of URLs in the metadata of reads."""
+_ACTION = re.compile(r"\{\{-?\s*\.Spool\.FirstAppendTime\.Format\s+\"([^\"]*)\"\s*-?\}\}")
+_LAYOUT = {"2006": "%Y", "01": "%m", "02": "%d", "15": "%H", "04": "%M", "05": "%S"}
+
+logger = structlog.get_logger()
+
+
+class PublishedJournal(Protocol):
+    """What the publisher needs of a journal."""
+
+    deleted: bool
+    entry: CatalogueEntry
+    index: FragmentIndex
+
+    @property
+    def name(self) -> str:
+        """The journal's name."""
+        ...
+
+
+def path_postfix(template: str, sealed_seconds: int) -> str:
+    """Evaluate a spec's postfix template: literals, and `{{.Spool.FirstAppendTime.Format "2006-01-02"}}`.
+
+    Args:
+        template: Of the spec.
+        sealed_seconds: Time of the fragment's sealing, which stands for that of its first append, Unix seconds.
+
+    Raises:
+        ValidationError: it has another action, or the result is no path.
+    """
+    at = datetime.fromtimestamp(sealed_seconds, UTC)
+
+    def formatted(match: re.Match[str]) -> str:
+        return re.sub("2006|01|02|15|04|05", lambda each: at.strftime(_LAYOUT[each[0]]), match[1])
+
+    postfix = _ACTION.sub(formatted, template)
+    if "{{" in postfix:
+        problem = f'only {{{{.Spool.FirstAppendTime.Format "…"}}}} is supported, got {template!r}'
+        raise ValidationError("path_postfix_template", problem)
+    postfix = postfix.strip("/")
+    if postfix:
+        path_parts(postfix)
+    return postfix
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A fragment that waits to be published."""
+
+    journal: PublishedJournal
+    fragment: SealedFragment
+    since: float
+    """Monotonic seconds."""
+
+    @property
+    def length(self) -> int:
+        """Of its content, bytes."""
+        return self.fragment.end - self.fragment.begin
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """Fragments that wait for one store."""
+
+    pending: OrderedDict[Path, _Pending] = field(default_factory=OrderedDict)
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(initial_seconds=0.2, max_seconds=RETRY_SECONDS_MAX)
+    )
+    retry_at: float = 0.0
+    """Monotonic seconds."""
+    problem: str = ""
+    """Why the last attempt failed; empty if it did not."""
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherParts:
+    """What a publisher works with."""
+
+    stores: FragmentStores
+    disk: Disk
+    clock: Clock
+    group: TaskGroup
+    spares: SegmentRecycler
+    free_space: FreeSpace
+    local_bytes_max: int | None
+    """Bytes of local files of published fragments; None keeps all."""
+
+
+class PublishMetrics:
+    """Counters of publications."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"broadsheet_broker_{name}", text, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"broadsheet_broker_{name}", text, registry=registry)
+
+        self.published = counter("published_fragments", "Fragments published to stores.")
+        self.published_bytes = counter(
+            "published_bytes", "Their content before compression, bytes."
+        )
+        self.failures = counter("publish_failures", "Failed attempts to publish a fragment.")
+        self.fetched_bytes = counter(
+            "fetched_bytes", "Content of fragments that was fetched from stores, bytes."
+        )
+        self.unpublished = gauge(
+            "unpublished_fragments", "Sealed fragments that wait for their store."
+        )
+        self.unpublished_bytes = gauge("unpublished_bytes", "Their content, bytes.")
+        self.oldest = gauge(
+            "unpublished_oldest_seconds", "Time that the oldest of them has waited, seconds."
+        )
+
+
+class FragmentPublisher:
+    """Publishes and fetches the fragments of one broker. Lives on the event loop."""
+
+    def __init__(self, parts: PublisherParts, registry: CollectorRegistry) -> None:
+        self._parts = parts
+        self._stores = parts.stores
+        # Threads of their own, because the disk's must not wait for a slow network.
+        self._threads = DiskThreads(CONCURRENCY, name="broker-store")
+        self._queues: dict[str, _Queue] = {}
+        self._publishing: dict[Path, asyncio.Task[None]] = {}
+        self._fetching: dict[Path, asyncio.Future[None]] = {}
+        self._local: OrderedDict[Path, int] = OrderedDict()
+        """Lengths of local files of published fragments, those first that were used least recently."""
+        self._local_bytes = 0
+        self._changed = Signal()
+        self._metrics = PublishMetrics(registry)
+        self._metrics.unpublished.set_function(lambda: len(self._waiting()))
+        self._metrics.unpublished_bytes.set_function(
+            lambda: sum(each.length for each in self._waiting())
+        )
+        self._metrics.oldest.set_function(self._oldest_seconds)
+
+    def _waiting(self) -> list[_Pending]:
+        return [each for queue in self._queues.values() for each in queue.pending.values()]
+
+    def _oldest_seconds(self) -> float:
+        now = self._parts.clock.monotonic_seconds()
+        return max((now - each.since for each in self._waiting()), default=0.0)
+
+    def offer(self, journal: PublishedJournal, fragments: Sequence[SealedFragment]) -> None:
+        """Publish those of a journal's sealed fragments soon that are not, if this broker serves its store."""
+        if not self._stores.is_any:
+            return
+        url = self._stores.first_of(journal.entry.spec.fragment.stores)
+        now = self._parts.clock.monotonic_seconds()
+        for fragment in fragments:
+            if fragment.stored is None and fragment.path not in self._publishing:
+                self._forget(fragment.path)
+                if url:
+                    queue = self._queues.setdefault(url, _Queue())
+                    queue.pending[fragment.path] = _Pending(journal, fragment, now)
+        self._changed.notify()
+
+    async def note_opened(self, fragments: Sequence[SealedFragment]) -> None:
+        """Count the local files of published fragments of a journal that was opened."""
+        if self._parts.local_bytes_max is None:
+            return
+        published = [each for each in fragments if each.stored is not None]
+        for fragment in await self._parts.disk.run(_local_ones, published):
+            self._note_local(fragment)
+
+    def _forget(self, path: Path) -> None:
+        for queue in self._queues.values():
+            queue.pending.pop(path, None)
+
+    async def run(self) -> None:
+        """Publish what is offered; never returns."""
+        while True:
+            delay = self._start_due()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._changed.wait()
+
+    def _start_due(self) -> float | None:
+        """Start publications; return the time until the next attempt at a store that failed, seconds."""
+        now, delays = self._parts.clock.monotonic_seconds(), []
+        for url, queue in self._queues.items():
+            if queue.retry_at > now:
+                delays.append(queue.retry_at - now)
+                continue
+            # One attempt tells whether a store that failed is back.
+            most = 1 if queue.problem else CONCURRENCY
+            for path, pending in queue.pending.items():
+                if queue.running >= most or len(self._publishing) >= CONCURRENCY:
+                    break
+                if path not in self._publishing:
+                    queue.running += 1
+                    self._publishing[path] = self._parts.group.start_soon(
+                        self._publish(url, queue, pending), name=f"publish:{path.name}"
+                    )
+        return min(delays, default=None)
+
+    async def _publish(self, url: str, queue: _Queue, pending: _Pending) -> None:
+        path = pending.fragment.path
+        try:
+            if not pending.journal.deleted:
+                await self._store(url, pending)
+            queue.pending.pop(path, None)
+            queue.problem = ""
+            queue.backoff.reset()
+        except (OSError, ValidationError, ExtraMissingError, DamagedContentError) as error:
+            self._note_failure(url, queue, pending, error)
+        finally:
+            queue.running -= 1
+            self._publishing.pop(path, None)
+            self._changed.notify()
+
+    async def _store(self, url: str, pending: _Pending) -> None:
+        journal, fragment = pending.journal, pending.fragment
+        spec = journal.entry.spec
+        copy = await self._threads.submit(partial(self._put, url, spec, fragment))
+        known = journal.index.at(fragment.begin)
+        if known is not None and known.path == fragment.path:
+            stored = replace(known, stored=copy, mod_time=copy.mod_time)
+            journal.index.add(stored)
+            self._note_local(stored)
+        self._metrics.published.inc()
+        self._metrics.published_bytes.inc(pending.length)
+        logger.info("fragment.published", journal=journal.name, store=url, key=copy.key)
+
+    def _put(self, url: str, spec: JournalSpec, fragment: SealedFragment) -> StoredCopy:
+        """Put a fragment into a store, and record that. Blocking."""
+        store = self._stores.at(url)
+        if store is None:
+            raise OSError(errno.ENOENT, f"this broker does not serve {url}")
+        codec = spec.fragment.compression_codec
+        postfix = path_postfix(spec.fragment.path_postfix_template, fragment.mod_time)
+        key = "/".join(filter(None, (spec.name, postfix, object_name(fragment, codec))))
+        mod_time = store.put(key, fragment, codec)
+        copy = StoredCopy(store=url, key=key, codec=codec, mod_time=mod_time, postfix=postfix)
+        self._parts.disk.write_file(record_path(fragment.path), msgspec.json.encode(copy))
+        return copy
+
+    def _note_failure(self, url: str, queue: _Queue, pending: _Pending, error: Exception) -> None:
+        if pending.journal.deleted:
+            queue.pending.pop(pending.fragment.path, None)
+            return
+        self._metrics.failures.inc()
+        queue.problem = str(error)
+        queue.retry_at = self._parts.clock.monotonic_seconds() + queue.backoff.next_seconds()
+        # Another one is tried first next time, because the reason may be in this fragment.
+        with contextlib.suppress(KeyError):
+            queue.pending.move_to_end(pending.fragment.path)
+        logger.warning(
+            "fragment.not_published",
+            journal=pending.journal.name,
+            store=url,
+            path=str(pending.fragment.path),
+            detail=str(error),
+        )
+
+    def problem_of(self, url: str) -> str:
+        """Return why fragments wait for a store that fails, for people; empty if it works."""
+        queue = self._queues.get(url)
+        if queue is None or not queue.problem or not queue.pending:
+            return ""
+        length = sum(each.length for each in queue.pending.values())
+        return f"{len(queue.pending)} fragments ({length} bytes) are not published: {queue.problem}"
+
+    async def probe(self, request: FragmentStoreHealthRequest) -> bool:
+        """Probe a store; return whether this broker serves it.
+
+        Raises:
+            OSError, ValidationError, ExtraMissingError: it is unhealthy, or fragments wait for it because it was.
+        """
+        url = request.fragment_store
+        store = self._stores.at(url)
+        if store is None:
+            return False
+        prefix = request.check_delete_prefix if request.check_delete else None
+        await self._threads.submit(partial(probe, store, prefix))
+        if problem := self.problem_of(url):
+            raise OSError(errno.EIO, problem)
+        return True
+
+    async def urls_of(
+        self, fragments: Sequence[SealedFragment], seconds: int
+    ) -> dict[SealedFragment, str]:
+        """Return URLs under which published fragments can be got; none for those whose store gives none."""
+        by_store: dict[str, list[SealedFragment]] = {}
+        for fragment in fragments:
+            if fragment.stored is not None:
+                by_store.setdefault(fragment.stored.store, []).append(fragment)
+        found: dict[SealedFragment, str] = {}
+        for url, members in by_store.items():
+            try:
+                signed = await self._signed(url, members, seconds)
+            except (OSError, ValidationError, ExtraMissingError) as error:
+                # Readers then get the content from here.
+                logger.warning("fragment.not_signed", store=url, detail=str(error))
+                continue
+            found.update(zip(members, signed, strict=False))
+        return found
+
+    async def _signed(
+        self, url: str, fragments: Sequence[SealedFragment], seconds: int
+    ) -> list[str]:
+        store = self._stores.at(url)
+        if store is None:
+            return []
+        keys = [each.stored.key for each in fragments if each.stored is not None]
+        if store.signs_locally:
+            return store.sign(keys, seconds)
+        return await self._threads.submit(partial(store.sign, keys, seconds))
+
+    async def remove_copies(
+        self, journal: PublishedJournal, chosen: Sequence[SealedFragment]
+    ) -> None:
+        """Remove fragments from their stores, and publish those no more that wait for it.
+
+        Raises:
+            OSError: a store failed. Its fragments are served as before.
+        """
+        if not self._stores.is_any and not any(each.stored for each in chosen):
+            return
+        for fragment in chosen:
+            self._forget(fragment.path)
+        # What is on its way to the store must arrive first, else it would stay there.
+        running = [self._publishing.get(each.path) for each in chosen]
+        for task in filter(None, running):
+            await asyncio.wait([task])
+        for fragment in chosen:
+            self._forget(fragment.path)
+            known = journal.index.at(fragment.begin)
+            stored = known.stored if known is not None else None
+            if stored is not None:
+                await self._threads.submit(partial(self._remove, stored))
+            self._drop_local(fragment.path)
+
+    def _remove(self, stored: StoredCopy) -> None:
+        try:
+            store = self._stores.at(stored.store)
+        except ValidationError as error:
+            raise OSError(errno.EINVAL, str(error)) from error
+        if store is None:
+            raise OSError(errno.ENOENT, f"this broker does not serve {stored.store} any more")
+        store.remove(stored.key)
+
+    async def fetch(self, fragment: SealedFragment) -> None:
+        """Bring a published fragment's content back to its local file, once for all who ask at the same time.
+
+        Raises:
+            OSError: the store or the disk failed.
+            DamagedContentError: the copy is damaged.
+        """
+        running = self._fetching.get(fragment.path)
+        if running is None:
+            running = self._threads.submit(partial(self._fetch, fragment))
+            self._fetching[fragment.path] = running
+            running.add_done_callback(self._fetched(fragment))
+        await asyncio.shield(running)
+
+    def _fetched(self, fragment: SealedFragment) -> Callable[[asyncio.Future[None]], None]:
+        def note(done: asyncio.Future[None]) -> None:
+            self._fetching.pop(fragment.path, None)
+            if not done.cancelled() and done.exception() is None:
+                self._metrics.fetched_bytes.inc(fragment.end - fragment.begin)
+                self._note_local(fragment)
+
+        return note
+
+    def _fetch(self, fragment: SealedFragment) -> None:
+        stored = fragment.stored
+        assert stored is not None, "the fragment is not published"
+        try:
+            store = self._stores.at(stored.store)
+        except ValidationError as error:
+            raise OSError(errno.EINVAL, str(error)) from error
+        where = f"{stored.store}{stored.key}"
+        if store is None:
+            raise OSError(errno.EIO, f"{where} is in a store that this broker does not serve")
+        self._parts.free_space.require(fragment.end - fragment.begin)
+        temporary = fragment.path.with_name(f".{fragment.path.name}.fetched")
+        try:
+            with temporary.open("wb") as target:
+                decode_to_file(fragment, store.pieces(stored.key), target, stored.codec)
+                target.flush()
+                # A file with the final name is believed to be whole.
+                self._parts.disk.sync_data(target.fileno())
+            os.utime(temporary, (fragment.mod_time, fragment.mod_time))
+            temporary.rename(fragment.path)
+        except FileNotFoundError as error:
+            raise OSError(errno.EIO, f"{where} is not in its store: {error}") from error
+        except ExtraMissingError as error:
+            raise OSError(errno.ENOSYS, f"{where} cannot be decompressed: {error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _note_local(self, fragment: SealedFragment) -> None:
+        """Note the use of a published fragment's local file; remove others if they have become too many bytes."""
+        bound = self._parts.local_bytes_max
+        if bound is None:
+            return
+        self._drop_local(fragment.path)
+        self._local[fragment.path] = fragment.end - fragment.begin
+        self._local_bytes += fragment.end - fragment.begin
+        gone: list[Path] = []
+        # The newest one is about to be read.
+        while self._local_bytes > bound and len(self._local) > 1:
+            path = next(iter(self._local))
+            self._drop_local(path)
+            gone.append(path)
+        if gone:
+            self._parts.disk.submit(partial(self._parts.spares.retire, gone))
+
+    def _drop_local(self, path: Path) -> None:
+        self._local_bytes -= self._local.pop(path, 0)
+
+    def close(self) -> None:
+        """Wait for running operations and end the threads."""
+        self._threads.close()
+
+
+def _local_ones(fragments: Sequence[SealedFragment]) -> list[SealedFragment]:
+    return [each for each in fragments if each.path.exists()]

@@ -35,6 +35,8 @@ LOOK_SECONDS = 1.0
 """Pause between two looks whether the member leaves."""
 PROGRESS_SECONDS = 10.0
 """Longest silence of a call: its caller can tell a quiet cluster from a member that is gone."""
+SHARED_TABLES_MAX = 16
+"""Tables kept while calls that share them take them; calls beyond these make each part for themselves."""
 AHEAD_SECONDS_MAX = 10.0
 """How long a call waits for a revision that its caller has and this member has not; then it gets the whole table."""
 
@@ -85,7 +87,9 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         self._shared: dict[tuple[int, bytes, bytes], Sequence[WatchShardsResponse]] = {}
         """Responses at `_shared_revision`, by position and selectors."""
         self._shared_revision = 0
-        self._tables: WeakValueDictionary[tuple[int, bytes, bytes], _Table] = WeakValueDictionary()
+        self._tables: WeakValueDictionary[tuple[int, bytes, bytes], SharedTable] = (
+            WeakValueDictionary()
+        )
         """Tables that are being sent, by revision and selectors."""
 
     async def WatchShards(  # noqa: N802 - gRPC's name
@@ -153,17 +157,22 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         """Yield all rows. What changes while they are sent is sent again afterwards, because it is newer than the
         header.
         """
+        for part in self._parts(view, header):
+            if part is not None:
+                yield part
+            await asyncio.sleep(0)
+
+    def _parts(self, view: _View, header: Header) -> Iterator[WatchShardsResponse | None]:
+        """Return the parts of a table, shared with other calls at this revision if it may be."""
         key = (header.etcd.revision, *view.key)
         table = self._tables.get(key)
         if table is None:
             parts = table_of(self._listing(view), list(self._key_space.items), header)
-            table = self._tables[key] = _Table(parts)
-        number = 0
-        while table.reaches(number):
-            if (part := table.parts[number]) is not None:
-                yield part
-            number += 1
-            await asyncio.sleep(0)
+            # A caller that stalls would keep a shared table in memory: beyond the bound, none is kept.
+            if len(self._tables) >= SHARED_TABLES_MAX:
+                return parts
+            table = self._tables[key] = SharedTable(parts)
+        return table.read()
 
     def _difference(
         self,
@@ -186,18 +195,25 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         return Listing(self._key_space, wanted=view.wanted, allowed=view.allowed)
 
 
-class _Table:
+class SharedTable:
     """The responses that hold a whole table, which all calls that need it at one revision share."""
 
     def __init__(self, parts: Iterator[WatchShardsResponse | None]) -> None:
         self._to_come = parts
-        self.parts: list[WatchShardsResponse | None] = []
+        self._made: list[WatchShardsResponse | None] = []
 
-    def reaches(self, number: int) -> bool:
-        """Report whether there is a part of this number; the first call that asks has it made."""
-        if number == len(self.parts):
-            self.parts.extend(islice(self._to_come, 1))
-        return number < len(self.parts)
+    def read(self) -> Iterator[WatchShardsResponse | None]:
+        """Yield every part; the first call that needs one has it made."""
+        number = 0
+        while number < len(self._made) or self._make():
+            yield self._made[number]
+            number += 1
+
+    def _make(self) -> bool:
+        """Make the next part, if there is one."""
+        made = len(self._made)
+        self._made.extend(islice(self._to_come, 1))
+        return len(self._made) > made
 
 
 def table_of(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import resource
 import socket
 from base64 import b64encode
 from collections import Counter
@@ -62,8 +64,16 @@ BROKER_SERVICES = (
     "broadsheet.v1.FragmentService",
 )
 CALL_SECONDS = 60.0
-IDLE_CONNECTIONS = 200
+IDLE_CONNECTIONS = 1_000
+FILES_OF_OTHERS = 1_000
+"""Open files that are left for all else in the process."""
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 STRANGERS_CALLS = 2_000
+FLOODING_CONNECTIONS = 16
+FLOOD_CALLS = 1_000
+"""Calls of strangers that each server must have refused."""
+FLOOD_SECONDS_MAX = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +119,8 @@ async def _serves(place: _Place) -> None:
         await journals.list()
 
 
-def _channel(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address.removeprefix("http://"))
+def _channel(address: str, *options: tuple[str, int]) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address.removeprefix("http://"), options=options)
 
 
 # Replayed.
@@ -247,15 +257,34 @@ async def test_oversized_requests_and_tokens_are_refused(place: _Place) -> None:
     await _serves(place)
 
 
-async def test_connections_that_say_nothing_hold_up_nobody(place: _Place) -> None:
-    """Plan: connections to both that are opened and left so, half of them after the first bytes of HTTP/2."""
+@pytest.fixture
+def connections() -> Iterator[int]:
+    """Yield how many connections a test may open to each of two servers of this process, with both of their ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_OF_OTHERS + 4 * IDLE_CONNECTIONS
+    raised = max(soft, wanted if hard == resource.RLIM_INFINITY else min(hard, wanted))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    try:
+        yield min(IDLE_CONNECTIONS, (raised - FILES_OF_OTHERS) // 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_connections_that_say_nothing_hold_up_nobody(place: _Place, connections: int) -> None:
+    """Plan: a thousand connections to each server that are opened and left so: after nothing, in the middle of HTTP/2's
+    first bytes, or after all of them.
+    """
+    begins = (b"", PREFACE[:16], PREFACE + EMPTY_SETTINGS)
     with ExitStack() as stack:
         for address in (place.member, place.broker):
             host, _, port = address.removeprefix("http://").rpartition(":")
-            for number in range(IDLE_CONNECTIONS):
+            for number in range(connections):
                 opened = stack.enter_context(socket.create_connection((host, int(port))))
-                if number % 2:
-                    opened.sendall(b"PRI * HTTP/2.0\r\n")
+                opened.sendall(begins[number % len(begins)])
+                if number % 64 == 0:
+                    # The servers, which are of this thread, accept.
+                    await asyncio.sleep(0)
+        await _serves(place)
         await _serves(place)
 
 
@@ -287,6 +316,48 @@ async def test_strangers_who_call_and_call_hold_up_nobody(place: _Place) -> None
     }
     assert codes.keys() <= refusals
     assert codes[grpc.StatusCode.UNAUTHENTICATED] > 0
+
+
+async def test_steady_flood_of_strangers_leaves_callers_served(place: _Place) -> None:
+    """Plan: strangers on connections of their own call both servers again and again, without a token or with a forged
+    one, and never wait. Those with a token are served by both as long as it goes on, and no stranger is.
+    """
+    forged = (
+        (
+            "authorization",
+            "Bearer "
+            + KeyedAuth(b64encode(b"x" * 32).decode()).sign(Claims(capability=Capability.ALL)),
+        ),
+    )
+    codes: dict[str, Counter[grpc.StatusCode]] = {}
+    is_over = asyncio.Event()
+
+    async def stranger(address: str, method: str, metadata: tuple[tuple[str, str], ...]) -> None:
+        counted = codes.setdefault(method, Counter())
+        async with _channel(address, ("grpc.use_local_subchannel_pool", 1)) as channel:
+            make: Any = channel.unary_unary(method)
+            while not is_over.is_set():
+                counted[await make(b"", metadata=metadata, timeout=CALL_SECONDS).code()] += 1
+
+    methods = {"/consumer.Shard/Apply": place.member, "/protocol.Journal/Apply": place.broker}
+    served = 0
+    async with TaskGroup() as group:
+        for method, address in methods.items():
+            for number in range(FLOODING_CONNECTIONS):
+                metadata = forged if number % 2 else ()
+                group.start_soon(stranger(address, method, metadata), name=f"stranger {number}")
+        async with asyncio.timeout(FLOOD_SECONDS_MAX):
+            while (
+                len(codes) < len(methods) or min(map(Counter.total, codes.values())) < FLOOD_CALLS
+            ):
+                await _serves(place)
+                served += 1
+        is_over.set()
+
+    assert served
+    assert {method: set(counted) for method, counted in codes.items()} == {
+        method: {grpc.StatusCode.UNAUTHENTICATED} for method in methods
+    }
 
 
 # Path tricks.

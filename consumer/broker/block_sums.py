@@ -29,12 +29,13 @@ BlockSpan = tuple[int, int]
 
 
 class DamagedContentError(Exception):
-    """Content that fails its checksum; `begin` and `end` are offsets in the file, bytes."""
+    """Content that fails its checksum; `begin` and `end` are offsets in the file, bytes, `where` says which file."""
 
-    def __init__(self, begin: int, end: int) -> None:
+    def __init__(self, begin: int, end: int, *, where: str = "on the broker's disk") -> None:
         super().__init__(f"bytes [{begin}, {end}) fail their checksum")
         self.begin = begin
         self.end = end
+        self.where = where
 
 
 class BlockSums:

@@ -79,7 +79,24 @@ class FragmentChecks:
                 return await self._open(fragment)
             except FileNotFoundError:
                 await self._fetch(fragment)
+            except DamagedContentError:
+                if not await self.heal(fragment):
+                    raise
         return await self._open(fragment)
+
+    async def heal(self, fragment: SealedFragment) -> bool:
+        """Replace a damaged file by its copy in a store; return whether the fragment is intact now."""
+        if fragment.stored is None or self._fetch is None:
+            return False
+        try:
+            await self._fetch(fragment)
+            healed = not await self.damage_of(fragment)
+        except (OSError, DamagedContentError) as error:
+            logger.warning("fragment.not_healed", path=str(fragment.path), detail=str(error))
+            return False
+        if healed:
+            logger.warning("fragment.healed", path=str(fragment.path), store=fragment.stored.store)
+        return healed
 
     async def _open(self, fragment: SealedFragment) -> ContentFile:
         known = self._sums.get(fragment.path)
@@ -123,11 +140,12 @@ class FragmentChecks:
             pace: Called after each slice with its length, bytes.
 
         Raises:
-            OSError: the disk failed, or the file is gone.
+            OSError: the disk or the store failed, or the file is gone.
+            DamagedContentError: there is only the copy in the store, and that is damaged.
         """
-        if fragment.stored is not None:
-            # Fetched if it is not local.
-            (await self.open(fragment)).release()
+        is_local = fragment.stored is None or await self._disk.run(fragment.path.exists)
+        if not is_local and self._fetch is not None:
+            await self._fetch(fragment)
         identity = await self._disk.run(_identity_of, fragment.path)
         verification = await self._disk.run_owned(
             partial(Verification, fragment, from_disk=True), Verification.close

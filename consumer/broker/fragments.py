@@ -18,6 +18,7 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from broadsheet.allocator.documents import DocumentError, decode_json
+from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, SHA1Sum
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})\.raw")
@@ -102,6 +103,16 @@ def read_record(fragment: Path) -> StoredCopy | None:
     with contextlib.suppress(FileNotFoundError, DocumentError):
         return decode_json(record_path(fragment).read_bytes(), StoredCopy)
     return None
+
+
+def write_record(disk: Disk, fragment: SealedFragment) -> None:
+    """Record durably that a fragment is in a store. Blocking.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    assert fragment.stored is not None, "the fragment is in no store"
+    disk.write_file(record_path(fragment.path), msgspec.json.encode(fragment.stored))
 
 
 class ObjectName(NamedTuple):

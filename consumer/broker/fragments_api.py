@@ -16,7 +16,7 @@ import grpc
 import structlog
 
 from broadsheet.allocator.errors import ExtraMissingError, ValidationError
-from broadsheet.consumer.broker.block_sums import BlockSpan, sums_path
+from broadsheet.consumer.broker.block_sums import BlockSpan, DamagedContentError, sums_path
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks
@@ -318,6 +318,13 @@ class VerifyHandler:
             verdict = await self._checks.verify(fragment, _yield)
         except OSError as error:
             response.error = str(error)
+            return response
+        except DamagedContentError as error:
+            # There is no file to take intact parts from. The fragment can be deleted.
+            response.error = f"its only copy, {error.where}, is damaged"
+            response.damaged.add(begin=fragment.begin, end=fragment.end)
+            return response
+        if verdict.damaged and await self._checks.heal(fragment):
             return response
         response.damaged.extend(
             ByteSpan(begin=fragment.begin + begin, end=fragment.begin + end)

@@ -7,9 +7,9 @@ step with the wake-up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -27,7 +27,7 @@ from broadsheet.consumer.broker.limits import BrokerLimits, CommitMetrics
 from broadsheet.consumer.broker.lineage import UNKNOWN, Lineage
 from broadsheet.consumer.broker.preconditions import JournalEnd
 from broadsheet.consumer.broker.publishing import FragmentPublisher
-from broadsheet.consumer.broker.quarantine import JournalQuarantine
+from broadsheet.consumer.broker.quarantine import NAME_FILE, JournalQuarantine
 from broadsheet.consumer.broker.recovery import (
     SPACE_TO_OPEN_BYTES,
     Opening,
@@ -175,8 +175,24 @@ class Site:
 class LiveJournal:
     """A journal of the catalogue, opened at its first use."""
 
-    def __init__(self, site: Site, entry: CatalogueEntry, directory: Path) -> None:
+    def __init__(
+        self,
+        site: Site,
+        entry: CatalogueEntry,
+        directory: Path,
+        *,
+        names: Callable[[], Set[str]] = frozenset,
+    ) -> None:
+        """Name the journal; nothing is opened yet.
+
+        Args:
+            site: What it shares with the broker's other journals.
+            entry: Of the catalogue.
+            directory: Of its files.
+            names: Returns the names of all journals.
+        """
         self._site = site
+        self._names = names
         self._opening: asyncio.Task[None] | None = None
         self._retry_at = 0.0
         self.entry = entry
@@ -253,6 +269,11 @@ class LiveJournal:
         # Without this much space, recovery would fail half way, again and again.
         await disk.run(self._site.free_space.require_some, SPACE_TO_OPEN_BYTES)
         self._let_go()
+        if not await disk.run((self.directory / NAME_FILE).exists):
+            stored = await self._site.publisher.stored_fragments(
+                self.entry.spec, self.directory, self._names() - {self.name}
+            )
+            opening = replace(opening, stored=stored)
         self._take(await disk.run(open_journal, disk, self.directory, opening))
         await self._site.publisher.note_opened(list(self.index))
 

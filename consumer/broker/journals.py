@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 import structlog
@@ -27,8 +27,16 @@ class Served:
 class Journals:
     """Live journals by name; follows the catalogue."""
 
-    def __init__(self, site: Site, root: DataRoot) -> None:
+    def __init__(self, site: Site, root: DataRoot, names: Callable[[], Set[str]]) -> None:
+        """Begin with none.
+
+        Args:
+            site: What they share.
+            root: The data directory.
+            names: Returns the names of the catalogue.
+        """
         self._site = site
+        self._names = names
         self._root = root
         self._served: dict[str, Served] = {}
         self.stopping = False
@@ -43,7 +51,7 @@ class Journals:
         served = self._served.get(name)
         if served is None:
             directory = self._root.journal_directory(name, entry.create_revision)
-            journal = LiveJournal(self._site, entry, directory)
+            journal = LiveJournal(self._site, entry, directory, names=self._names)
             served = self._served[name] = Served(journal, Committer(self._site, journal))
         return served
 

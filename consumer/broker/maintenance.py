@@ -14,6 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.broker.block_sums import DamagedContentError
 from broadsheet.consumer.broker.config import BrokerConfig, SyncMode
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks, Pace
@@ -174,7 +175,7 @@ class Scrubber:
             verdict = await self._checks.verify(fragment, pace)
         except FileNotFoundError:  # removed in the meantime, with its journal or by retention
             return False
-        except OSError as error:
+        except (OSError, DamagedContentError) as error:
             logger.error("scrub.unreadable", path=str(fragment.path), detail=str(error))
             return True
         return bool(verdict.damaged)

@@ -16,14 +16,13 @@ import errno
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -41,8 +40,11 @@ from broadsheet.consumer.broker.fragments import (
     FragmentIndex,
     SealedFragment,
     StoredCopy,
+    cover_set,
+    fragment_name,
     object_name,
-    record_path,
+    parse_object_name,
+    write_record,
 )
 from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
 from broadsheet.consumer.protocol.journal_pb2 import FragmentStoreHealthRequest, JournalSpec
@@ -288,8 +290,60 @@ class FragmentPublisher:
         key = "/".join(filter(None, (spec.name, postfix, object_name(fragment, codec))))
         mod_time = store.put(key, fragment, codec)
         copy = StoredCopy(store=url, key=key, codec=codec, mod_time=mod_time, postfix=postfix)
-        self._parts.disk.write_file(record_path(fragment.path), msgspec.json.encode(copy))
+        write_record(self._parts.disk, replace(fragment, stored=copy))
         return copy
+
+    async def stored_fragments(
+        self, spec: JournalSpec, directory: Path, others: Set[str]
+    ) -> list[SealedFragment]:
+        """Return a journal's fragments in all stores of its spec that this broker serves: a cover set.
+
+        Args:
+            spec: Of the journal.
+            directory: Where their local files would be.
+            others: Names of other journals, whose fragments may be below this one's path.
+
+        Raises:
+            OSError: a store failed, so that it is not known what is there.
+        """
+        found: list[SealedFragment] = []
+        for url in spec.fragment.stores:
+            listing = partial(self._listed, url, spec.name, directory, others)
+            try:
+                found += await self._threads.submit(listing)
+            except ValidationError as error:
+                # Nothing was ever published under such a path.
+                logger.warning("fragments.not_listed", store=url, detail=str(error))
+            except ExtraMissingError as error:
+                raise OSError(errno.ENOSYS, str(error)) from error
+        return cover_set(found)
+
+    def _listed(
+        self, url: str, journal: str, directory: Path, others: Set[str]
+    ) -> list[SealedFragment]:
+        """List a journal's fragments in one store. Blocking."""
+        store = self._stores.at(url)
+        if store is None:
+            return []
+        found: list[SealedFragment] = []
+        for each in store.listing(f"{journal}/"):
+            where, _, last = each.key.rpartition("/")
+            name = parse_object_name(last)
+            if name is None:
+                logger.warning("fragment.unknown_object", store=url, key=each.key)
+                continue
+            if _is_of_other(journal, where, others):
+                continue
+            copy = StoredCopy(
+                store=url,
+                key=each.key,
+                codec=name.codec,
+                mod_time=each.mod_time,
+                postfix=where.removeprefix(journal).removeprefix("/"),
+            )
+            path = directory / fragment_name(name.begin, name.end, name.sum)
+            found.append(SealedFragment(name.begin, name.end, name.sum, each.mod_time, path, copy))
+        return found
 
     def _note_failure(self, url: str, queue: _Queue, pending: _Pending, error: Exception) -> None:
         if pending.journal.deleted:
@@ -441,6 +495,8 @@ class FragmentPublisher:
             temporary.rename(fragment.path)
         except FileNotFoundError as error:
             raise OSError(errno.EIO, f"{where} is not in its store: {error}") from error
+        except DamagedContentError as error:
+            raise DamagedContentError(error.begin, error.end, where=f"in {where}") from error
         except ExtraMissingError as error:
             raise OSError(errno.ENOSYS, f"{where} cannot be decompressed: {error}") from error
         finally:
@@ -469,6 +525,15 @@ class FragmentPublisher:
     def close(self) -> None:
         """Wait for running operations and end the threads."""
         self._threads.close()
+
+
+def _is_of_other(journal: str, where: str, others: Set[str]) -> bool:
+    """Tell whether a folder below a journal's belongs to another journal, whose name goes on after this one's."""
+    while len(where) > len(journal):
+        if where in others:
+            return True
+        where = where.rpartition("/")[0]
+    return False
 
 
 def _local_ones(fragments: Sequence[SealedFragment]) -> list[SealedFragment]:

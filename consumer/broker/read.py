@@ -134,9 +134,11 @@ class ReadHandler:
         return (await self._publisher.urls_of([sealed], READ_URL_SECONDS)).get(sealed, "")
 
     async def is_sound(self, span: ReadableSpan) -> bool:
-        """Verify a span's whole fragment: if it is intact, its stored checksums were wrong."""
+        """Verify a span's whole fragment: if it is intact, its stored checksums were wrong, or its store healed it."""
         sealed = sealed_of(span)
-        return sealed is not None and not await self._checks.damage_of(sealed)
+        if sealed is None:
+            return False
+        return not await self._checks.damage_of(sealed) or await self._checks.heal(sealed)
 
     def start_reading(
         self, file: ContentFile, length: int, position: int
@@ -388,7 +390,7 @@ def _damaged(name: str, span: ReadableSpan, error: DamagedContentError) -> RpcFa
     return RpcFault(
         grpc.StatusCode.DATA_LOSS,
         f"journal {name}: bytes [{begin}, {end}) of fragment [{span.begin}, {span.end}) with SHA-1 {span.sum.hex()} "
-        "are damaged on the broker's disk: restore its file from a backup, or give them up with "
+        f"are damaged {error.where}: restore its file from a backup, or give them up with "
         f"shardctl journals verify {name} --discard-damaged",
     )
 

@@ -26,10 +26,12 @@ from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragment_sums import write_sums
 from broadsheet.consumer.broker.fragments import (
+    STORED_SUFFIX,
     FragmentIndex,
     SealedFragment,
     fragment_name,
     parse_fragment,
+    write_record,
 )
 from broadsheet.consumer.broker.lineage import UNKNOWN, Lineage
 from broadsheet.consumer.broker.open_fragment import open_path
@@ -70,6 +72,8 @@ class Opening:
     boot_id: str
     quarantine: JournalQuarantine | None = None
     """Takes unusable data; if None, a quarantine beside the journal's directory does."""
+    stored: Sequence[SealedFragment] = ()
+    """For a journal without a directory: its fragments in stores, in order of their offsets."""
 
 
 def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
@@ -94,30 +98,39 @@ def _was_used(directory: Path, aside: JournalQuarantine) -> bool:
     """Tell whether a directory without a name file holds a journal; moves away what an interrupted creation left."""
     if not directory.is_dir():
         return False
-    left = [path for path in directory.iterdir() if path.suffix != ".new"]
+    # Records of copies come first at a creation, and are made again from the store.
+    left = [path for path in directory.iterdir() if path.suffix not in (".new", STORED_SUFFIX)]
     logs = [generation_path(directory, LOG_STEM, each) for each in generations(directory, LOG_STEM)]
     others = [path for path in left if path not in logs]
     # A complete log or any content is worth recovering, whether the name was lost or never written.
     if not all(map(is_cut_off, logs)) or any(path.stat().st_size for path in others):
         return True
-    if left:
+    if any(path.suffix != ".new" for path in directory.iterdir()):
         aside.put(directory, why="the journal's creation was interrupted")
     return False
 
 
 def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
+    """Create a journal; one with fragments in stores begins at their end, which an operator must confirm."""
     directory.mkdir(parents=True, exist_ok=True)
-    lineage = UNKNOWN.next_epoch(0)
+    stored = opening.stored
+    for fragment in stored:
+        write_record(disk, fragment)
+    spans = [(fragment.begin, fragment.end) for fragment in stored]
+    first = min((begin for begin, _ in spans), default=0)
+    head = max((end for _, end in spans), default=0)
+    lineage = UNKNOWN.next_epoch(head)
     checkpoint = Checkpoint(
         sequence=0,
-        head=0,
+        head=head,
         registers=b"",
-        unconfirmed=False,
-        holes=(),
-        reserved=0,
+        # What was appended after the newest fragment, if anything, is lost.
+        unconfirmed=bool(stored),
+        holes=tuple(_gaps(first, spans, head)),
+        reserved=head,
         synced=opening.synced,
         boot_id=opening.boot_id,
-        first=0,
+        first=first,
         incarnation=lineage.incarnation,
         epochs=lineage.epochs,
     )
@@ -129,7 +142,7 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
         disk.write_file(directory / NAME_FILE, opening.name.encode())
         disk.sync_directory(directory.parent)
         undo.pop_all()
-    return RecoveredJournal(store, FragmentIndex(), ())
+    return RecoveredJournal(store, FragmentIndex(stored), ())
 
 
 class _Recovery:
@@ -212,7 +225,9 @@ class _Recovery:
         later = [fragment for fragment in self._sealed() if fragment.begin >= replayed.end]
         if not later:
             return replayed
-        if len(later) == 1 and later[0].begin == replayed.end and not replayed.damage:
+        is_published = later[0].stored is not None
+        follows = len(later) == 1 and later[0].begin == replayed.end
+        if follows and not replayed.damage and not is_published:
             # A staged file that was renamed, but whose commit never became durable.
             self._set_aside(later[0].path, "its append was never acknowledged")
             return replayed
@@ -372,15 +387,33 @@ def is_power_lost(log: Log, opening: Opening) -> bool:
 
 
 def sealed_fragments(directory: Path) -> list[SealedFragment]:
-    """Return the sealed fragments whose file has the length in its name, ordered by begin."""
+    """Return the sealed fragments whose file has the length in its name, or that are in a store, ordered by begin."""
     found: list[SealedFragment] = []
-    for path in sorted(directory.glob("*.raw")):
-        fragment = parse_fragment(path)
-        if fragment is None or path.stat().st_size != fragment.end - fragment.begin:
-            continue
-        if not found or fragment.begin >= found[-1].end:
+    paths = {
+        *directory.glob("*.raw"),
+        *(path.with_suffix("") for path in directory.glob(f"*.raw{STORED_SUFFIX}")),
+    }
+    for path in sorted(paths):
+        fragment = _parsed(path)
+        if fragment is not None and (not found or _follows(found[-1], fragment)):
             found.append(fragment)
     return found
+
+
+def _parsed(path: Path) -> SealedFragment | None:
+    try:
+        fragment = parse_fragment(path)
+    except FileNotFoundError:  # The file is gone, and the record of its copy is damaged.
+        return None
+    if fragment is None or fragment.stored is not None:
+        return fragment
+    return fragment if path.stat().st_size == fragment.end - fragment.begin else None
+
+
+def _follows(before: SealedFragment, after: SealedFragment) -> bool:
+    """Tell whether a fragment goes on after another one; those of a store may overlap."""
+    overlaps = before.stored is not None and before.begin < after.begin and before.end < after.end
+    return after.begin >= before.end or overlaps
 
 
 def _beginning(log: Log, spans: Sequence[Span]) -> tuple[int, list[Span]]:

@@ -197,7 +197,7 @@ class Broker:
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         self._logs.callback(self._catalogue.close)
         await self._disk.run(self._load, root)
-        self._journals = Journals(site, root)
+        self._journals = Journals(site, root, lambda: self._catalogue.entries.keys())
         self._catalogue.observe(self._journals.on_update)
         self._register_gauges(root)
         # The port is bound only now, so that no client connects before the catalogue is loaded.

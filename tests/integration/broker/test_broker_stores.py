@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -17,6 +19,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.fragments import STORED_SUFFIX
 from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.journal_pb2 import (
     CompressionCodec,
     Fragment,
@@ -182,11 +185,11 @@ async def test_symbolic_link_below_the_file_root_is_not_followed(tmp_path: Path)
     """Whoever may write to the store must not have the broker write elsewhere; appends go on."""
     outside = tmp_path / "outside"
     outside.mkdir()
-    config = config_of(tmp_path)
-    (tmp_path / "root" / "store").symlink_to(outside)
-    async with running(config) as stub:
+    async with running(config_of(tmp_path)) as stub:
         await apply_specs(stub, stored_spec())
-        for content in CONTENT:
+        await append(stub, JOURNAL, CONTENT[0])
+        (tmp_path / "root" / "store").symlink_to(outside)
+        for content in CONTENT[1:]:
             await append(stub, JOURNAL, content)
 
         async def unhealthy() -> str:
@@ -213,3 +216,201 @@ async def test_journal_name_of_dots_is_not_published(tmp_path: Path) -> None:
         assert "expected names between slashes" in await eventually(unhealthy)
         assert [each.name for each in objects(tmp_path)] == ["health-check"]
         assert (await read(stub, name)).content == b"".join(CONTENT)
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        CompressionCodec.NONE,
+        CompressionCodec.GZIP,
+        CompressionCodec.ZSTANDARD,
+        CompressionCodec.SNAPPY,
+    ],
+)
+async def test_broker_starts_from_its_store_on_an_empty_disk(tmp_path: Path, codec: int) -> None:
+    """A lost disk costs the open fragment alone; nothing is appended until an operator has accepted that."""
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec(codec=codec))
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+    (tmp_path / "b").rename(tmp_path / "lost")
+    kept = b"".join(CONTENT[:2])
+
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec(codec=codec))
+
+        assert (await read(stub, JOURNAL)).content == kept
+        assert (await read(stub, JOURNAL, offset=FRAGMENT_BYTES)).content == kept[FRAGMENT_BYTES:]
+        assert [each.backing_store for each in await published(stub, 2)] == [STORE, STORE]
+        refused = await append(stub, JOURNAL, b"new")
+        assert refused.status == Status.INDEX_HAS_GREATER_OFFSET
+        accepted = await append(stub, JOURNAL, b"new", offset=len(kept))
+        assert (accepted.status, accepted.commit.begin) == (Status.OK, len(kept))
+
+    async with running(config_of(tmp_path)) as stub:
+        assert (await read(stub, JOURNAL)).content == kept + b"new"
+        assert (await append(stub, JOURNAL, b"!")).commit.begin == len(kept) + 3
+
+
+async def test_fragments_beyond_the_local_bound_are_read_from_the_store(tmp_path: Path) -> None:
+    """A small disk keeps the newest; what was removed is served and survives restarts all the same."""
+    config = config_of(tmp_path, local_fragment_bytes_max=FRAGMENT_BYTES, spare_bytes_max=0)
+
+    def local() -> list[Path]:
+        return list((tmp_path / "b").rglob("*.raw"))
+
+    async with running(config) as stub:
+        await apply_specs(stub, stored_spec(codec=CompressionCodec.GZIP))
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+        await eventually(lambda: len(local()) == 1)
+
+        assert (await read(stub, JOURNAL)).content == b"".join(CONTENT)
+
+    async with running(config) as stub:
+        assert (await read(stub, JOURNAL)).content == b"".join(CONTENT)
+        assert (await append(stub, JOURNAL, b"!")).commit.begin == len(b"".join(CONTENT))
+
+
+async def test_upload_whose_record_is_missing_is_recorded_without_another(tmp_path: Path) -> None:
+    """A kill between upload and record must neither lose the copy nor make a second one."""
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec(codec=CompressionCodec.GZIP))
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+    before = [path.stat().st_ino for path in objects(tmp_path)]
+    for path in (tmp_path / "b").rglob(f"*{STORED_SUFFIX}"):
+        path.unlink()
+    # An upload that was cut short.
+    partial = objects(tmp_path)[0].with_name(f".partial-{objects(tmp_path)[0].name}")
+    partial.write_bytes(b"torn")
+
+    async with running(config_of(tmp_path)) as stub:
+        await published(stub, 3)
+
+    after = [path.stat().st_ino for path in objects(tmp_path) if path != partial]
+    assert after[:2] == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: content[:-9],
+        lambda content: gzip.compress(gzip.decompress(content) + b"!"),
+        lambda content: gzip.compress(b"x" * len(CONTENT[0])),
+    ],
+    ids=["flipped", "short", "long", "other"],
+)
+async def test_damaged_copy_is_data_loss_and_never_content(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """What a store returns is believed only if it matches the SHA-1 in its name."""
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec(codec=CompressionCodec.GZIP))
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+    (tmp_path / "b").rename(tmp_path / "lost")
+    first = objects(tmp_path)[0]
+    first.write_bytes(damage(first.read_bytes()))
+
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec(codec=CompressionCodec.GZIP))
+
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await read(stub, JOURNAL)
+        assert raised.value.code() == grpc.StatusCode.DATA_LOSS
+        assert first.name in (raised.value.details() or "")
+        second = await read(stub, JOURNAL, offset=len(CONTENT[0]))
+        assert second.content == CONTENT[1]
+
+
+async def test_damaged_local_file_is_replaced_by_its_copy(tmp_path: Path) -> None:
+    """A flipped bit on the disk costs nothing as long as the store has the fragment."""
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec(codec=CompressionCodec.GZIP))
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+        first = min((tmp_path / "b").rglob("*.raw"))
+        with first.open("r+b") as file:
+            file.seek(7)
+            file.write(b"!")
+
+        assert (await read(stub, JOURNAL)).content == b"".join(CONTENT)
+        assert first.read_bytes() == CONTENT[0]
+
+
+async def test_store_that_cannot_be_reached_holds_up_no_append(tmp_path: Path) -> None:
+    """Publishing goes on by itself when the store is back, and says until then what is missing."""
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec())
+        await append(stub, JOURNAL, CONTENT[0])
+        (tmp_path / "root" / "store").write_bytes(b"in the way")
+        for content in CONTENT[1:]:
+            assert (await append(stub, JOURNAL, content)).status == Status.OK
+        (tmp_path / "root" / "store").unlink()
+
+        await published(stub, 2)
+
+        response = await stub.FragmentStoreHealth(FragmentStoreHealthRequest(fragment_store=STORE))
+        assert response.store_health_error == ""
+
+
+async def test_deleted_fragments_leave_the_store_and_unknown_files_stay(tmp_path: Path) -> None:
+    """Nothing that was removed on purpose may come back from the store; nothing else is touched there."""
+    async with Broker(config_of(tmp_path)) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        first, _ = await published(stub, 2)
+        unknown = objects(tmp_path)[0].with_name("notes.txt")
+        unknown.write_bytes(b"not a fragment")
+        client = JournalClient(broker.address)
+        async with client:
+            await client.delete_fragments(JOURNAL, [first])
+
+        # The deletion is recorded in a log that begins with a new fragment.
+        await published(stub, 2)
+        names = [path.name for path in objects(tmp_path)]
+        assert (len(names), names[-1]) == (3, unknown.name)
+        assert not names[0].startswith(f"{first.begin:016x}-")
+    (tmp_path / "b").rename(tmp_path / "lost")
+
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec())
+        assert (await read(stub, JOURNAL)).content == b"".join(CONTENT[1:])
+
+
+async def test_fragments_of_a_journal_with_a_longer_name_are_not_taken(tmp_path: Path) -> None:
+    """Its folder is below this journal's, as a postfix would be: one journal must not show another's content."""
+    inner = f"{JOURNAL}/inner"
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, stored_spec(inner))
+        for content in CONTENT:
+            await append(stub, inner, content)
+        await eventually(lambda: len(objects(tmp_path)) == 2)
+
+        await apply_specs(stub, stored_spec())
+
+        assert (await append(stub, JOURNAL, b"first")).commit.begin == 0
+
+
+async def test_postfix_of_the_spec_becomes_part_of_the_path(tmp_path: Path) -> None:
+    """Tables over a store's folders find their partitions by such paths."""
+    spec = stored_spec()
+    action = '{{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
+    spec.fragment.path_postfix_template = f"date={action}/"
+    async with running(config_of(tmp_path)) as stub:
+        await apply_specs(stub, spec)
+        for content in CONTENT[:2]:
+            await append(stub, JOURNAL, content)
+        (fragment,) = await published(stub, 1)
+
+        day = datetime.fromtimestamp(fragment.mod_time, UTC).strftime("%Y-%m-%d")
+        assert fragment.path_postfix == f"date={day}"
+        assert objects(tmp_path)[0].parent == tmp_path / "root" / "store" / JOURNAL / f"date={day}"

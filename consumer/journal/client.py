@@ -32,6 +32,7 @@ from broadsheet.consumer.journal.appender import (
     check_append,
 )
 from broadsheet.consumer.journal.channels import ChannelCache, Channels
+from broadsheet.consumer.journal.direct_fragments import ReadTotals
 from broadsheet.consumer.journal.extensions import (
     delete_fragments,
     list_quarantine,
@@ -124,7 +125,13 @@ class JournalClient:
 
     async def close(self) -> None:
         """Close every channel; calls in progress are cancelled. Idempotent."""
+        await self._transport.fragments.close()
         await self._transport.channels.close()
+
+    @property
+    def read_totals(self) -> ReadTotals:
+        """Content that readers received, from brokers and without them."""
+        return self._transport.read_totals
 
     async def list(self, selector: LabelSelector | None = None) -> ListResult:
         """Return the journals that match; all if there is no selector.
@@ -186,8 +193,11 @@ class JournalClient:
         min_etcd_revision: int = 0,
         linger_seconds: float = 0.0,
         guard: OffsetGuard | None = None,
+        stored: Sequence[FragmentsResponse.ListedFragment] = (),
     ) -> Reader:
         """Return an iterator over the journal's bytes.
+
+        Stored fragments are read where they lie if the policy's `fragments` permit it, else through the broker.
 
         Args:
             journal: Its name; may carry `;meta`.
@@ -200,6 +210,8 @@ class JournalClient:
             linger_seconds: Delay of content at the write head, so that more of it comes at once: less work for a reader
                 that can wait. 0 to 0.25; brokers of Gazette do not linger.
             guard: Ends the read with JournalReplacedError if the journal no longer holds what was read before.
+            stored: Fragments with signed URLs, as `list_fragments` returned them. No broker is asked for what they hold
+                while their URLs are valid.
 
         Raises:
             ValidationError: an argument is malformed.
@@ -219,6 +231,7 @@ class JournalClient:
             clock=self._transport.clock,
             linger_seconds=linger_seconds,
             guard=guard,
+            stored=stored,
         )
 
     async def append(

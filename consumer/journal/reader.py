@@ -10,6 +10,7 @@ against the protocol is after a few attempts.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,11 @@ from broadsheet.consumer.errors import (
     OffsetNotYetAvailableError,
     RpcFailedError,
 )
+from broadsheet.consumer.journal.direct_fragments import (
+    DirectReadError,
+    FragmentStream,
+    WantedSpan,
+)
 from broadsheet.consumer.journal.guard import OffsetGuard, Present
 from broadsheet.consumer.journal.transport import (
     STREAM_LIFE_SECONDS,
@@ -41,11 +47,17 @@ from broadsheet.consumer.journal.transport import (
     error_of_status,
 )
 from broadsheet.consumer.journal.wire import ReadChunk
-from broadsheet.consumer.protocol.alphabet import require
+from broadsheet.consumer.protocol.alphabet import require, split_journal
 from broadsheet.consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from broadsheet.consumer.protocol.call_metadata import BRIEF_TAIL, metadata_of_linger
 from broadsheet.consumer.protocol.identity_pb2 import JournalIdentity
-from broadsheet.consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
+from broadsheet.consumer.protocol.journal_pb2 import (
+    Fragment,
+    FragmentsResponse,
+    ReadRequest,
+    ReadResponse,
+    Status,
+)
 from broadsheet.consumer.protocol.validation_journal import (
     validate_read_request,
     validate_read_response,
@@ -144,6 +156,11 @@ class ReadProgress:
         self.fragment = response.fragment
         self.in_fragment = True
 
+    def on_listed(self, fragment: Fragment) -> None:
+        """Take a listed fragment that holds `offset` as the one being read."""
+        self.fragment = fragment
+        self.in_fragment = True
+
     def on_chunk(self, chunk: ReadChunk) -> ReadSpan:
         """Process a chunk and return the span that it adds.
 
@@ -195,6 +212,7 @@ class Reader:
         clock: Clock | None = None,
         linger_seconds: float = 0.0,
         guard: OffsetGuard | None = None,
+        stored: Sequence[FragmentsResponse.ListedFragment] = (),
     ) -> None:
         """Create the reader; nothing is sent until the first iteration.
 
@@ -204,6 +222,7 @@ class Reader:
             clock: Times how long a read that does not block is tried.
             linger_seconds: See `broadsheet.consumer.protocol.call_metadata`.
             guard: Ends the read with JournalReplacedError if the journal no longer holds what was read before.
+            stored: Fragments with signed URLs, which are read without asking a broker.
 
         Raises:
             ValidationError: the request is malformed, or lingers for too long.
@@ -222,6 +241,17 @@ class Reader:
         self._refusals = 0
         self._waiting_since: float | None = None
         self._finished = False
+        self._stored = [each for each in stored if each.signed_url]
+        self._direct: FragmentStream | None = None
+        self._wants_direct = transport.policy.fragments.enabled and not request.metadata_only
+        self._stored_url = ""
+        """Where the fragment is that the current RPC described and did not deliver."""
+        self._direct_failures = 0
+        """Consecutive fragments that could not be read directly."""
+        self._through_broker_to: int | None = None
+        """End of what the next RPC delivers even if it is stored, 0 for all; None leaves that to us."""
+        self._asked_direct = False
+        """Whether the current RPC leaves stored fragments to us."""
 
     @property
     def journal(self) -> str:
@@ -279,6 +309,7 @@ class Reader:
         """End the read; iteration then ends too."""
         self._finished = True
         self._drop_call()
+        self._drop_direct()
 
     async def __aenter__(self) -> Self:
         return self
@@ -293,9 +324,13 @@ class Reader:
 
     async def _step(self) -> ReadSpan | None:
         """Read one message; return the span that it adds, if any."""
+        if self._direct is not None:
+            return await self._read_direct(self._direct)
         if self._call is None:
             if self._progress.complete:
                 self._finished = True
+                return None
+            if await self._open_listed():
                 return None
             await self._open()
             if self._call is None:
@@ -310,6 +345,10 @@ class Reader:
         if response.content:
             validate_read_chunk(response)
             return self._delivered(ReadChunk(response.offset, response.content))
+        await self._on_metadata(response)
+        return None
+
+    async def _on_metadata(self, response: ReadResponse) -> None:
         asked = self._progress.offset
         self._progress.on_metadata(response)
         if self._guard is not None and response.HasField("identity"):
@@ -318,6 +357,7 @@ class Reader:
         if response.HasField("header"):
             self._transport.learn(self.journal, response.header)
         if response.status == Status.OK:
+            self._stored_url = response.fragment_url
             # The first answer has all that a metadata-only read asks for.
             self._finished = self._request.metadata_only
             if self._finished:
@@ -325,10 +365,11 @@ class Reader:
         else:
             self._drop_call()
             await self._on_status(response.status)
-        return None
 
     def _delivered(self, chunk: ReadChunk) -> ReadSpan:
         span = self._progress.on_chunk(chunk)
+        self._stored_url = ""
+        self._transport.read_totals.broker_bytes += len(span.content)
         self._note_success()
         self._tell_head()
         return span
@@ -350,6 +391,13 @@ class Reader:
         request.CopyFrom(self._request)
         request.offset = self._progress.offset
         request.min_etcd_revision = self._transport.revision_floor(request.min_etcd_revision)
+        request.do_not_proxy = self._wants_direct and self._through_broker_to is None
+        if self._through_broker_to:
+            own_end = request.end_offset or self._through_broker_to
+            request.end_offset = min(own_end, self._through_broker_to)
+        self._through_broker_to = None
+        self._asked_direct = request.do_not_proxy
+        self._stored_url = ""
         await self._transport.channels.sweep()
         peer = self._transport.peer_for(self.journal, primary=False)
         self._endpoint = peer.endpoint
@@ -407,12 +455,78 @@ class Reader:
             return None
         return probe
 
+    async def _open_listed(self) -> bool:
+        """Open the listed fragment that holds the next byte; return whether there was one."""
+        if not self._wants_direct or not self._stored:
+            return False
+        offset = self._progress.offset
+        for listed in self._stored:
+            if listed.spec.begin <= offset < listed.spec.end:
+                self._progress.on_listed(listed.spec)
+                await self._open_direct(listed.spec, listed.signed_url)
+                return True
+        return False
+
+    async def _open_direct(self, fragment: Fragment, url: str) -> None:
+        end = min(fragment.end, self._request.end_offset or fragment.end)
+        wanted = WantedSpan(fragment, url, self._progress.offset, end)
+        try:
+            if fragment.journal != split_journal(self.journal)[0]:
+                raise DirectReadError(fragment, "refused", f"it is one of {fragment.journal}")
+            self._direct = await self._transport.fragments.open(wanted)
+        except DirectReadError as error:
+            self._on_direct_failure(error, fragment)
+
+    async def _read_direct(self, stream: FragmentStream) -> ReadSpan | None:
+        fragment = self._progress.fragment
+        assert fragment is not None, "a fragment is open"
+        try:
+            content = await stream.next()
+        except DirectReadError as error:
+            self._drop_direct()
+            self._on_direct_failure(error, fragment)
+            return None
+        if not content:
+            self._drop_direct()
+            return None
+        span = self._progress.on_chunk(ReadChunk(self._progress.offset, content))
+        self._transport.read_totals.direct_bytes += len(content)
+        self._direct_failures = 0
+        self._note_success()
+        self._tell_head()
+        return span
+
+    def _on_direct_failure(self, error: DirectReadError, fragment: Fragment) -> None:
+        """Continue at the broker: with a new URL if that may help, else with what it delivers itself."""
+        self._transport.read_totals.on_failure(error.reason)
+        _log.warning(
+            "read.direct_failed",
+            journal=self.journal,
+            offset=self.offset,
+            reason=error.reason,
+            error=str(error),
+        )
+        if error.reason == "refused":
+            self._wants_direct = False  # by our own rules, which do not change
+            return
+        if self._stored:
+            # The URLs may have expired, all at once. The broker tells a new one for each fragment.
+            self._stored = []
+            return
+        # The second time in a row, the broker delivers all that it has, and we try again when that read ends.
+        self._through_broker_to = 0 if self._direct_failures else fragment.end
+        self._direct_failures += 1
+
     async def _on_clean_end(self) -> None:
         """Ask again after the broker stopped, the journal moved, or a token expired.
 
         It pauses first only if this call delivered no bytes.
         """
         self._drop_call()
+        fragment, url = self._progress.fragment, self._stored_url
+        if url and fragment is not None and self._asked_direct and not self._progress.complete:
+            await self._open_direct(fragment, url)
+            return
         if not self._heard and not self._progress.complete:
             await self._pause(EndpointError(self._endpoint, "the broker ended the read"))
 
@@ -423,6 +537,9 @@ class Reader:
                 self._finished = True
                 return
             await self._pause(error)
+        elif status == Status.NOT_JOURNAL_BROKER and self._asked_direct:
+            # A broker that must not proxy has nothing of the journal. One that may asks those that have.
+            self._through_broker_to = 0
         elif status in UNASSIGNED:
             await self._pause(error)
         # Possibly transient: another broker may not yet know a journal that was just applied.
@@ -483,6 +600,11 @@ class Reader:
         # A method, because another task may close the reader while it waits, which type checkers do
         # not expect of a field.
         return self._finished
+
+    def _drop_direct(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
 
     def _drop_call(self) -> None:
         if self._call is not None:

@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,11 @@ from broadsheet.consumer.errors import (
     WrongAppendOffsetError,
 )
 from broadsheet.consumer.journal.channels import BulkStub, Channels, is_tls
+from broadsheet.consumer.journal.direct_fragments import (
+    DirectFragments,
+    FragmentOpener,
+    ReadTotals,
+)
 from broadsheet.consumer.protocol.alphabet import split_journal
 from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
 from broadsheet.consumer.protocol.call_metadata import ACTOR, local_actor
@@ -289,6 +294,8 @@ class TransportPolicy:
     """Content of one message of a long append; brokers abort one that takes more than a second."""
     whole_bytes_max: int | None = None
     """Largest content sent as a single message, to brokers that support this; `chunk_bytes` if absent."""
+    fragments: DirectFragments = field(default_factory=DirectFragments)
+    """Rules for reading stored fragments without a broker."""
 
     def __post_init__(self) -> None:
         """Raise ValidationError if authorities are named twice."""
@@ -323,6 +330,9 @@ class JournalTransport:
         self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies; later reads and appends wait for it, and so see them."""
+        self.fragments = FragmentOpener(policy.fragments)
+        self.read_totals = ReadTotals()
+        """Content of all readers."""
         self._auth = auth
         # Asked once, because with several addresses that cannot be reached, asking goes on to the next.
         self._was_given_tls = is_tls(channels.default_endpoint)

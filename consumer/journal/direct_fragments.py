@@ -1,0 +1,594 @@
+"""Reads stored fragments where they lie: a file of a shared directory, or the signed URL that a broker tells.
+
+A URL is a stranger's word. So a `file://` URL is opened only below roots that this client was given, only under the
+fragment's own name and without symbolic links; others are fetched with `https` (and `http`, if permitted), without
+credentials and cookies, and what they redirect to is checked likewise. Whatever comes is decompressed, bounded and
+verified against the fragment's length and SHA-1.
+
+A fragment that cannot be read here raises `DirectReadError`, and the broker still has it. One that was read and is not
+what its name says raises `JournalDamagedError`.
+
+Source: gazette/core broker/client/reader.go (OpenFragmentURL), broker/protocol/fragment_extensions.go (names).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote, urljoin, urlsplit
+
+from broadsheet.allocator.errors import ExtraMissingError, ValidationError
+from broadsheet.consumer.errors import ConsumerError, JournalDamagedError
+from broadsheet.consumer.journal.fragment_decoders import DecodingError, decoder_of
+from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, Fragment
+
+if TYPE_CHECKING:
+    import aiohttp
+
+PIECE_BYTES: Final = 512 << 10
+"""Content delivered at once; encoded content is read in pieces of this length, too."""
+SILENCE_SECONDS: Final = 20.0
+"""Longest wait for the next bytes of a store."""
+REDIRECTS_MAX: Final = 3
+THREADS: Final = 4
+"""Threads of a client that read, decompress and verify fragments."""
+_VERIFIED_MAX: Final = 1024
+"""Files that are remembered as verified."""
+_CODECS: Final = {
+    CompressionCodec.NONE: "raw",
+    CompressionCodec.GZIP: "gz|gzip",
+    CompressionCodec.ZSTANDARD: "zst|zstandard",
+    CompressionCodec.SNAPPY: "sz|snappy",
+    CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION: "gzod",
+}
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FILE: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+class DirectReadError(ConsumerError):
+    """A stored fragment cannot be read directly; its broker may still deliver it."""
+
+    def __init__(self, fragment: Fragment, reason: str, detail: str) -> None:
+        super().__init__(f"{_name_of(fragment)} was not read directly: {detail}")
+        self.reason = reason
+        """A word for metrics: refused, missing, expired, failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectFragments:
+    """Rules of a client for reading stored fragments without their broker."""
+
+    enabled: bool = True
+    """False reads everything through the broker."""
+    roots: tuple[Path, ...] = ()
+    """Directories that hold fragments of `file://` stores, as the broker's `--file-root` does; files elsewhere are
+    read through the broker."""
+    allow_http: bool = False
+    """Permit stores without TLS."""
+    verify_first: bool = True
+    """Verify an uncompressed file before its first byte is used, not only as it is read."""
+
+    def __post_init__(self) -> None:
+        """Raise ValidationError if a root is relative."""
+        for root in self.roots:
+            if not root.is_absolute():
+                raise ValidationError("roots", f"expected absolute paths, got {root}")
+
+
+class WantedSpan(NamedTuple):
+    """What is wanted of a stored fragment."""
+
+    fragment: Fragment
+    url: str
+    begin: int
+    """Offset of the first byte wanted."""
+    end: int
+    """Offset after the last one, at most the fragment's end."""
+
+
+class ReadTotals:
+    """Content that a client's readers received, and failures of direct reads. Monotonic."""
+
+    def __init__(self) -> None:
+        self.direct_bytes = 0
+        self.broker_bytes = 0
+        self.failures: dict[str, int] = {}
+        """By reason."""
+
+    def on_failure(self, reason: str) -> None:
+        """Count a fragment that could not be read directly."""
+        self.failures[reason] = self.failures.get(reason, 0) + 1
+
+
+class FragmentOpener:
+    """Opens stored fragments. Belongs to one event loop; files and codecs are worked on in a few threads."""
+
+    def __init__(self, policy: DirectFragments) -> None:
+        self.policy = policy
+        self._threads: ThreadPoolExecutor | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._verified: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        """Identities of files that were verified."""
+
+    async def open(self, wanted: WantedSpan) -> FragmentStream:
+        """Open a fragment at an offset.
+
+        Raises:
+            DirectReadError: it cannot be read here.
+            JournalDamagedError: it is not what its name says.
+        """
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fragments")
+        try:
+            scheme = urlsplit(wanted.url).scheme
+        except ValueError as error:
+            raise DirectReadError(wanted.fragment, "refused", f"its URL: {error}") from error
+        if scheme == "file":
+            return await self._open_file(wanted, self._threads)
+        return await self._open_url(wanted, self._threads)
+
+    async def close(self) -> None:
+        """Close connections and end the threads. Idempotent."""
+        if self._session is not None:
+            await self._session.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._session = self._threads = None
+
+    async def _open_file(self, wanted: WantedSpan, threads: ThreadPoolExecutor) -> FragmentStream:
+        opening = partial(open_below, wanted.fragment, wanted.url, self.policy.roots)
+        fd = await asyncio.get_running_loop().run_in_executor(threads, opening)
+        return FragmentStream(threads, self._file_pieces(fd, wanted), None)
+
+    def _file_pieces(self, fd: int, wanted: WantedSpan) -> Iterator[bytes]:
+        """Yield the wanted content of a file, and close it. In a thread."""
+        fragment = wanted.fragment
+        with open(fd, "rb", buffering=0) as file:
+            start = fragment.begin
+            try:
+                if fragment.compression_codec == CompressionCodec.NONE:
+                    _require_length(fragment, os.fstat(fd).st_size)
+                    if self.policy.verify_first:
+                        self._verify(fd, fragment)
+                    start = wanted.begin
+                    file.seek(start - fragment.begin)
+                content = FragmentContent(wanted, start)
+                while encoded := file.read(PIECE_BYTES):
+                    yield from content.feed(encoded)
+                    if content.is_complete:
+                        return
+            except OSError as error:
+                raise DirectReadError(fragment, "failed", f"its file: {error}") from error
+            yield from content.finish()
+
+    def _verify(self, fd: int, fragment: Fragment) -> None:
+        """Verify a file that is not known to be sound."""
+        status = os.fstat(fd)
+        identity = (
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            fragment.begin,
+        )
+        if identity in self._verified:
+            return
+        sha1 = hashlib.sha1(usedforsecurity=False)
+        position = 0
+        while piece := os.pread(fd, PIECE_BYTES, position):
+            sha1.update(piece)
+            position += len(piece)
+        _require_sum(fragment, sha1.digest())
+        self._verified[identity] = None
+        # Several threads may be here; each operation on the dictionary is atomic.
+        while len(self._verified) > _VERIFIED_MAX:
+            self._verified.popitem(last=False)
+
+    async def _open_url(self, wanted: WantedSpan, threads: ThreadPoolExecutor) -> FragmentStream:
+        import aiohttp  # here, because it takes as long as all the rest, and most clients do not need it
+
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS
+            )
+            self._session = aiohttp.ClientSession(
+                timeout=timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,  # the codec decides, not the store's headers
+                read_bufsize=PIECE_BYTES,
+                skip_auto_headers=("Accept-Encoding", "User-Agent"),
+            )
+        try:
+            response = await self._get(self._session, wanted)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise _failed(wanted.fragment, error) from error
+        try:
+            start, is_gzip = _answered(wanted, response)
+            content = FragmentContent(wanted, start, is_gzip=is_gzip)
+        except BaseException:
+            response.close()
+            raise
+        return FragmentStream(threads, None, _Body(response, content, wanted.fragment))
+
+    async def _get(
+        self, session: aiohttp.ClientSession, wanted: WantedSpan
+    ) -> aiohttp.ClientResponse:
+        """Return the answer of the store, redirections followed."""
+        from yarl import URL
+
+        url = wanted.url
+        for _ in range(REDIRECTS_MAX + 1):
+            self._require_permitted(url, wanted.fragment)
+            response = await session.get(
+                # As it is, because the store signed it so.
+                URL(url, encoded=True),
+                headers=_headers(wanted),
+                allow_redirects=False,
+            )
+            if response.status not in (301, 302, 303, 307, 308):
+                return response
+            response.close()
+            target = urljoin(url, response.headers.get("Location", ""))
+            # From TLS to clear text, the signature in the URL would be readable on the way.
+            if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
+                detail = "its store redirects from https elsewhere"
+                raise DirectReadError(wanted.fragment, "refused", detail)
+            url = target
+        detail = f"its store redirects more than {REDIRECTS_MAX} times"
+        raise DirectReadError(wanted.fragment, "refused", detail)
+
+    def _require_permitted(self, url: str, fragment: Fragment) -> None:
+        parsed = urlsplit(url)
+        schemes = ("https", "http") if self.policy.allow_http else ("https",)
+        if parsed.scheme not in schemes:
+            detail = f"expected a URL with {' or '.join(schemes)}, got {parsed.scheme or 'none'}"
+            raise DirectReadError(fragment, "refused", detail)
+        if not parsed.hostname or parsed.username is not None or parsed.password is not None:
+            raise DirectReadError(fragment, "refused", "expected a URL of a host, without a user")
+
+
+class FragmentContent:
+    """Makes content of a fragment's encoded bytes: decodes, bounds, verifies and cuts it. Pure.
+
+    One piece is held back until the next one or the end was verified, so a fragment of one piece is verified before
+    any of it is used.
+    """
+
+    def __init__(self, wanted: WantedSpan, start: int, *, is_gzip: bool | None = None) -> None:
+        """Begin to decode.
+
+        Args:
+            wanted: The fragment, and the span to deliver.
+            start: Offset of the first byte that the encoded bytes hold.
+            is_gzip: Whether they are compressed with gzip, if the codec does not tell.
+
+        Raises:
+            DirectReadError: the codec's library is not installed, or the codec is unknown.
+        """
+        self._wanted = wanted
+        self._position = start
+        codec = wanted.fragment.compression_codec
+        if is_gzip is not None:
+            codec = CompressionCodec.GZIP if is_gzip else CompressionCodec.NONE
+        try:
+            self._decode = decoder_of(codec)
+        except (ExtraMissingError, ValidationError) as error:
+            raise DirectReadError(wanted.fragment, "failed", str(error)) from error
+        is_whole = start == wanted.fragment.begin
+        self._sha1 = hashlib.sha1(usedforsecurity=False) if is_whole else None
+        self._held = b""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all that is wanted was delivered, and the rest of the fragment need not be read."""
+        wanted = self._wanted
+        return wanted.end < wanted.fragment.end and self._position >= wanted.end
+
+    def feed(self, encoded: bytes) -> Iterator[bytes]:
+        """Yield wanted content, of the next encoded bytes.
+
+        Raises:
+            JournalDamagedError: they cannot be decoded, or hold more than the fragment.
+        """
+        try:
+            for piece in self._decode(encoded):
+                yield from self._cut(piece)
+                if self.is_complete:
+                    return
+        except DecodingError as error:
+            raise _damaged(self._wanted.fragment, f"it cannot be decoded ({error})") from error
+
+    def finish(self) -> Iterator[bytes]:
+        """Yield the last content, after the end of the encoded bytes.
+
+        Raises:
+            JournalDamagedError: the fragment's bytes are missing, or others than its SHA-1 says.
+        """
+        fragment = self._wanted.fragment
+        if self._position < fragment.end:
+            raise _damaged(fragment, f"it ends at offset {self._position}")
+        if self._sha1 is not None:
+            _require_sum(fragment, self._sha1.digest())
+        if self._held:
+            held, self._held = self._held, b""
+            yield held
+
+    def _cut(self, piece: bytes) -> Iterator[bytes]:
+        wanted, begin = self._wanted, self._position
+        self._position = end = begin + len(piece)
+        if end > wanted.fragment.end:
+            raise _damaged(wanted.fragment, f"it has content up to offset {end} or more")
+        if self._sha1 is not None:
+            self._sha1.update(piece)
+        if wanted.begin > begin or end > wanted.end:
+            piece = piece[max(0, wanted.begin - begin) : max(0, wanted.end - begin)]
+        if not piece:
+            return
+        held, self._held = self._held, piece
+        if held:
+            yield held
+        if self.is_complete:
+            # What follows is not read, so nothing more can be verified.
+            held, self._held = self._held, b""
+            yield held
+
+
+class FragmentStream:
+    """The wanted content of one fragment, piece by piece. A cancelled `next` loses nothing."""
+
+    def __init__(
+        self, threads: ThreadPoolExecutor, pieces: Iterator[bytes] | None, body: _Body | None
+    ) -> None:
+        """Begin.
+
+        Args:
+            threads: Where pieces are made.
+            pieces: All of them, for a file.
+            body: Where encoded bytes come from, otherwise.
+        """
+        self._threads = threads
+        self._pieces = pieces
+        self._body = body
+        self._job: asyncio.Future[bytes | None] | None = None
+
+    async def next(self) -> bytes:
+        """Return the next content; none at the end.
+
+        Raises:
+            DirectReadError: the store failed.
+            JournalDamagedError: the fragment is not what its name says.
+        """
+        while True:
+            if self._job is None:
+                if self._pieces is None:
+                    if self._body is None:
+                        return b""
+                    self._pieces = await self._body.next()
+                    if self._pieces is None:
+                        self.close()
+                        return b""
+                self._job = asyncio.get_running_loop().run_in_executor(
+                    self._threads, next, self._pieces, None
+                )
+            # The thread works on even if the caller is cancelled, and then the next call gets its result.
+            piece = await asyncio.shield(self._job)
+            self._job = None
+            if piece is not None:
+                return piece
+            self._pieces = None
+
+    def close(self) -> None:
+        """Release the file or the connection; idempotent."""
+        if self._body is not None:
+            self._body.close()
+        pieces, job = self._pieces, self._job
+        self._pieces = self._body = self._job = None
+        if job is not None and not job.done():
+            # The file is closed by the thread that reads it.
+            job.add_done_callback(partial(_close_pieces, pieces))
+        else:
+            _close_pieces(pieces, job)
+
+
+class _Body:
+    """The encoded bytes of an answer."""
+
+    def __init__(
+        self, response: aiohttp.ClientResponse, content: FragmentContent, fragment: Fragment
+    ) -> None:
+        self._response = response
+        self._content = content
+        self._fragment = fragment
+        self._ended = False
+
+    async def next(self) -> Iterator[bytes] | None:
+        """Return the content of the next bytes; None after the last ones."""
+        import aiohttp
+
+        if self._ended or self._content.is_complete:
+            return None
+        try:
+            encoded = await self._response.content.read(PIECE_BYTES)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _failed(self._fragment, error) from error
+        if encoded:
+            return self._content.feed(encoded)
+        self._ended = True
+        return self._content.finish()
+
+    def close(self) -> None:
+        """Release the connection."""
+        if self._ended:
+            self._response.release()
+        else:
+            self._response.close()
+
+
+def _close_pieces(pieces: Iterator[bytes] | None, job: asyncio.Future[bytes | None] | None) -> None:
+    if job is not None and not job.cancelled():
+        job.exception()  # retrieved, because nobody waits for it any more
+    close = getattr(pieces, "close", None)
+    if close is not None:
+        close()
+
+
+def fragment_paths(fragment: Fragment) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """Return the directories of a fragment below its store, and the pattern of its file's name."""
+    journal, postfix = fragment.journal.split("/"), fragment.path_postfix.strip("/")
+    directories = (*journal, *(postfix.split("/") if postfix else ()))
+    stem = f"{fragment.begin:016x}-{fragment.end:016x}-{sum_of(fragment).hex()}"
+    extensions = _CODECS.get(fragment.compression_codec, "")
+    optional = "?" if fragment.compression_codec == _OFFLOADED else ""
+    return directories, re.compile(rf"{stem}(\.({extensions})){optional}", re.IGNORECASE)
+
+
+_OFFLOADED: Final = CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+
+
+def open_below(fragment: Fragment, url: str, roots: tuple[Path, ...]) -> int:
+    """Open the file of a fragment below one of the roots; return its descriptor. Blocking.
+
+    A URL has the file's path, as this project's brokers tell it, or that below the root, as Gazette's do.
+
+    Raises:
+        DirectReadError: the URL is not that of the fragment below a root, or there is no such file.
+    """
+    parsed = urlsplit(url)
+    parts = tuple(unquote(parsed.path).split("/"))[1:]
+    directories, name = fragment_paths(fragment)
+    if parsed.netloc not in ("", "localhost") or not name.fullmatch(parts[-1] if parts else ""):
+        raise DirectReadError(fragment, "refused", "its URL is not that of a file of its name")
+    if parts[-1 - len(directories) : -1] != directories:
+        raise DirectReadError(fragment, "refused", "its URL leads to another journal's directory")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise DirectReadError(fragment, "refused", "its URL has a path with dots")
+    if not roots:
+        raise DirectReadError(fragment, "refused", "no directory of fragments is configured")
+    problem: OSError | None = None
+    for root in roots:
+        own = root.parts[1:]
+        inner = parts[len(own) :] if parts[: len(own)] == own else parts
+        try:
+            return _open_inner(root, inner)
+        except OSError as error:
+            problem = error
+    detail = f"no file of it below {', '.join(map(str, roots))} ({problem})"
+    raise DirectReadError(fragment, "missing", detail) from problem
+
+
+def _open_inner(root: Path, parts: tuple[str, ...]) -> int:
+    """Open a regular file below a root, which is reached without symbolic links."""
+    directory = os.open(root, _OPEN_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, _OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            os.close(directory)
+            directory = inner
+        fd = os.open(parts[-1], _OPEN_FILE, dir_fd=directory)
+    finally:
+        os.close(directory)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return fd
+
+
+def _headers(wanted: WantedSpan) -> dict[str, str]:
+    """Return the headers of a request, which never include credentials."""
+    fragment = wanted.fragment
+    if fragment.compression_codec == CompressionCodec.GZIP:
+        # Otherwise some stores would decompress it on the way.
+        return {"Accept-Encoding": "gzip"}
+    headers = {"Accept-Encoding": "identity"}
+    is_whole = (wanted.begin, wanted.end) == (fragment.begin, fragment.end)
+    if fragment.compression_codec == CompressionCodec.NONE and not is_whole:
+        first, last = wanted.begin - fragment.begin, wanted.end - fragment.begin - 1
+        headers["Range"] = f"bytes={first}-{last}"
+    return headers
+
+
+def _answered(wanted: WantedSpan, response: aiohttp.ClientResponse) -> tuple[int, bool | None]:
+    """Return the offset at which an answer's content begins, and whether gzip replaces the codec.
+
+    Raises:
+        DirectReadError: the store refused, or answered otherwise than it was asked.
+        JournalDamagedError: the object has another length.
+    """
+    fragment, codec = wanted.fragment, wanted.fragment.compression_codec
+    if response.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+        raise DirectReadError(fragment, _REASONS.get(response.status, "failed"), _told(response))
+    if response.content_length is None and "Transfer-Encoding" not in response.headers:
+        # Its end could not be told from a broken connection.
+        raise DirectReadError(fragment, "failed", "its store did not tell the length")
+    encoding = response.headers.get("Content-Encoding", "identity").lower()
+    if codec == _OFFLOADED and encoding in ("gzip", "identity"):
+        return fragment.begin, encoding == "gzip"
+    if encoding != "identity" and not (codec == CompressionCodec.GZIP and encoding == "gzip"):
+        raise DirectReadError(fragment, "failed", f"its store sent it with encoding {encoding}")
+    if response.status == HTTPStatus.PARTIAL_CONTENT:
+        found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        if found is None or int(found[1]) != wanted.begin - fragment.begin:
+            raise DirectReadError(fragment, "failed", "its store sent another range")
+        _require_length(fragment, int(found[3]))
+        return wanted.begin, None
+    if codec == CompressionCodec.NONE and response.content_length is not None:
+        _require_length(fragment, response.content_length)
+    return fragment.begin, None
+
+
+_REASONS: Final[dict[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "expired",
+    HTTPStatus.FORBIDDEN: "expired",
+    HTTPStatus.GONE: "missing",
+    HTTPStatus.NOT_FOUND: "missing",
+}
+
+
+def _told(response: aiohttp.ClientResponse) -> str:
+    return f"its store answered {response.status} {response.reason or ''}".rstrip()
+
+
+def _failed(fragment: Fragment, error: Exception) -> DirectReadError:
+    # Not the error's text, because aiohttp's may have the URL, and whoever has that may read the fragment.
+    return DirectReadError(fragment, "failed", f"its store failed ({type(error).__name__})")
+
+
+def sum_of(fragment: Fragment) -> bytes:
+    """Return a fragment's SHA-1, 20 bytes."""
+    total = fragment.sum
+    return b"".join(
+        part.to_bytes(size, "big")
+        for part, size in ((total.part1, 8), (total.part2, 8), (total.part3, 4))
+    )
+
+
+def _require_length(fragment: Fragment, length: int) -> None:
+    if length != fragment.end - fragment.begin:
+        raise _damaged(fragment, f"it has {length} bytes")
+
+
+def _require_sum(fragment: Fragment, digest: bytes) -> None:
+    if digest != sum_of(fragment):
+        raise _damaged(fragment, f"its SHA-1 is {digest.hex()}")
+
+
+def _damaged(fragment: Fragment, detail: str) -> JournalDamagedError:
+    store = fragment.backing_store or "its store"
+    return JournalDamagedError(fragment.journal, f"{_name_of(fragment)} in {store}: {detail}")
+
+
+def _name_of(fragment: Fragment) -> str:
+    return f"fragment [{fragment.begin}, {fragment.end}) {sum_of(fragment).hex()}"

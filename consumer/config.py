@@ -63,6 +63,8 @@ class MemberConfig:
     """Port of health, metrics and debugging over HTTP, where `port` is; 0 lets the system choose, None: none."""
     metrics_push_url: str = field(default="", repr=False)
     """Pushgateway that gets the metrics, for processes that cannot be scraped; empty: none. It may have a secret."""
+    traces: bool = False
+    """Export traces as the process's `OTEL_*` variables say; without, only if the application set a tracer provider."""
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     broker_address: str
     """Of the journal brokers: `http://host:port`."""

@@ -42,6 +42,7 @@ from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShar
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES, RpcGuard
 from broadsheet.consumer.standard_services import Health
+from broadsheet.consumer.tracing import TRACEPARENT, TRACESTATE
 
 BODY_BYTES_MAX: Final = 4 << 20
 """Body of a request, as large as a gRPC message. It is read once the caller's token has been verified."""
@@ -214,9 +215,14 @@ class _HttpContext:
         self.response_headers: dict[str, str] = {}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the token and the actor."""
+        """Return the token, the actor, and the trace context."""
         headers = self._request.headers
-        named = ((AUTHORIZATION, "Authorization"), (ACTOR, _ACTOR_HEADER))
+        named = (
+            (AUTHORIZATION, "Authorization"),
+            (ACTOR, _ACTOR_HEADER),
+            (TRACEPARENT, TRACEPARENT),
+            (TRACESTATE, TRACESTATE),
+        )
         return tuple((key, headers[name]) for key, name in named if name in headers)
 
     def peer(self) -> str:

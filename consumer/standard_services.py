@@ -45,6 +45,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.task_group import TaskGroup
@@ -315,7 +316,14 @@ class CallMetrics(Collector):
                 handled.add_metric((*series.labels, _CODES[code]), count)
             counts = accumulate(tuple(series.buckets))
             seconds.add_metric(
-                series.labels, list(zip(_CALL_BOUNDS, counts, strict=True)), series.seconds
+                series.labels,
+                [
+                    (bound, count) if exemplar is None else (bound, count, exemplar)
+                    for bound, count, exemplar in zip(
+                        _CALL_BOUNDS, counts, tuple(series.exemplars), strict=True
+                    )
+                ],
+                series.seconds,
             )
         yield from (started, handled, seconds)
 
@@ -360,26 +368,34 @@ class _CallSeries:
     """By status."""
     buckets: list[int] = field(default_factory=lambda: [0] * len(_CALL_BOUNDS))
     """Calls that took at most a bound, and more than the one before."""
+    exemplars: list[Exemplar | None] = field(default_factory=lambda: [None] * len(_CALL_BOUNDS))
+    """The last traced call of each bucket."""
 
 
 class MeasuredCall:
     """The block in which one call is served."""
 
-    __slots__ = ("_began", "_context", "_series")
+    __slots__ = ("_began", "_context", "_series", "exemplar")
 
     def __init__(self, series: _CallSeries, context: Any) -> None:
         self._series = series
         self._context = context
         self._began = 0.0
+        self.exemplar: dict[str, str] | None = None
+        """Labels that name the call's trace, if it is traced."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> MeasuredCall:
         self._series.started += 1
         self._began = time.perf_counter()
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         series, seconds, code = self._series, time.perf_counter() - self._began, self._code(kind)
         series.seconds += seconds
-        series.buckets[bisect_left(CALL_BUCKETS_SECONDS, seconds)] += 1
+        bucket = bisect_left(CALL_BUCKETS_SECONDS, seconds)
+        series.buckets[bucket] += 1
+        if self.exemplar is not None:
+            series.exemplars[bucket] = Exemplar(self.exemplar, seconds, time.time())
         series.ended[code] = series.ended.get(code, 0) + 1
 
     def _code(self, kind: type[BaseException] | None) -> int:

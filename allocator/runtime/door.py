@@ -22,6 +22,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "confluent_kafka": ("kafka", "confluent-kafka"),
     "cryptography": ("jwks", "cryptography"),
     "datasketches": ("aggregate", "datasketches"),
+    "opentelemetry": ("otel", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
     "orjson": ("spark", "orjson"),
     "pandas": ("spark", "pandas"),
     "psutil": ("spark", "psutil"),

@@ -43,6 +43,7 @@ from broadsheet.consumer.interpreter import (
 from broadsheet.consumer.private_directory import keep_new_files_private
 from broadsheet.consumer.protocol.auth import keys_from, trust_from
 from broadsheet.consumer.tls_options import server_tls_options, take_tls
+from broadsheet.consumer.tracing import traces_exported, traces_option
 
 TRIM_SECONDS = 10.0
 """Interval between checks of whether free memory should be given back to the system."""
@@ -138,6 +139,7 @@ BURST_BYTES = 32 << 20
 @click.option("--restore-quarantined", metavar="ID", help="Put an entry back, and end.")
 @click.option("--purge-quarantined", metavar="ID", help="Remove an entry permanently, and end.")
 @bound_options
+@traces_option
 # `Any`: options differ in type.
 def main(**options: Any) -> None:
     """Serve journals from one directory. One copy of the data: on this disk."""
@@ -172,7 +174,8 @@ def main(**options: Any) -> None:
             retention_enabled=options["retention"],
             bounds=bounds_of(options),
         )
-        run(_serve(config, options["metrics_port"], options["metrics_host"] or config.host))
+        with traces_exported("broadsheet-broker", wanted=options["traces"]):
+            run(_serve(config, options["metrics_port"], options["metrics_host"] or config.host))
 
 
 @contextmanager

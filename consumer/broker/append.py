@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -46,6 +46,7 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     Status,
 )
 from broadsheet.consumer.protocol.validation_journal import validate_append_request
+from broadsheet.consumer.tracing import APPEND_METHOD, JOURNAL_ATTRIBUTE, NO_SPAN, tracing
 
 # Order of pipelined appends: each names the appends that must succeed before it.
 #
@@ -225,6 +226,7 @@ class AppendHandler:
         self._config = site.config
         self._limits = site.limits
         self._turns = AppendOrder()
+        self._tracing = tracing()
 
     async def append(self, requests: object, context: Context) -> AppendResponse:
         """Serve one append. Messages are read as raw bytes, see `wire`."""
@@ -232,7 +234,8 @@ class AppendHandler:
         claims = await self._resolver.authorize(context, Capability.APPEND)
         request = await self._first_request(context)
         receive = partial(self._receive_at_pace, context, request)
-        return await self._append(request, claims, receive, AppendTurn(), summed=True)
+        with self._traced(request, context.invocation_metadata):
+            return await self._append(request, claims, receive, AppendTurn(), summed=True)
 
     async def append_whole(self, whole: WholeAppend, context: Context) -> AppendResponse:
         """Serve an append whose content is complete, once its predecessors have succeeded.
@@ -255,7 +258,19 @@ class AppendHandler:
         validate_append_request(request, first=True)
         with self._turns.turn(append.name, append.after) as turn:
             receive = partial(self._take_whole, request, whole.content)
-            return await self._append(request, claims, receive, turn, summed=False)
+            with self._traced(request, append.metadata.items):
+                return await self._append(request, claims, receive, turn, summed=False)
+
+    def _traced(
+        self,
+        request: AppendRequest,
+        metadata: Callable[[], Iterable[tuple[str, str | bytes]] | None],
+    ) -> AbstractContextManager[object]:
+        """Return the block of an append's span; only appends that are part of a verified caller's trace have one."""
+        if self._tracing is None:
+            return NO_SPAN
+        attributes = {JOURNAL_ATTRIBUTE: request.journal}
+        return self._tracing.serving_part(APPEND_METHOD, metadata(), attributes)
 
     async def _append(
         self,

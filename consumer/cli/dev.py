@@ -32,6 +32,7 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol import journal_pb2, shard_pb2
 from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
 from broadsheet.consumer.tls_options import TLS_VARIABLES
+from broadsheet.consumer.tracing import TRACES_VARIABLE, traces_option
 
 MEMBERS_DEFAULT = 2
 SECOND_MEMBER_PORT_STEP = 2
@@ -78,6 +79,7 @@ _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="File with the base64 keys of members and broker; without it, they serve everyone here.",
 )
+@traces_option
 def dev(
     app: str,
     journals: Path | None,
@@ -87,6 +89,7 @@ def dev(
     broker_port: int,
     data_dir: Path | None,
     auth_keys_file: Path | None,
+    traces: bool,
 ) -> None:
     """Run etcd, a broker and members of the application APP until Ctrl-C.
 
@@ -115,6 +118,9 @@ def dev(
         for name in TLS_VARIABLES:
             # The cluster is for this machine alone, and speaks clear text, whatever is set for other clusters.
             os.environ.pop(name, None)
+        if traces:
+            # The members and the broker export them, each for itself.
+            os.environ[TRACES_VARIABLE] = "1"
         os.environ.setdefault(STATE_DIRECTORY_VARIABLE, str(directory.absolute() / "state"))
         cluster = DevCluster(
             app,

@@ -41,6 +41,7 @@ from broadsheet.consumer.private_directory import keep_new_files_private
 from broadsheet.consumer.protocol.auth import keys_from, trust_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.tls_options import server_tls_options, take_tls
+from broadsheet.consumer.tracing import traces_option
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""
@@ -245,6 +246,7 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=False,
     help="URL of a Pushgateway that gets the metrics every 15 s, where nobody can scrape them.",
 )
+@traces_option
 @_option(
     "--metrics-port",
     type=int,
@@ -303,6 +305,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         port=options["port"],
         admin_port=options["admin_port"],
         metrics_push_url=options["metrics_push"],
+        traces=options["traces"],
         bind_host=options["bind_host"],
         etcd=EtcdConfig(
             endpoints=tuple(options["endpoints"].split(",")),

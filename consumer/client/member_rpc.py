@@ -38,6 +38,7 @@ from broadsheet.consumer.protocol.journal_pb2 import Header, Route
 from broadsheet.consumer.protocol.shard_pb2 import Status
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
+from broadsheet.consumer.tracing import tracing
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 TOKEN_LIFE_SECONDS = 60.0
@@ -118,6 +119,12 @@ class RpcMethod(Generic[ResponseT]):
     name: str
     response_type: type[ResponseT]
 
+    @property
+    def full_name(self) -> str:
+        """`/package.Service/Method`."""
+        service = self.stub.__name__.removesuffix("Stub")
+        return f"/{self.response_type.DESCRIPTOR.file.package}.{service}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:
@@ -171,6 +178,7 @@ class MemberRpc:
         self._auth = auth or NoAuth()
         self._timeout_seconds = timeout_seconds
         self._actor = local_actor()
+        self._tracing = tracing()
         self._channels: dict[str, grpc.aio.Channel] | None = None
 
     @property
@@ -199,6 +207,13 @@ class MemberRpc:
         """
         wanted = _Request(method, message, claims)
         deadline = _now() + (timeout_seconds or self._timeout_seconds)
+        if self._tracing is None:
+            return await self._request(wanted, deadline)
+        with self._tracing.calling(method.full_name):
+            return await self._request(wanted, deadline)
+
+    # `Any`: the method's response, as in `request`.
+    async def _request(self, wanted: _Request, deadline: float) -> tuple[Any, str]:
         endpoints = self._known.in_turn()
         for number, endpoint in enumerate(endpoints, start=1):
             is_last = number == len(endpoints)
@@ -220,7 +235,7 @@ class MemberRpc:
                 self._known.fell_silent(endpoint)
                 self._on_passed_over(error)
                 continue
-            assert isinstance(response, method.response_type), (
+            assert isinstance(response, wanted.method.response_type), (
                 "a stub returns its method's response"
             )
             self._known.answered(endpoint)
@@ -358,7 +373,8 @@ class MemberRpc:
         return open_channel(endpoint, self._tls, options=CHANNEL_OPTIONS)
 
     def _metadata(self, claims: Claims) -> Sequence[tuple[str, str]]:
-        return (*self._auth.metadata(claims), (ACTOR, self._actor))
+        shown = (*self._auth.metadata(claims), (ACTOR, self._actor))
+        return shown if self._tracing is None else (*shown, *self._tracing.metadata())
 
     async def __aenter__(self) -> Self:
         self._channels = {}

@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import structlog
 
@@ -63,6 +63,10 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     LabelSelector,
     LabelSet,
 )
+from broadsheet.consumer.tracing import NO_SPAN, tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
 
 ROOM_BYTES = 128 << 20
 """Queued bytes above which `wait_for_room` waits, unless the caller sets another bound."""
@@ -206,6 +210,8 @@ class AppendGroup:
     """True while it is being sent, and therefore closed to further appends."""
     landed: bool = False
     """True if it is known to be in the journal although no answer told its position."""
+    trace: Context | None = None
+    """Context of its first append that is part of a trace."""
 
     def takes(self, request: AppendRequest, after: set[AnyFuture]) -> bool:
         """Tell whether an append may join the group."""
@@ -283,6 +289,7 @@ class AppendService:
         self._room_bytes = room_bytes
         self._copies = copies
         self._turns = turns
+        self._tracing = tracing()
         self._fences: dict[str, DuplicateFence] = {}
         self._queued_bytes = 0
         self._queues: dict[str, AppendQueue] = {}
@@ -354,6 +361,9 @@ class AppendService:
         # the journal.
         waits = {future for future in after if not _succeeded(future)}
         future = queue.put(request, pieces, size, waits)
+        if self._tracing is not None:
+            group = queue.groups[-1]
+            group.trace = group.trace or self._tracing.captured()
         self._count(size)
         self._drain_soon(journal, queue)
         return future
@@ -436,7 +446,9 @@ class AppendService:
                     await self._depend(group)
                     group.under_way = True
                     queue.under_way_since = asyncio.get_running_loop().time()
-                    response = await self._perform(group)
+                    # Also without a trace: this task began in the context of some other append.
+                    with NO_SPAN if self._tracing is None else self._tracing.restored(group.trace):
+                        response = await self._perform(group)
                 except ConsumerError as error:
                     # Later appends of the journal must not overtake a failed one.
                     self._poison(queue, error)

@@ -51,6 +51,7 @@ from broadsheet.consumer.protocol.validation_journal import (
     validate_append_request,
     validate_append_response,
 )
+from broadsheet.consumer.tracing import APPEND_METHOD, JOURNAL_ATTRIBUTE
 
 APPEND_TIMEOUT_SECONDS = 60.0
 """Longest wait for one append, in addition to the time of its content at `APPEND_BYTES_PER_SECOND_MIN`."""
@@ -106,7 +107,13 @@ async def append_once(
         RegisterMismatchError: this writer is fenced; nothing was written.
         JournalError: another refusal, by its class; nothing was written.
     """
-    return await _Append(transport, request, content, in_turn).run()
+    append = _Append(transport, request, content, in_turn)
+    traced = transport.tracing
+    # Only as a part of somebody's trace: recovery logs and acknowledgements are appended all the time.
+    if traced is None or not traced.has_current:
+        return await append.run()
+    with traced.calling(APPEND_METHOD, {JOURNAL_ATTRIBUTE: request.journal}):
+        return await append.run()
 
 
 async def append_patiently(

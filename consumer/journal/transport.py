@@ -54,6 +54,7 @@ from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
 from broadsheet.consumer.protocol.call_metadata import ACTOR, local_actor
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, Route, Status
 from broadsheet.consumer.protocol.labels import NAME, label_set
+from broadsheet.consumer.tracing import tracing
 
 if TYPE_CHECKING:
     from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
@@ -334,6 +335,8 @@ class JournalTransport:
         self.read_totals = ReadTotals()
         """Content of all readers."""
         self._auth = auth
+        self.tracing = tracing()
+        """None if tracing is off."""
         # Asked once, because with several addresses that cannot be reached, asking goes on to the next.
         self._was_given_tls = is_tls(channels.default_endpoint)
 
@@ -365,6 +368,8 @@ class JournalTransport:
     ) -> RpcMetadata:
         """Return the metadata of a request that needs only these claims."""
         shown = self._auth.metadata(expiring(capability, selector, life_seconds=life_seconds))
+        if self.tracing is not None:
+            shown = (*shown, *self.tracing.metadata())
         # A change says who makes it, for the broker's audit log.
         return (*shown, (ACTOR, local_actor())) if capability & Capability.APPLY else shown
 

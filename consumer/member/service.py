@@ -64,6 +64,7 @@ from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.standard_services import Health, ProcessMetrics, pushed_metrics
+from broadsheet.consumer.tracing import traces_exported
 
 if TYPE_CHECKING:
     from broadsheet.consumer.admin import AdminServer
@@ -160,7 +161,9 @@ class Service:
             AnnounceConflictError: another live process has this identity.
             EtcdUnavailableError: etcd could not be reached at the start.
             EndpointError: the server's address cannot be bound.
-            ValidationError: a file for TLS cannot be used, or nothing guards the server.
+            ValidationError: a file for TLS cannot be used, nothing guards the server, or a variable of OpenTelemetry is
+                none that it knows.
+            ExtraMissingError: traces are wanted, and their extra is not installed.
         """
         try:
             if not self._leaving.is_set():
@@ -175,6 +178,8 @@ class Service:
         self._processes.set_build("member")
         broker_auth = KeyedAuth(config.broker_auth_keys) if config.broker_auth_keys else None
         async with AsyncExitStack() as stack:
+            # First, because each part looks once whether it is traced.
+            stack.enter_context(traces_exported("broadsheet-member", wanted=config.traces))
             state = stack.enter_context(StateDirectory(Path(config.state_dir or default_parent())))
             guard = new_guard(config, self.registry)
             server, port = new_server(config, self.registry, guard)

@@ -57,6 +57,7 @@ from broadsheet.consumer.resolver.decision import (
 )
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.shard.live_shard import LiveShard, ShardReference
+from broadsheet.consumer.tracing import tracing
 
 ResultT = TypeVar("ResultT")
 CATCH_UP_SECONDS_MAX = 30.0
@@ -275,6 +276,7 @@ class ShardResolver:
         self._producer = application if isinstance(application, MessageProducer) else None
         self._peers = peers
         self._sources = ShardsBySource()
+        self._tracing = tracing()
         self.stopping = asyncio.Event()
         """Set when the process is about to end; long streams should end themselves then."""
 
@@ -309,6 +311,16 @@ class ShardResolver:
             may_proxy=may_proxy,
             proxy_header=proxy_header,
         )
+        if self._tracing is None:
+            return await self._resolve(question, claims, read_through or {})
+        with self._tracing.step("Resolve", {"broadsheet.shard": shard_id}) as span:
+            resolution = await self._resolve(question, claims, read_through or {})
+            span.set_attribute("broadsheet.status", Status.Name(resolution.status))
+            return resolution
+
+    async def _resolve(
+        self, question: ResolveQuestion, claims: Claims, read_through: Mapping[str, int]
+    ) -> ShardResolution:
         decision = await self._decide(question)
         match decision:
             case Answered(status, header, spec):
@@ -316,7 +328,7 @@ class ShardResolver:
             case Forward(header, spec):
                 return ShardResolution(Status.OK, header, spec)
             case ServeHere(header, spec):
-                return await self._serve(header, spec, claims, read_through or {})
+                return await self._serve(header, spec, claims, read_through)
             case _:
                 assert_never(decision)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -41,7 +41,8 @@ from broadsheet.consumer.protocol.call_metadata import (
 )
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
-from broadsheet.consumer.standard_services import CallMetrics, is_public, shape_of
+from broadsheet.consumer.standard_services import CallMetrics, MeasuredCall, is_public, shape_of
+from broadsheet.consumer.tracing import NO_SPAN, tracing
 
 log = structlog.get_logger()
 
@@ -113,6 +114,8 @@ and of channelz require READ.
 """
 _NO_CLAIMS = Claims(capability=Capability(0))
 """Claims of a caller that was not asked for any."""
+_UNTRACED = ("/broadsheet.v1.PeerService/", "/broadsheet.v1.WatchService/", "/grpc.")
+"""Prefixes of methods without spans: members call the first all the time, and watches last for hours."""
 
 
 class RpcGuard(grpc.aio.ServerInterceptor):
@@ -124,6 +127,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self._verifier = verifier
         self._limits = limits
         self._metrics = metrics or CallMetrics(CollectorRegistry())
+        self._tracing = tracing()
 
     async def intercept_service(
         self,
@@ -158,17 +162,28 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self, found: Any, context: Any, *, method: str, require: Capability | None
     ) -> AsyncIterator[CallContext]:
         streams = found.request_streaming or found.response_streaming
-        with self._metrics.measured(method, found, context):
+        with self._metrics.measured(method, found, context) as measured:
             try:
                 # Checked before anything expensive, so that refusing a client at its bounds costs only microseconds.
                 with self._limits.taken(context.peer(), streams=streams, public=require is None):
                     claims = await self._claims_of(context, require)
-                    async with asyncio.timeout(_seconds_left(claims)):
-                        yield CallContext(context, claims)
+                    with self._traced(method, found, context, measured):
+                        async with asyncio.timeout(_seconds_left(claims)):
+                            yield CallContext(context, claims)
             except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
                 raise  # a decision already taken: the handler's own, or the caller's
             except Exception as error:
                 await _abort(context, method, error)
+
+    def _traced(
+        self, method: str, found: Any, context: Any, measured: MeasuredCall
+    ) -> AbstractContextManager[object]:
+        """Return the block of a call's span. It begins once the caller is verified: a stranger makes no spans."""
+        if self._tracing is None or found.response_streaming or method.startswith(_UNTRACED):
+            return NO_SPAN
+        serving = self._tracing.serving(method, context.invocation_metadata())
+        measured.exemplar = self._tracing.exemplar_of(serving.span)
+        return serving
 
     async def _claims_of(self, context: Any, require: Capability | None) -> Claims:
         if require is None:

@@ -72,9 +72,11 @@ from broadsheet.consumer.shard_changes import (
     plan_unassign,
 )
 from broadsheet.consumer.shard_listing import list_shards
+from broadsheet.consumer.tracing import NO_SPAN, tracing
 
 log = structlog.get_logger()
 
+_STAT = "/consumer.Shard/Stat"
 PROXY_SECONDS_MAX = 3600.0
 """Deadline of a proxied Stat whose caller set none."""
 READ_BACK_SECONDS_MAX = 30.0
@@ -110,6 +112,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._keys = membership.key_space.keys
         self._move_log = move_log
         self._auth = auth
+        self._tracing = tracing()
 
     async def Stat(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802 - gRPC's name
         """Return the shard's progress, once it has read through the request's offsets."""
@@ -221,22 +224,25 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         timeout_seconds = (
             PROXY_SECONDS_MAX if remaining is None else min(remaining, PROXY_SECONDS_MAX)
         )
-        call = shard_pb2_grpc.ShardStub(channel).Stat(
-            forwarded,
-            timeout=timeout_seconds,
-            metadata=self._auth.metadata(
-                _hop_claims(request.shard, claims_of(context), life_seconds=timeout_seconds)
-            ),
+        metadata = self._auth.metadata(
+            _hop_claims(request.shard, claims_of(context), life_seconds=timeout_seconds)
         )
-        try:
-            response = await call
-        except grpc.aio.AioRpcError as error:
-            # The primary could not be reached; other statuses are its answer.
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                raise EndpointError(
-                    _address_in(resolution.header), error.details() or ""
-                ) from error
-            raise
+        traced = self._tracing
+        with NO_SPAN if traced is None else traced.calling(_STAT):
+            call = shard_pb2_grpc.ShardStub(channel).Stat(
+                forwarded,
+                timeout=timeout_seconds,
+                metadata=metadata if traced is None else (*metadata, *traced.metadata()),
+            )
+            try:
+                response = await call
+            except grpc.aio.AioRpcError as error:
+                # The primary could not be reached; other statuses are its answer.
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    raise EndpointError(
+                        _address_in(resolution.header), error.details() or ""
+                    ) from error
+                raise
         cause = [(k, v) for k, v in await call.trailing_metadata() or () if k == CAUSE_METADATA]
         context.set_trailing_metadata(tuple(cause))
         return response

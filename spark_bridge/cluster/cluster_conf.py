@@ -48,6 +48,7 @@ SERVER_NAME = f"{_ETCD}serverName"
 BROKER = f"{PREFIX}broker"
 ZONE = f"{PREFIX}zone"
 METRICS_PUSH = f"{PREFIX}metricsPush"
+TRACES = f"{PREFIX}traces"
 TLS_FIELDS = {
     f"{_TLS}certFile": "cert_file",
     f"{_TLS}keyFile": "key_file",
@@ -80,6 +81,7 @@ class MemberSettings(TypedDict, total=False):
     bind_host: str
     admin_port: int | None
     metrics_push_url: str
+    traces: bool
     state_dir: str
     shard_limit: int
     capacity: int
@@ -137,6 +139,10 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings["broker_auth_keys"] = keys
     if METRICS_PUSH in ours:
         settings["metrics_push_url"] = ours[METRICS_PUSH]
+    if TRACES in ours:
+        if ours[TRACES] not in {"true", "false"}:
+            raise ClusterConfError(TRACES, "expected true or false")
+        settings["traces"] = ours[TRACES] == "true"
     if (tls := _tls_of(ours)) is not None:
         settings["tls"] = tls
     return ClusterConf(

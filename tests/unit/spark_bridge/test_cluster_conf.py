@@ -31,6 +31,7 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
             "spark.broadsheet.broker": "http://broker:8080",
             "spark.broadsheet.zone": "rack-7",
             "spark.broadsheet.metricsPush": "http://gateway:9091",
+            "spark.broadsheet.traces": "true",
             "spark.broadsheet.secret.authKeys": "c2VjcmV0",
             "spark.broadsheet.tls.certFile": "/etc/member.pem",
             "spark.broadsheet.tls.keyFile": "/etc/member.key",
@@ -48,6 +49,7 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
     assert found.settings == {
         "auth_keys": "c2VjcmV0",
         "metrics_push_url": "http://gateway:9091",
+        "traces": True,
         "tls": TlsConfig(
             cert_file=Path("/etc/member.pem"),
             key_file=Path("/etc/member.key"),
@@ -56,6 +58,14 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
         ),
     }
     assert dict(found.arguments) == {"database": "postgresql:///states", "api": "k-1"}
+
+
+def test_read_cluster_conf_refuses_another_word_for_traces() -> None:
+    """Spark's own settings know two words, and a typing error must not turn traces off."""
+    with pytest.raises(
+        ClusterConfError, match=r"spark\.broadsheet\.traces: expected true or false"
+    ):
+        read_cluster_conf({"spark.broadsheet.traces": "yes"})
 
 
 def test_read_cluster_conf_of_a_plain_session_says_nothing() -> None:

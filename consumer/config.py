@@ -33,6 +33,7 @@ PORT_MAX = 65_535
 
 _SHARDS_AT_LEAST = {
     "input_bytes_max": 1,
+    "member_input_bytes_max": 1,
     "poison_attempts": 1,
     "producers_bytes_max": 1,
     "publish_bytes_max": 1,

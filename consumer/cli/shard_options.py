@@ -117,6 +117,18 @@ _OPTIONS = (
         help="Recorded bytes after which it does so before that.",
     ),
     _option(
+        "--input-bytes-max",
+        envvar="CONSUMER_INPUT_BYTES_MAX",
+        default=_DEFAULTS.input_bytes_max,
+        help="Bytes of journal that a shard may read ahead of its transactions.",
+    ),
+    _option(
+        "--member-input-bytes-max",
+        envvar="CONSUMER_MEMBER_INPUT_BYTES_MAX",
+        default=_DEFAULTS.member_input_bytes_max,
+        help="Bytes of journal that all shards of this process may read ahead, in equal parts.",
+    ),
+    _option(
         "--producers-bytes-max",
         envvar="CONSUMER_PRODUCERS_BYTES_MAX",
         default=_DEFAULTS.producers_bytes_max,
@@ -192,6 +204,8 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
         hints_seconds=options["hints_seconds"],
         hints_bytes=options["hints_bytes"],
         head_patience_seconds=options["head_patience_seconds"],
+        input_bytes_max=options["input_bytes_max"],
+        member_input_bytes_max=options["member_input_bytes_max"],
         producers_bytes_max=options["producers_bytes_max"],
         rollback_again_seconds=options["rollback_again_seconds"],
         clock_ahead_seconds=options["clock_ahead_seconds"],

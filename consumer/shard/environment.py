@@ -26,6 +26,7 @@ from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from broadsheet.consumer.message.publisher import CARRIED_BYTES_MAX
 from broadsheet.consumer.message.sequencer import PRODUCERS_BYTES_MAX
 from broadsheet.consumer.shard.crash_loop import CrashHistory
+from broadsheet.consumer.shard.input_queue import ReadAhead
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.consumer.shard.supervision import RestartPolicy
@@ -91,6 +92,9 @@ class ShardConfig:
     """Whether it is refused, too, like a message at which the application fails."""
     input_bytes_max: int = 32 << 20
     """What a shard may read ahead, bytes of journal; the spec's `read_channel_size` bounds the messages."""
+    member_input_bytes_max: int = 256 << 20
+    """What all shards of the process together may read ahead, in equal parts, bytes of journal; each may hold one batch
+    (at most 1 MiB, or one message) whatever its part."""
     publish_bytes_max: int = 64 << 20
     """Published bytes that wait for the broker; above it the application is not called."""
     producers_bytes_max: int = PRODUCERS_BYTES_MAX
@@ -137,6 +141,14 @@ class ShardEnvironment:
     """Makes where an attempt's callbacks run, of the shard's id."""
     random_bytes: Callable[[int], bytes] = os.urandom
     """Draws so many bytes: for producers, authors and directories, none of which may come twice."""
+    read_ahead: ReadAhead = field(init=False)
+    """What the shards have read ahead together."""
+
+    def __post_init__(self) -> None:
+        """Open the account of what is read ahead, and let the metrics tell of it."""
+        read_ahead = ReadAhead(self.config.member_input_bytes_max)
+        object.__setattr__(self, "read_ahead", read_ahead)
+        self.metrics.read_ahead.observe(read_ahead.by_shard)
 
     def new_plain_appends(self) -> AppendService:
         """Return the service that repeats appends of former producers: other appends do not depend on them."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -148,6 +148,28 @@ class SourceLags(Collector):
         yield from (behind_bytes, behind_seconds)
 
 
+class ReadAheadBytes(Collector):
+    """What the primaries of one process have read and not consumed, computed when metrics are collected."""
+
+    def __init__(self) -> None:
+        self._by_shard: Callable[[], Mapping[str, int]] = dict
+
+    def observe(self, by_shard: Callable[[], Mapping[str, int]]) -> None:
+        """Tell of these bytes from now on; called on the thread that collects."""
+        self._by_shard = by_shard
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present bytes."""
+        held = GaugeMetricFamily(
+            "broadsheet_shard_read_ahead_bytes",
+            "Bytes of journal that a primary has read and not consumed yet.",
+            labels=("shard",),
+        )
+        for shard, in_use in self._by_shard().items():
+            held.add_metric((shard,), in_use)
+        yield held
+
+
 class _TxnCounters(NamedTuple):
     """Counters of one shard's transactions."""
 
@@ -284,6 +306,8 @@ class ShardMetrics:
         )
         self.lags = SourceLags()
         registry.register(self.lags)
+        self.read_ahead = ReadAheadBytes()
+        registry.register(self.read_ahead)
         self._txn_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_txn_counters)
         self._checkpoint_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_checkpoint_counters)
 

@@ -35,6 +35,7 @@ from broadsheet.consumer.shard.crash_loop import DeathRecord
 from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.hint_keeper import HintKeeper
+from broadsheet.consumer.shard.input_queue import InputBounds
 from broadsheet.consumer.shard.progress import (
     ACKNOWLEDGED,
     UNDONE,
@@ -454,30 +455,37 @@ class PrimaryAttempt:
             producers_bytes_max=self._environment.config.producers_bytes_max,
             filing=FilingLimits() if keeps_segments else None,
         )
-        self._loop = TransactionLoop(
-            TransactionMachine(
-                sequencer,
-                checkpoint,
-                limits=limits_of(spec),
-                delivery=delivery_to(self._environment.application),
-            ),
-            services,
-            messages_max=spec.read_channel_size or READ_CHANNEL_MESSAGES,
-            bytes_max=self._environment.config.input_bytes_max,
+        machine = TransactionMachine(
+            sequencer,
+            checkpoint,
+            limits=limits_of(spec),
+            delivery=delivery_to(self._environment.application),
         )
+        with self._environment.read_ahead.share(self._shard.fqn) as share:
+            read_ahead = InputBounds(
+                messages_max=spec.read_channel_size or READ_CHANNEL_MESSAGES,
+                bytes_max=self._environment.config.input_bytes_max,
+                share=share,
+            )
+            self._loop = TransactionLoop(machine, services, read_ahead=read_ahead)
+            await self._run_loop(store, checkpoint, sources, self._loop)
+
+    async def _run_loop(
+        self, store: Store, checkpoint: Checkpoint, sources: Sources, loop: TransactionLoop
+    ) -> None:
         if self._stopping:
-            self._loop.post(tx.StopRequested())
+            loop.post(tx.StopRequested())
         try:
             async with TaskGroup() as transactions:
-                reading = self._read(store, checkpoint, sources, self._loop)
+                reading = self._read(store, checkpoint, sources, loop)
                 transactions.start_soon(reading, name="read sources")
                 # In its own task: awaited here, each step of the loop would first resume every coroutine that waits
                 # for the attempt's end.
-                await transactions.start_soon(self._loop.run(), name=f"transact {self._shard.id}")
+                await transactions.start_soon(loop.run(), name=f"transact {self._shard.id}")
                 transactions.stop()
         finally:
             # The text alone, because the machine holds what it has sequenced.
-            self._last_story, self._loop = self._loop.story(), None
+            self._last_story, self._loop = loop.story(), None
 
     async def _read(
         self, store: Store, checkpoint: Checkpoint, sources: Sources, loop: TransactionLoop

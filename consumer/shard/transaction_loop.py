@@ -39,6 +39,7 @@ from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
+from broadsheet.consumer.shard.input_queue import InputBounds, InputQueue
 from broadsheet.consumer.shard.transaction_events import (
     Activity,
     Event,
@@ -57,110 +58,8 @@ ResultT = TypeVar("ResultT")
 _log = structlog.get_logger()
 TIME_TOLD_SECONDS = SPAN_SECONDS_MAX / 8
 """So that what was left pending leaves memory soon after its time also when traffic has ended."""
-_JOINED_MESSAGES = 16_384
-"""Messages up to which batches that wait are joined."""
-_JOINED_BYTES = 4 << 20
-"""Bytes of journal up to which they are: joining copies them."""
-_REPLAY_MESSAGES = 32_768
-_REPLAY_BYTES = 8 << 20
-"""Bounds of what a replay reads ahead."""
-
-
-# Batches on their way from readers to a shard's transactions: bounded in messages and in bytes.
-# Readers wait in order of arrival when it is full, so that each source gets its turn. A batch
-# larger than the bounds is admitted when the queue is empty.
-
-
-class InputQueue:
-    """FIFO queue with one consumer, which is notified of arrivals and of the close."""
-
-    def __init__(self, *, messages_max: int, bytes_max: int, on_ready: Callable[[], None]) -> None:
-        """Create an empty queue.
-
-        Args:
-            messages_max: Messages held before readers wait.
-            bytes_max: Bytes of journal held before readers wait.
-            on_ready: Called after each arrival, and when the queue is closed.
-        """
-        self._messages_max = messages_max
-        self._bytes_max = bytes_max
-        self._on_ready = on_ready
-        self._batches: deque[MessageBatch] = deque()
-        self._turn = asyncio.Lock()
-        self._room = asyncio.Event()
-        self._messages = 0
-        self._bytes = 0
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Report whether batches are dropped."""
-        return self._closed
-
-    @property
-    def exhausted(self) -> bool:
-        """Report whether the queue is closed and empty."""
-        return self._closed and not self._batches
-
-    @property
-    def is_idle(self) -> bool:
-        """Report whether the queue is empty, but not closed. Any thread may ask."""
-        return not self._batches and not self._closed
-
-    async def put(self, batch: MessageBatch) -> None:
-        """Add a batch; wait while the queue is full. Once it is closed, batches are dropped."""
-        if len(batch) == 0:
-            return
-        async with self._turn:
-            while self._batches and not self._fits(batch):
-                self._room.clear()
-                await self._room.wait()
-        if self._closed:
-            return
-        self._batches.append(batch)
-        self._messages += len(batch)
-        self._bytes += _bytes_of(batch)
-        self._on_ready()
-
-    def close(self) -> None:
-        """Close the queue: later batches are dropped."""
-        self._closed = True
-        self._on_ready()
-
-    def take_or_none(self) -> MessageBatch | None:
-        """Return the oldest batch, joined with those of its journal right after it; None if there is none now.
-
-        Reading is faster than consuming where there is a backlog, and few large runs take less time than many small
-        ones. A batch for which nothing waits is taken at once.
-        """
-        if not self._batches:
-            return None
-        parts = [self._batches.popleft()]
-        messages, size_bytes = len(parts[0]), _bytes_of(parts[0])
-        while self._batches and parts[0].continues_in(self._batches[0]):
-            following = self._batches[0]
-            if messages + len(following) > _JOINED_MESSAGES:
-                break
-            if size_bytes + _bytes_of(following) > _JOINED_BYTES:
-                break
-            parts.append(self._batches.popleft())
-            messages += len(following)
-            size_bytes += _bytes_of(following)
-        self._messages -= messages
-        self._bytes -= size_bytes
-        self._room.set()
-        return MessageBatch.joined(parts)
-
-    def _fits(self, batch: MessageBatch) -> bool:
-        return (
-            self._messages + len(batch) <= self._messages_max
-            and self._bytes + _bytes_of(batch) <= self._bytes_max
-        )
-
-
-def _bytes_of(batch: MessageBatch) -> int:
-    """Return the range of the journal that a batch spans, bytes: no less than its frames."""
-    return int(batch.ends[-1] - batch.begins[0])
+_REPLAY_BOUNDS = InputBounds(messages_max=32_768, bytes_max=8 << 20)
+"""Bounds of what a replay reads ahead. It is not counted with the member's: what waits there waits for the replay."""
 
 
 class TxnObserver(Protocol):
@@ -222,16 +121,14 @@ class TransactionLoop:
         machine: TransactionMachine,
         services: TxnServices,
         *,
-        messages_max: int,
-        bytes_max: int,
+        read_ahead: InputBounds,
     ) -> None:
         """Create a loop; put input into `input`, then `run`.
 
         Args:
             machine: Not started yet.
             services: What its instructions are performed with.
-            messages_max: Messages read ahead.
-            bytes_max: Bytes of journal read ahead.
+            read_ahead: Bounds of what is read ahead.
         """
         self._machine = machine
         self._services = services
@@ -251,9 +148,7 @@ class TransactionLoop:
         """A commit that the machine has not ordered yet."""
         self._end: tx.Finish | tx.Fail | None = None
         self._source_error: BaseException | None = None
-        self.input = InputQueue(
-            messages_max=messages_max, bytes_max=bytes_max, on_ready=self._wake.set
-        )
+        self.input = InputQueue(read_ahead, on_ready=self._wake.set)
         """Where readers put what they read; close it when no more will come."""
 
     @property
@@ -540,9 +435,7 @@ class TransactionLoop:
             self.post(tx.AckResolved(journal, error=error))
 
     def _start_replay(self, order: tx.StartReplay, group: TaskGroup) -> None:
-        self._replay = InputQueue(
-            messages_max=_REPLAY_MESSAGES, bytes_max=_REPLAY_BYTES, on_ready=self._wake.set
-        )
+        self._replay = InputQueue(_REPLAY_BOUNDS, on_ready=self._wake.set)
         group.start_soon(self._read_replay(order, self._replay), name=f"replay {order.journal}")
 
     async def _read_replay(self, order: tx.StartReplay, queue: InputQueue) -> None:

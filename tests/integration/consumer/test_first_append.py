@@ -21,6 +21,7 @@ from broadsheet.consumer.op_future import completed
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.input_queue import InputBounds
 from broadsheet.consumer.shard.transaction_events import TxnLimits
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
@@ -97,8 +98,7 @@ async def one_transaction(
             observer=noted,
             read_replay=lambda order: read_batches(journals, order.journal, JsonType()),
         ),
-        messages_max=100,
-        bytes_max=1 << 20,
+        read_ahead=InputBounds(messages_max=100, bytes_max=1 << 20),
     )
     await loop.input.put(WrittenJournal(SOURCE).batch(single(10, payload=b'{"key": "a", "n": 1}')))
     loop.end_input()

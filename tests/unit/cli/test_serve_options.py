@@ -34,6 +34,8 @@ SHARD_OPTIONS: dict[str, Any] = {
     "teardown_seconds": 4.0,
     "hints_seconds": 60.0,
     "hints_bytes": 1000,
+    "input_bytes_max": 1 << 20,
+    "member_input_bytes_max": 1 << 21,
     "producers_bytes_max": 1 << 20,
     "rollback_again_seconds": 90.0,
     "clock_ahead_seconds": 60.0,
@@ -43,7 +45,6 @@ SHARD_OPTIONS: dict[str, Any] = {
 
 WITHOUT_OPTION = {
     "publish_clock_delta_seconds",
-    "input_bytes_max",
     "publish_bytes_max",
     "carried_bytes_max",
 }

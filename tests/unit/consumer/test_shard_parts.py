@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
-from dataclasses import replace
 
 import pytest
 
 from broadsheet.consumer.checkpoint import build_checkpoint, read_through_of, start_offset
 from broadsheet.consumer.errors import ShardStoppedError
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.framing import Payloads
-from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from broadsheet.consumer.shard.progress import Progress
 from broadsheet.consumer.shard.replica_status import (
@@ -24,10 +20,7 @@ from broadsheet.consumer.shard.replica_status import (
     reduced,
     truncated,
 )
-from broadsheet.consumer.shard.transaction_loop import InputQueue
 from broadsheet.consumer.shard.worker import ShardThread
-from tests.support.eventually import eventually
-from tests.support.message_batches import WrittenJournal, single
 
 
 def test_reduced_status_keeps_the_further_code() -> None:
@@ -114,80 +107,6 @@ async def test_worker_join_tells_of_a_stuck_call() -> None:
     released.set()
     assert call.result(20)
     assert await worker.join(timeout_seconds=20)
-
-
-JSON = JsonType()
-
-
-async def test_input_queue_makes_readers_wait_in_turn() -> None:
-    """Full means waiting, bounded in messages; whoever waited first goes first."""
-    journal = WrittenJournal()
-    ready: list[None] = []
-    queue = InputQueue(messages_max=2, bytes_max=1000, on_ready=lambda: ready.append(None))
-    await queue.put(journal.batch(single(1), single(2)))
-    order: list[int] = []
-
-    async def put(clock: int) -> None:
-        await queue.put(journal.batch(single(clock)))
-        order.append(clock)
-
-    async with asyncio.TaskGroup() as group:
-        for clock in (3, 4, 5):
-            group.create_task(put(clock))
-        await asyncio.sleep(0)
-        assert order == []
-        for _ in range(4):
-            await eventually(lambda: queue.take_or_none() is not None)
-
-    assert order == [3, 4, 5]
-    assert len(ready) == 4
-
-
-async def test_input_queue_bounds_bytes_but_lets_a_large_batch_in_alone() -> None:
-    """A batch beyond the bound must pass, or its reader would wait for ever."""
-    journal = WrittenJournal()
-    queue = InputQueue(messages_max=100, bytes_max=15, on_ready=lambda: None)
-
-    await queue.put(journal.batch(single(1), single(2), single(3)))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.02):
-            await queue.put(journal.batch(single(4)))
-
-    assert len(queue.take_or_none() or ()) == 3
-    queue.close()
-    assert queue.exhausted
-
-
-async def test_input_queue_joins_what_waits_of_one_journal() -> None:
-    """Three batches of one journal, one of another, and one more: neighbours of one journal come as one, in order; what
-    a source needs to resume stays with its batch.
-    """
-    one, other, source = WrittenJournal("in/a"), WrittenJournal("in/b"), WrittenJournal("feed")
-    queue = InputQueue(messages_max=100, bytes_max=1000, on_ready=lambda: None)
-    kept = replace(_read(source, 1), resumes={"feed": b"here"})
-    batches = [_read(one, 1), _read(one, 2), _read(one, 3), _read(other, 1), _read(one, 4)]
-    for batch in (*batches, kept, _read(source, 2)):
-        await queue.put(batch)
-
-    taken = [queue.take_or_none() for _ in range(6)]
-
-    assert taken[-1] is None
-    found = [(batch.journal, batch.clocks.tolist(), batch.resumes) for batch in taken if batch]
-    assert found == [
-        ("in/a", [1, 2, 3], {}),
-        ("in/b", [1], {}),
-        ("in/a", [4], {}),
-        ("feed", [1], {"feed": b"here"}),
-        ("feed", [2], {}),
-    ]
-    assert taken[0] is not None
-    assert list(taken[0].payloads) == [b"1", b"2", b"3"]
-
-
-def _read(journal: WrittenJournal, clock: int) -> MessageBatch:
-    """Return a message as a reader of journals gives it."""
-    batch = journal.batch(single(clock, payload=b"%d" % clock))
-    return replace(batch, payloads=Payloads.of(batch.payloads), message_type=JSON)
 
 
 async def test_progress_wakes_waiters_and_tells_of_the_end() -> None:

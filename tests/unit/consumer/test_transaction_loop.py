@@ -25,6 +25,7 @@ from broadsheet.consumer.op_future import completed
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.shard.input_queue import InputBounds
 from broadsheet.consumer.shard.transaction_events import TxnLimits
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
@@ -127,8 +128,7 @@ async def running(directory: Path, fail: Callable[[str], None]) -> AsyncIterator
                 observer=observed,
                 read_replay=_no_replay,
             ),
-            messages_max=100,
-            bytes_max=1 << 20,
+            read_ahead=InputBounds(messages_max=100, bytes_max=1 << 20),
         )
         async with TaskGroup() as group:
             ended = group.start_soon(loop.run(), name="loop")

@@ -125,6 +125,13 @@ BURST_BYTES = 32 << 20
     help="Root of file:// stores: publish sealed fragments of journals with such a store below it.",
 )
 @click.option(
+    "--cloud-store",
+    "cloud_stores",
+    multiple=True,
+    metavar="URL",
+    help="s3://, gs:// or azure:// store to which journals may publish, with all below it; may be repeated.",
+)
+@click.option(
     "--local-fragment-bytes",
     type=click.IntRange(min=0),
     help="Bytes of published fragments that also stay in --data-dir; all if absent.",
@@ -169,6 +176,7 @@ def main(**options: Any) -> None:
             direct_commit_bytes_max=options["direct_commit_bytes"],
             scrub_bytes_per_second=options["scrub_bytes_per_second"],
             file_root=options["file_root"],
+            cloud_stores=options["cloud_stores"],
             local_fragment_bytes_max=options["local_fragment_bytes"],
             accept_catalogue_loss=options["accept_catalogue_loss"],
             retention_enabled=options["retention"],

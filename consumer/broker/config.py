@@ -182,6 +182,8 @@ class BrokerConfig:
     """Files of removed fragments that are kept to be overwritten; given up when the disk is short of space."""
     file_root: Path | None = None
     """Root of file:// stores: sealed fragments of journals with such a store are published there; None: nowhere."""
+    cloud_stores: tuple[str, ...] = ()
+    """s3://, gs:// and azure:// stores that specs may name, and all below them; a query is for the library."""
     local_fragment_bytes_max: int | None = None
     """Bytes of published fragments that also stay in the data directory; None keeps all."""
     accept_catalogue_loss: bool = False

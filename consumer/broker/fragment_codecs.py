@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import IO, Any
 
 from broadsheet.allocator.errors import ExtraMissingError
@@ -24,20 +25,11 @@ GZIP_LEVEL = 4
 """Twice as fast as zlib's default, for a few percent of size."""
 _GZIP_WINDOW = 31
 """zlib's largest window, with gzip's header and trailer."""
+_GZIP_MAGIC = b"\x1f\x8b"
 _SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_HEADER_BYTES = 4
 
 Encoder = Callable[[Iterator[bytes]], Iterator[bytes]]
-
-
-def require_codec(codec: int) -> None:
-    """Check that a codec can be used here.
-
-    Raises:
-        ExtraMissingError: its library is not installed.
-    """
-    _ENCODERS[codec](iter(()))
-    _DECODERS[codec](iter(()), PIECE_BYTES)
 
 
 def encode_file(fragment: SealedFragment, target: IO[bytes], codec: int) -> None:
@@ -123,6 +115,13 @@ def _gunzip(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
         raise _DecodingError from error
     if not decoder.eof:
         raise _DecodingError
+
+
+def _gunzip_unless_done(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """Decode pieces, unless the store has done so because of their Content-Encoding."""
+    first = next(pieces, b"")
+    whole = chain((first,), pieces)
+    return _gunzip(whole, most) if first.startswith(_GZIP_MAGIC) else whole
 
 
 def _zstandard(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -236,5 +235,5 @@ _DECODERS: dict[int, Callable[[Iterator[bytes], int], Iterator[bytes]]] = {
     CompressionCodec.GZIP: _gunzip,
     CompressionCodec.ZSTANDARD: _unzstandard,
     CompressionCodec.SNAPPY: _unsnappy,
-    CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION: _gunzip,
+    CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION: _gunzip_unless_done,
 }

@@ -15,20 +15,30 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import IO, Any, NamedTuple, Protocol
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.errors import ExtraMissingError, ValidationError
 from broadsheet.consumer.broker.fragment_codecs import PIECE_BYTES, encode_file
 from broadsheet.consumer.broker.fragments import SealedFragment
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec
+from broadsheet.consumer.protocol.validation_journal_spec import validate_store
 
 PROBE_KEY = ".test/health-check"
 DELETE_PROBE = ".gazette-delete-probe"
 _PROBE = b"broadsheet broker health probe\n"
+REQUEST_TIMEOUT = timedelta(minutes=5)
+"""Of one request, with its content. Source: gazette/core broker/fragment/stores.go."""
+RETRY_TIMEOUT = timedelta(seconds=30)
+"""Of the library's own retries; later ones are the publisher's."""
+ERROR_CHARACTERS_MAX = 500
+_AZURE_AD = "azure-ad"
 _PARTIAL_PREFIX = ".partial-"
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
@@ -145,8 +155,10 @@ class FileStore:
         try:
             with self._directory(path_parts(inner) if inner else ()) as fd:
                 yield from self._walk(fd, prefix)
-        except FileNotFoundError:
-            return
+        except OSError as error:
+            # A name that is too long for the file system was never published.
+            if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
+                raise
 
     def _walk(self, fd: int, prefix: str) -> Iterator[StoredObject]:
         for where, _, names, inner_fd in os.fwalk(".", dir_fd=fd, onerror=_raise):
@@ -257,26 +269,193 @@ def _new_file(name: str, directory: int) -> Iterator[IO[bytes]]:
         raise
 
 
+class CloudStore:
+    """Store in S3, Google Cloud Storage or Azure Blob Storage."""
+
+    signs_locally = False
+
+    def __init__(self, objects: Any, path: str) -> None:
+        """Name the store.
+
+        Args:
+            objects: Store of `obstore` for the whole bucket. `Any`, because that library is optional.
+            path: Path of the store in the bucket, which begins and ends with `/`.
+
+        Raises:
+            ValidationError: the path would lead elsewhere.
+        """
+        self._library = import_obstore()
+        self._objects = objects
+        inner = path.strip("/")
+        self._prefix = "/".join(path_parts(inner)) + "/" if inner else ""
+
+    def put(self, key: str, fragment: SealedFragment, codec: int) -> int:
+        """Upload the fragment's content; see `FragmentStore`."""
+        path = self._path(key)
+        with self._errors(), contextlib.suppress(FileNotFoundError):
+            found = self._library.head(self._objects, path)
+            if codec != CompressionCodec.NONE or found["size"] == fragment.end - fragment.begin:
+                return int(found["last_modified"].timestamp())
+        offloads = codec == CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+        attributes = {"Content-Encoding": "gzip"} if offloads else {}
+        # Verified before anything is uploaded, because an upload appears under its final name.
+        with tempfile.TemporaryFile(dir=fragment.path.parent) as encoded:
+            encode_file(fragment, encoded, codec)
+            encoded.seek(0)
+            with self._errors():
+                self._library.put(self._objects, path, encoded, attributes=attributes)
+                found = self._library.head(self._objects, path)
+        return int(found["last_modified"].timestamp())
+
+    def put_bytes(self, key: str, content: bytes) -> None:
+        """Upload a small object; see `FragmentStore`."""
+        with self._errors():
+            self._library.put(self._objects, self._path(key), content)
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Download an object; see `FragmentStore`."""
+        with self._errors():
+            stream = self._library.get(self._objects, self._path(key)).stream(
+                min_chunk_size=PIECE_BYTES
+            )
+            for piece in stream:
+                yield bytes(piece)
+
+    def listing(self, prefix: str) -> Iterator[StoredObject]:
+        """List objects; see `FragmentStore`."""
+        with self._errors():
+            for page in self._library.list(self._objects, self._prefix + prefix):
+                for each in page:
+                    key = each["path"].removeprefix(self._prefix)
+                    yield StoredObject(key, int(each["last_modified"].timestamp()))
+
+    def remove(self, key: str) -> None:
+        """Delete an object; see `FragmentStore`."""
+        with self._errors(), contextlib.suppress(FileNotFoundError):
+            self._library.delete(self._objects, self._path(key))
+
+    def sign(self, keys: Sequence[str], seconds: int) -> list[str]:
+        """Return signed URLs; see `FragmentStore`."""
+        paths = [self._path(key) for key in keys]
+        with self._errors():
+            return list(self._library.sign(self._objects, "GET", paths, timedelta(seconds=seconds)))
+
+    def _path(self, key: str) -> str:
+        return self._prefix + "/".join(path_parts(key))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the library's errors as OSError, without their internals."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, _text_of(error)) from error
+        except (self._library.exceptions.BaseError, OSError) as error:
+            raise OSError(errno.EIO, f"the store failed: {_text_of(error)}") from error
+
+
+def _text_of(error: BaseException) -> str:
+    """Return an error's text in one line, without the library's internals."""
+    return " ".join(str(error).partition("Debug source")[0].split())[:ERROR_CHARACTERS_MAX]
+
+
+# `Any`, because the library is optional.
+def import_obstore() -> Any:
+    """Return the library for clouds.
+
+    Raises:
+        ExtraMissingError: it is not installed.
+    """
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError as error:
+        raise ExtraMissingError("a cloud store", "stores", "obstore", module="obstore") from error
+    return obstore
+
+
+@dataclass(frozen=True, slots=True)
+class _Permitted:
+    """Store that the operator permits, with all stores below it."""
+
+    url: SplitResult
+    objects: Any
+    """Store of the library. `Any`, because that is optional."""
+
+    def contains(self, url: SplitResult) -> bool:
+        """Tell whether a store is this one or below it. Queries choose endpoints, so they are the operator's."""
+        return (
+            (url.scheme, url.netloc) == (self.url.scheme, self.url.netloc)
+            and url.query in ("", self.url.query)
+            and url.path.startswith(self.url.path)
+        )
+
+    def path_of(self, url: SplitResult) -> str:
+        """Return the path of a store in its bucket."""
+        path = unquote(url.path)
+        if url.scheme == _AZURE_AD:
+            # The account and the container come first.
+            return "/" + "/".join(path.split("/")[3:])
+        return path
+
+
+def _permitted(url: str) -> _Permitted:
+    """Return a permitted store, opened.
+
+    Raises:
+        ValidationError: the URL is malformed.
+        ExtraMissingError: the library is not installed.
+    """
+    validate_store(url, "cloud_stores")
+    parsed = urlsplit(url)
+    library, config = import_obstore(), dict(parse_qsl(parsed.query))
+    bucket = f"{parsed.scheme}://{parsed.netloc}"
+    if parsed.scheme == _AZURE_AD:
+        _, account, container, *_ = parsed.path.split("/")
+        bucket = f"azure://{container}"
+        config |= {"tenant_id": parsed.netloc, "account_name": account}
+    elif parsed.scheme == "file":
+        raise ValidationError(
+            "cloud_stores", f"expected s3, gs or azure, got {url!r}: set file_root"
+        )
+    plain = config.get("endpoint", "").startswith("http://")
+    try:
+        objects = library.store.from_url(
+            bucket,
+            config=config,
+            client_options={"timeout": REQUEST_TIMEOUT, "allow_http": plain},
+            retry_config={"max_retries": 3, "retry_timeout": RETRY_TIMEOUT},
+        )
+    except library.exceptions.BaseError as error:
+        raise ValidationError("cloud_stores", f"{url}: {_text_of(error)}") from error
+    return _Permitted(parsed, objects)
+
+
 class FragmentStores:
     """Stores that a broker serves, by URL."""
 
-    def __init__(self, file_root: Path | None) -> None:
+    def __init__(self, file_root: Path | None, cloud_stores: Sequence[str] = ()) -> None:
         """Check the settings.
 
         Args:
             file_root: Root of file stores; None serves none.
+            cloud_stores: URLs of stores in clouds; stores below them are served, too. Queries are settings of
+                `obstore`, such as `?endpoint=…&region=…`.
 
         Raises:
-            ValidationError: the root is no directory.
+            ValidationError: the root is no directory, or a URL is malformed.
+            ExtraMissingError: the library for clouds is not installed.
         """
         if file_root is not None and not file_root.is_dir():
             raise ValidationError("file_root", f"expected an existing directory, got {file_root}")
         self._file_root = None if file_root is None else file_root.resolve()
+        self._permitted = [_permitted(url) for url in cloud_stores]
 
     @property
     def is_any(self) -> bool:
         """True if the broker serves stores at all."""
-        return self._file_root is not None
+        return self._file_root is not None or bool(self._permitted)
 
     def at(self, url: str) -> FragmentStore | None:
         """Return the store at a URL; None if this broker does not serve it.
@@ -287,15 +466,22 @@ class FragmentStores:
         parsed = urlsplit(url)
         if parsed.scheme == "file" and self._file_root is not None:
             return FileStore(self._file_root, unquote(parsed.path))
-        return None
+        permitted = self._permitting(parsed)
+        return (
+            None if permitted is None else CloudStore(permitted.objects, permitted.path_of(parsed))
+        )
 
     def first_of(self, urls: Sequence[str]) -> str:
         """Return the store of a spec that new fragments go to, which is its first; empty if it is not served here."""
         # A path that leads elsewhere fails at its use, with a reason for the operator.
-        return urls[0] if urls and self._serves(urls[0]) else ""
+        return urls[0] if urls and self._serves(urlsplit(urls[0])) else ""
 
-    def _serves(self, url: str) -> bool:
-        return urlsplit(url).scheme == "file" and self._file_root is not None
+    def _serves(self, url: SplitResult) -> bool:
+        is_file = url.scheme == "file" and self._file_root is not None
+        return is_file or self._permitting(url) is not None
+
+    def _permitting(self, url: SplitResult) -> _Permitted | None:
+        return next((each for each in self._permitted if each.contains(url)), None)
 
 
 def probe(store: FragmentStore, delete_prefix: str | None) -> None:

@@ -94,7 +94,7 @@ class Broker:
         self._config = config
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
-        self._stores = FragmentStores(config.file_root)
+        self._stores = FragmentStores(config.file_root, config.cloud_stores)
         self.registry = registry or CollectorRegistry()
         """Prometheus metrics of the broker."""
         self._group = TaskGroup()

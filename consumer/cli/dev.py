@@ -73,6 +73,13 @@ _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Keep journals and etcd's data here; otherwise they are removed at the end.",
 )
 @click.option(
+    "--file-root",
+    envvar="BROKER_FILE_ROOT",
+    show_envvar=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Root of file:// stores: the broker publishes sealed fragments of journals with such a store below it.",
+)
+@click.option(
     "--auth-keys-file",
     envvar="AUTH_KEYS_FILE",
     show_envvar=True,
@@ -88,6 +95,7 @@ def dev(
     port: int,
     broker_port: int,
     data_dir: Path | None,
+    file_root: Path | None,
     auth_keys_file: Path | None,
     traces: bool,
 ) -> None:
@@ -127,6 +135,7 @@ def dev(
             directory.absolute(),
             stack,
             broker_port=broker_port,
+            file_root=None if file_root is None else file_root.absolute(),
             auth_keys_file=None if auth_keys_file is None else auth_keys_file.absolute(),
         )
         cluster.start_members(members, port)
@@ -155,6 +164,7 @@ class DevCluster:
         stack: ExitStack,
         *,
         broker_port: int,
+        file_root: Path | None = None,
         auth_keys_file: Path | None,
     ) -> None:
         """Start etcd and the broker; `stack` ends them.
@@ -164,6 +174,7 @@ class DevCluster:
             directory: Of their data and everybody's logs.
             stack: Entered for each process.
             broker_port: 0 for any.
+            file_root: Root of the broker's file:// stores; None: it publishes no fragments.
             auth_keys_file: Keys of members and broker; None: they serve without.
         """
         self._auth_keys_file = auth_keys_file
@@ -176,7 +187,11 @@ class DevCluster:
             EmbeddedBrokerProcess(
                 directory / "broker",
                 port=broker_port,
-                arguments=["--admin-port", "0", *self._key_arguments("--auth-keys-file")],
+                arguments=[
+                    *("--admin-port", "0"),
+                    *(() if file_root is None else ("--file-root", str(file_root))),
+                    *self._key_arguments("--auth-keys-file"),
+                ],
             )
         )
         self._members: list[EmbeddedMemberProcess] = []

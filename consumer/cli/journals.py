@@ -391,7 +391,8 @@ def prune_journals(
     """Remove fragments that are older than their journal's retention.
 
     A journal without a retention keeps everything, and the newest fragment always stays. Only this project's brokers
-    remove fragments, and with --retention they do so by themselves; for Gazette's, use gazctl journals prune.
+    remove fragments, from their store first, and with --retention they do so by themselves; for Gazette's, use gazctl
+    journals prune.
 
     \b
     Examples:

@@ -1,0 +1,144 @@
+"""Fragments in an object store: a real S3 server, reached as AWS is."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.consumer.broker.fragment_stores import FragmentStores
+from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.protocol.journal_pb2 import (
+    CompressionCodec,
+    FragmentsRequest,
+    FragmentStoreHealthRequest,
+    JournalSpec,
+    Status,
+)
+from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
+from tests.support.eventually import eventually
+from tests.support.moto import REGION, aws_settings
+
+JOURNAL = "a/jö%2=+urnal"
+BUCKET = "broadsheet-fragments"
+STORE = f"s3://{BUCKET}/below/"
+FRAGMENT_BYTES = 1024
+CONTENT = [letter * (FRAGMENT_BYTES + 1) for letter in (b"a", b"b", b"c")]
+
+
+@pytest.fixture
+def s3(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:  # `Any`: a client of boto3.
+    """Return a client of an empty bucket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    client: Any = boto3.client("s3", **aws_settings(moto_endpoint))
+    client.create_bucket(Bucket=BUCKET)
+    for each in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
+        client.delete_object(Bucket=BUCKET, Key=each["Key"])
+    return client
+
+
+def config_of(directory: Path, endpoint: str) -> BrokerConfig:
+    """Return the settings of a broker that may publish below the bucket."""
+    permitted = f"s3://{BUCKET}/?endpoint={endpoint}&region={REGION}"
+    return BrokerConfig(data_dir=directory, cloud_stores=(permitted,))
+
+
+def spec_of(codec: int) -> JournalSpec:
+    """Return the spec of a journal that is published to the bucket."""
+    spec = journal_spec(JOURNAL, length=FRAGMENT_BYTES)
+    spec.fragment.compression_codec = CompressionCodec.ValueType(codec)
+    spec.fragment.stores.append(STORE)
+    return spec
+
+
+def fetched(url: str) -> bytes:
+    """Return what anybody gets from a URL."""
+    with urllib.request.urlopen(url) as response:  # noqa: S310 - of a server of this test
+        content: bytes = response.read()
+    return content
+
+
+@pytest.mark.parametrize(
+    ("codec", "decode"),
+    [
+        (CompressionCodec.NONE, bytes),
+        (CompressionCodec.GZIP, gzip.decompress),
+        (CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION, gzip.decompress),
+    ],
+)
+async def test_fragments_in_s3_are_signed_for_readers_and_outlive_the_disk(
+    tmp_path: Path, moto_endpoint: str, s3: Any, codec: int, decode: Callable[[bytes], bytes]
+) -> None:
+    """The whole way: published, told to readers, and served by a broker whose disk is empty."""
+    del s3
+    config = config_of(tmp_path / "b", moto_endpoint)
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, spec_of(codec))
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+
+        async def urls() -> list[str]:
+            response = await stub.ListFragments(
+                FragmentsRequest(journal=JOURNAL, signatureTTL=Duration(seconds=60))
+            )
+            found = [each.signed_url for each in response.fragments if each.signed_url]
+            return found if len(found) == 2 else []
+
+        contents = [await asyncio.to_thread(fetched, url) for url in await eventually(urls)]
+        assert [decode(each) for each in contents] == CONTENT[:2]
+        got = await read(stub, JOURNAL, do_not_proxy=True)
+        assert got.chunks == []
+        url = got.metadata[0].fragment_url
+        assert decode(await asyncio.to_thread(fetched, url)) == CONTENT[0]
+        health = FragmentStoreHealthRequest(fragment_store=STORE, check_delete=True)
+        assert (await stub.FragmentStoreHealth(health)).store_health_error == ""
+
+    config = config_of(tmp_path / "empty", moto_endpoint)
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, spec_of(codec))
+        assert (await read(stub, JOURNAL)).content == b"".join(CONTENT[:2])
+        assert (await append(stub, JOURNAL, b"!")).status == Status.INDEX_HAS_GREATER_OFFSET
+
+
+async def test_specs_reach_only_the_stores_that_the_operator_permits(moto_endpoint: str) -> None:
+    """Specs come from clients, who must not use the broker's credentials anywhere else."""
+    stores = FragmentStores(None, (f"s3://{BUCKET}/below/?endpoint={moto_endpoint}",))
+
+    assert stores.at(f"s3://{BUCKET}/below/") is not None
+    assert stores.at(f"s3://{BUCKET}/below/deeper/") is not None
+    assert stores.at(f"s3://{BUCKET}/") is None
+    assert stores.at("s3://other/below/") is None
+    assert stores.at(f"gs://{BUCKET}/below/") is None
+    assert stores.at(f"s3://{BUCKET}/below/?endpoint=http://elsewhere") is None
+    assert stores.at("file:///below/") is None
+    for inside in ("../", "%2e%2e/", "a/../../"):
+        with pytest.raises(ValidationError, match="names between slashes"):
+            stores.at(f"s3://{BUCKET}/below/{inside}")
+
+
+async def test_bucket_that_is_missing_is_told_and_holds_up_no_start(
+    tmp_path: Path, moto_endpoint: str, s3: Any
+) -> None:
+    """A misspelt bucket is an operator's mistake: the health of the store names it."""
+    del s3
+    config = BrokerConfig(
+        data_dir=tmp_path / "b",
+        cloud_stores=(f"s3://nowhere/?endpoint={moto_endpoint}&region={REGION}",),
+    )
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        request = FragmentStoreHealthRequest(fragment_store="s3://nowhere/")
+        response = await stub.FragmentStoreHealth(request)
+
+        assert response.status == Status.FRAGMENT_STORE_UNHEALTHY
+        assert "nowhere" in response.store_health_error
+        assert "Debug source" not in response.store_health_error

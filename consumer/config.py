@@ -12,6 +12,7 @@ from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.channels import is_loopback, parse_endpoints
+from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.consumer.load_report import CAPACITY_MAX
 from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
 from broadsheet.consumer.protocol.alphabet import validate_token
@@ -115,6 +116,8 @@ class MemberConfig:
     tls: TlsConfig | None = None
     """Files for TLS. With a certificate, this process serves `https://` only, and is announced so. Requests to other
     members and to brokers speak TLS where their address says so."""
+    fragments: DirectFragments = field(default_factory=DirectFragments)
+    """Rules for reading stored fragments of journals without their broker."""
     request_bytes_max: int = 4 << 20
     """Largest request that the server takes, bytes."""
     calls: CallBounds = field(default_factory=CallBounds)

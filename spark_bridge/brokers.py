@@ -6,6 +6,7 @@ from pathlib import Path
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.consumer.journal.transport import CHUNK_BYTES, TransportPolicy
 from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
 from broadsheet.spark_bridge.format_options import OptionError
@@ -13,7 +14,11 @@ from broadsheet.spark_bridge.journal_source.options import Access
 
 
 def open_client(
-    access: Access, *, chunk_bytes: int = CHUNK_BYTES, whole_bytes_max: int | None = None
+    access: Access,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    whole_bytes_max: int | None = None,
+    verify_first: bool = True,
 ) -> JournalClient:
     """Return a client, not entered yet.
 
@@ -21,6 +26,7 @@ def open_client(
         access: Of the brokers.
         chunk_bytes: Of long appends; see `TransportPolicy`.
         whole_bytes_max: Of appends in one message, likewise.
+        verify_first: Whether stored files are verified before they are used; see `DirectFragments`.
 
     Raises:
         OptionError: a file that the options name cannot be read, or the address is malformed.
@@ -40,5 +46,11 @@ def open_client(
             tls=access.tls.config(),
             chunk_bytes=chunk_bytes,
             whole_bytes_max=whole_bytes_max,
+            fragments=DirectFragments(
+                enabled=access.fragments.enabled,
+                roots=tuple(map(Path, access.fragments.roots)),
+                allow_http=access.fragments.allow_http,
+                verify_first=verify_first,
+            ),
         ),
     )

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -23,6 +23,7 @@ from broadsheet.consumer.errors import (
     EndpointError,
 )
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.auth import (
     BearerAuth,
@@ -39,6 +40,10 @@ CONSUMER_ADDRESS_DEFAULT = "http://localhost:8080,http://localhost:8082"
 """Where `shardctl dev` has its first two members."""
 BROKER_ADDRESS_DEFAULT = "http://localhost:8081"
 """Where `shardctl dev` has its broker."""
+
+
+BY_URL: Final = DirectFragments()
+"""Stored fragments are read by URLs of https, and no files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +89,14 @@ class Connection:
             tls=self.tls,
         )
 
-    def journals(self) -> JournalClient:
-        """Return a client of the brokers' Journal service."""
-        return JournalClient(
-            self.broker, auth=self.broker_auth(), policy=TransportPolicy(tls=self.tls)
-        )
+    def journals(self, fragments: DirectFragments = BY_URL) -> JournalClient:
+        """Return a client of the brokers' Journal service.
+
+        Args:
+            fragments: Rules for reading stored fragments without their broker.
+        """
+        policy = TransportPolicy(tls=self.tls, fragments=fragments)
+        return JournalClient(self.broker, auth=self.broker_auth(), policy=policy)
 
     def _on_passed_over(self, error: EndpointError) -> None:
         if not self.quiet:
@@ -280,6 +288,51 @@ def connection_options(command: CommandT) -> CommandT:
         return command(connection, *args, **kwargs)
 
     return wrapped  # type: ignore[return-value]  # click calls it by keyword
+
+
+def fragment_options(command: CommandT) -> CommandT:
+    """Add the options for reading stored fragments without their broker; see `take_fragments`."""
+    for option in (
+        click.option(
+            "--fragment-http",
+            envvar="BROADSHEET_FRAGMENT_HTTP",
+            show_envvar=True,
+            is_flag=True,
+            help="Also read stored fragments by http://, not by https:// alone.",
+        ),
+        click.option(
+            "--fragment-root",
+            envvar="BROADSHEET_FRAGMENT_ROOT",
+            show_envvar=True,
+            multiple=True,
+            type=click.Path(path_type=Path, resolve_path=True),
+            help="Directory of fragments of file:// stores, as the broker's --file-root; may be repeated.",
+        ),
+        click.option(
+            "--direct-fragments",
+            envvar="BROADSHEET_DIRECT_FRAGMENTS",
+            show_envvar=True,
+            type=click.Choice(("auto", "off")),
+            default="auto",
+            show_default=True,
+            help="Read stored fragments where they lie, or everything through the broker.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def take_fragments(options: dict[str, Any]) -> DirectFragments:
+    """Remove the options for stored fragments from those of a command, and return the rules.
+
+    Args:
+        options: By parameter name, as click gives them.
+    """
+    return DirectFragments(
+        enabled=options.pop("direct_fragments") == "auto",
+        roots=tuple(options.pop("fragment_root")),
+        allow_http=options.pop("fragment_http"),
+    )
 
 
 def run_command(

@@ -17,7 +17,9 @@ from broadsheet.consumer.cli.connection import (
     Connection,
     complete_journals,
     connection_options,
+    fragment_options,
     run_command,
+    take_fragments,
 )
 from broadsheet.consumer.cli.journal_space import (
     changes_of,
@@ -192,20 +194,30 @@ def append_journal(connection: Connection, journal: str, stream: BinaryIO, lines
 )
 @click.option("--end-offset", type=click.IntRange(min=0), default=0, help="Stop before this byte.")
 @click.option("--block", is_flag=True, help="Wait for more at the write head, for ever.")
+@fragment_options
 @connection_options
 def read_journal(
-    connection: Connection, journal: str, offset: int, end_offset: int, block: bool
+    connection: Connection,
+    journal: str,
+    offset: int,
+    end_offset: int,
+    block: bool,
+    **options: Any,
 ) -> None:
     """Write a journal's bytes to standard output.
+
+    What is in a fragment store is read there, if it can be, and does not pass through the broker.
 
     \b
     Examples:
       shardctl journals read my/journal | head
+      shardctl journals read my/journal --fragment-root /srv/fragments > copy
       shardctl journals read my/journal --offset -1 --block   # follow it
     """
+    fragments = take_fragments(options)
 
     async def work() -> None:
-        async with connection.journals() as client:
+        async with connection.journals(fragments) as client:
             reader = client.reader(journal, offset=offset, block=block, end_offset=end_offset)
             async for span in reader:
                 sys.stdout.buffer.write(span.content)

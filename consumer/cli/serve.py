@@ -30,7 +30,11 @@ from broadsheet.allocator.runtime.event_loop import run
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.cli.application_name import load_application
-from broadsheet.consumer.cli.connection import BROKER_ADDRESS_DEFAULT
+from broadsheet.consumer.cli.connection import (
+    BROKER_ADDRESS_DEFAULT,
+    fragment_options,
+    take_fragments,
+)
 from broadsheet.consumer.cli.output import LOG_LEVELS, errors_in_one_line, log_to_stderr
 from broadsheet.consumer.cli.shard_options import shard_config, shard_options
 from broadsheet.consumer.config import MemberConfig
@@ -231,6 +235,7 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Serve other machines without --auth-keys or --tls-client-ca.",
 )
 @server_tls_options
+@fragment_options
 @shard_options
 @_call_bound_options
 @_option(
@@ -328,6 +333,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         trust=trust_from(options),
         allow_unauthenticated=options["allow_unauthenticated"],
         tls=take_tls(options),
+        fragments=take_fragments(options),
         broker_auth_keys=keys_from(options["broker_auth_keys"], options["broker_auth_keys_file"]),
         revoke_predecessors_prefix=options["replaces"],
         watch_peers=options["watch_peers"],

@@ -32,6 +32,7 @@ from broadsheet.consumer.application import Application, MessageProducer, Servic
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.errors import CannotListenError, os_error_text
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.direct_fragments import ReadTotals
 from broadsheet.consumer.key_space import (
     ReplicaConsistency,
     ShardDecoder,
@@ -120,6 +121,38 @@ class ShardUp(Collector):
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the name alone, so that registering does not collect."""
         yield GaugeMetricFamily(NAME, "Replicas that this process runs, by status.")
+
+
+class JournalReads(Collector):
+    """Collects what readers of journals received from brokers, and from stores without them."""
+
+    def __init__(self, totals: ReadTotals) -> None:
+        self._totals = totals
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the present samples."""
+        received, failures = self.describe()
+        received.add_metric(("direct",), self._totals.direct_bytes)
+        received.add_metric(("broker",), self._totals.broker_bytes)
+        # A copy, because Prometheus collects on a separate thread.
+        for reason, count in tuple(self._totals.failures.items()):
+            failures.add_metric((reason,), count)
+        return received, failures
+
+    def describe(self) -> tuple[CounterMetricFamily, CounterMetricFamily]:
+        """Return the names alone, so that registering does not collect."""
+        return (
+            CounterMetricFamily(
+                "broadsheet_journal_read_bytes",
+                "Content of journals received, bytes.",
+                labels=("path",),
+            ),
+            CounterMetricFamily(
+                "broadsheet_journal_direct_failures",
+                "Stored fragments that could not be read directly.",
+                labels=("reason",),
+            ),
+        )
 
 
 SIZES_SECONDS = 30.0
@@ -270,6 +303,7 @@ def compose(given: Surroundings) -> MemberParts:
     key_space.observe(given.health.notify)
     given.registry.register(ShardUp(local_shards))
     given.registry.register(ShardSizes(local_shards))
+    given.registry.register(JournalReads(given.journals.read_totals))
     session = _session(given, key_space)
     broker_watch = _broker_watch(given, local_shards)
     parts = MemberParts(

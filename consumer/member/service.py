@@ -199,7 +199,10 @@ class Service:
                     config.broker_address,
                     auth=broker_auth,
                     policy=TransportPolicy(
-                        zone=config.zone, chunk_bytes=BULK_CHUNK_BYTES, tls=config.tls
+                        zone=config.zone,
+                        chunk_bytes=BULK_CHUNK_BYTES,
+                        tls=config.tls,
+                        fragments=config.fragments,
                     ),
                 )
             )

@@ -6,6 +6,7 @@
     spark.broadsheet.tls.certFile, .keyFile, .caFile, .clientCaFile, .serverName
     spark.broadsheet.zone
     spark.broadsheet.metricsPush               http://host:port of a Pushgateway
+    spark.broadsheet.fragments.direct|roots|allowHttp   reading stored fragments without the broker
     spark.broadsheet.auth.keysFile, .brokerKeysFile    files on each machine, in place of the secrets below
     spark.broadsheet.app.NAME                  the application's argument NAME
     spark.broadsheet.secret.etcd.password
@@ -26,6 +27,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import AllocationPolicy
 from broadsheet.allocator.runtime.tls import TlsConfig
+from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.consumer.protocol.auth import TrustConfig, keys_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
@@ -49,6 +51,10 @@ BROKER = f"{PREFIX}broker"
 ZONE = f"{PREFIX}zone"
 METRICS_PUSH = f"{PREFIX}metricsPush"
 TRACES = f"{PREFIX}traces"
+_FRAGMENTS = f"{PREFIX}fragments."
+DIRECT_FRAGMENTS = f"{_FRAGMENTS}direct"
+FRAGMENT_ROOTS = f"{_FRAGMENTS}roots"
+FRAGMENT_HTTP = f"{_FRAGMENTS}allowHttp"
 TLS_FIELDS = {
     f"{_TLS}certFile": "cert_file",
     f"{_TLS}keyFile": "key_file",
@@ -66,12 +72,13 @@ _SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS)
 _KNOWN = frozenset(
     (
         *(ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME),
+        *(DIRECT_FRAGMENTS, FRAGMENT_ROOTS, FRAGMENT_HTTP),
         *TLS_FIELDS,
         *_AUTH_FILES,
         *_SECRETS,
     )
 )
-_CHECKED_PREFIXES = (_AUTH, _ETCD, _TLS, _SECRET)
+_CHECKED_PREFIXES = (_AUTH, _ETCD, _FRAGMENTS, _TLS, _SECRET)
 """Unknown names below these are refused, because a misspelt one would silently turn protection off."""
 
 
@@ -100,6 +107,7 @@ class MemberSettings(TypedDict, total=False):
     drain_alone_seconds_max: float
     drain_covered_seconds_max: float
     stop_seconds_max: float
+    fragments: DirectFragments
     request_bytes_max: int
     calls: CallBounds
     shards: ShardConfig
@@ -145,6 +153,8 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings["traces"] = ours[TRACES] == "true"
     if (tls := _tls_of(ours)) is not None:
         settings["tls"] = tls
+    if any(name.startswith(_FRAGMENTS) for name in ours):
+        settings["fragments"] = _fragments_of(ours)
     return ClusterConf(
         etcd=_etcd_of(ours),
         broker=ours.get(BROKER),
@@ -152,6 +162,21 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings=settings,
         arguments=_arguments_of(ours),
     )
+
+
+def _fragments_of(ours: Mapping[str, str]) -> DirectFragments:
+    for name, values in ((DIRECT_FRAGMENTS, ("auto", "off")), (FRAGMENT_HTTP, ("true", "false"))):
+        if ours.get(name, values[0]) not in values:
+            raise ClusterConfError(name, f"expected {' or '.join(values)}")
+    roots = tuple(Path(each.strip()) for each in ours.get(FRAGMENT_ROOTS, "").split(",") if each)
+    try:
+        return DirectFragments(
+            enabled=ours.get(DIRECT_FRAGMENTS) != "off",
+            roots=roots,
+            allow_http=ours.get(FRAGMENT_HTTP) == "true",
+        )
+    except ValidationError as error:
+        raise ClusterConfError(FRAGMENT_ROOTS, str(error)) from error
 
 
 def _keys_of(ours: Mapping[str, str], secret: str, file: str) -> str:

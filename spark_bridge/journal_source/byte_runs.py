@@ -27,6 +27,8 @@ class BytePartition:
     """Whether each run is a damaged record."""
     epoch: bytes = b""
     """Encoded JournalEpoch in which the partition was planned; empty if it is not known."""
+    stored: tuple[bytes, ...] = ()
+    """Encoded `ListedFragment`s that hold its bytes, with URLs; others are asked for at the broker."""
 
     @property
     def begin(self) -> int:
@@ -43,8 +45,33 @@ class BytePartition:
         return zip(self.bounds[::2].tolist(), self.bounds[1::2].tolist(), strict=True)
 
 
+class WholeSpans:
+    """Spans of a journal that one task should read, because it would have to decode them from their beginning."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
+        """Take begins and ends, ascending, bytes."""
+        bounds = np.array(list(spans), dtype=np.int64).reshape(-1, 2)
+        self._begins, self._ends = bounds[:, 0], bounds[:, 1]
+
+    def aligned(self, begin: int, end: int) -> int:
+        """Return an end near `end` that splits no span, of a partition that begins at `begin`."""
+        index = int(np.searchsorted(self._begins, end, side="left")) - 1
+        if index < 0 or self._ends[index] <= end:
+            return end
+        span_begin = int(self._begins[index])
+        return span_begin if span_begin > begin else int(self._ends[index])
+
+
+_NO_SPANS = WholeSpans()
+
+
 def partitions_of(
-    journal: str, begins: Offsets, ends: Offsets, *, bytes_max: int
+    journal: str,
+    begins: Offsets,
+    ends: Offsets,
+    *,
+    bytes_max: int,
+    whole: WholeSpans = _NO_SPANS,
 ) -> list[BytePartition]:
     """Return partitions of about equal size that hold exactly the wanted stretches.
 
@@ -53,6 +80,7 @@ def partitions_of(
         begins: Offset of each wanted stretch of messages, in any order; shape (N,), bytes.
         ends: Offset after each; shape (N,), bytes.
         bytes_max: Most bytes that a partition reads, holes included; a single stretch may be longer.
+        whole: Spans that are not split, even if they are longer.
     """
     if not len(begins):
         return []
@@ -65,7 +93,8 @@ def partitions_of(
     partitions: list[BytePartition] = []
     start = 0
     while start < len(begins):
-        end = int(begins[start]) + min(bytes_max, equal_bytes)
+        begin = int(begins[start])
+        end = whole.aligned(begin, begin + min(bytes_max, equal_bytes))
         # At least one stretch, because a single one may be longer than the bound.
         stop = max(start + 1, int(np.searchsorted(ends, end, side="right")))
         partitions.append(BytePartition(journal, _bounds(begins[start:stop], ends[start:stop])))

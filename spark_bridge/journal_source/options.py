@@ -49,7 +49,13 @@ _KNOWN: Final = (
     "zone",
     *TLS_OPTIONS,
     "authKeysFile",
+    "directFragments",
+    "fragmentRoots",
+    "fragmentHttp",
+    "fragmentUrlSeconds",
 )
+URL_SECONDS: Final = 3600
+"""Default life of the URLs of a batch read, which tasks may open late."""
 CORRUPT_COLUMN: Final = "_corrupt_record"
 """Default name in Spark's own sources. Spark's configuration is not available where a source runs."""
 
@@ -124,6 +130,17 @@ class ReadMode(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentAccess:
+    """Rules for reading stored fragments without the broker; see `DirectFragments` of the journal client."""
+
+    enabled: bool = True
+    roots: tuple[str, ...] = ()
+    allow_http: bool = False
+    url_seconds: int = URL_SECONDS
+    """Life of the signed URLs of a batch read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Access to the brokers; paths are those on each machine."""
 
@@ -132,6 +149,7 @@ class Access:
     tls: TlsPaths = field(default_factory=TlsPaths)
     auth_keys_file: str | None = None
     """A file instead of the keys themselves, because Spark shows options in plans and logs."""
+    fragments: FragmentAccess = field(default_factory=FragmentAccess)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +208,7 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
             zone=given.text_or_none("zone") or "",
             tls=TlsPaths.of(given),
             auth_keys_file=given.text_or_none("authKeysFile"),
+            fragments=_fragments(given),
         ),
         selector=_selector(given),
         message_type=_message_type(given),
@@ -211,6 +230,23 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         bytes_max=given.count_or_none("maxBytesPerTrigger", _BYTES),
         partition_bytes=given.count_or_none("maxBytesPerPartition", _BYTES) or PARTITION_BYTES,
         partitions_min=given.count_or_none("minPartitions", _PARTITIONS) or 1,
+    )
+
+
+def _fragments(given: FormatOptions) -> FragmentAccess:
+    direct = (given.text_or_none("directFragments") or "auto").strip().lower()
+    if direct not in ("auto", "off"):
+        raise OptionError("directFragments", "auto or off", got=direct)
+    text = given.text_or_none("fragmentRoots") or ""
+    roots = tuple(root for each in text.split(",") if (root := each.strip()))
+    if not all(root.startswith("/") for root in roots):
+        expected = "absolute paths of directories on each machine, separated by commas"
+        raise OptionError("fragmentRoots", expected, got=text)
+    return FragmentAccess(
+        enabled=direct == "auto",
+        roots=roots,
+        allow_http=given.flag("fragmentHttp"),
+        url_seconds=given.count_or_none("fragmentUrlSeconds", _SECONDS) or URL_SECONDS,
     )
 
 

@@ -7,9 +7,11 @@ not in memory (the query was restarted) is scanned again with the same result.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,11 +20,13 @@ import structlog
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
 from broadsheet.consumer.message.uuid import unix_seconds_of
+from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, FragmentsResponse
 from broadsheet.spark_bridge.brokers import open_client
 from broadsheet.spark_bridge.errors import JournalBytesGoneError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.byte_runs import (
     BytePartition,
+    WholeSpans,
     damaged_partitions_of,
     partitions_of,
 )
@@ -52,6 +56,8 @@ _STRETCHES: Final = 16
 _STRETCH_BYTES_MAX: Final = 1 << 20
 _SHORT_STRETCH_BYTES_MAX: Final = 64 << 10
 """Longest stretch where a small batch may have to become many partitions."""
+Stored = Sequence[FragmentsResponse.ListedFragment]
+"""Fragments of a journal with URLs, ascending."""
 Heads = Mapping[str, int]
 """End of each journal, bytes."""
 
@@ -111,6 +117,7 @@ class TableReader:
         *,
         new_tables: Callable[[], Tables],
         gaps_allowed: bool,
+        stored: Stored = (),
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -119,11 +126,13 @@ class TableReader:
             journal: Its name.
             new_tables: Returns a finder of its messages, a new one for each read.
             gaps_allowed: Whether bytes that were not read yet may be gone.
+            stored: Its stored fragments, which are read without the broker.
         """
         self._client = client
         self.journal = journal
         self._new_tables = new_tables
         self._gaps_allowed = gaps_allowed
+        self._stored = stored
 
     async def read(self, begin: int, end: int) -> AsyncGenerator[MessageTable, None]:
         """Yield the messages in [begin, end), bytes.
@@ -138,7 +147,7 @@ class TableReader:
         size, expected = 0, begin
         finder.restart(begin)
         async with self._client.reader(
-            self.journal, offset=begin, block=False, end_offset=end
+            self.journal, offset=begin, block=False, end_offset=end, stored=self._stored
         ) as reader:
             async for span in reader:
                 if span.offset != expected:
@@ -244,9 +253,22 @@ class _Planned(NamedTuple):
 class Planner:
     """Plans the micro-batches of one read."""
 
-    def __init__(self, client: JournalClient, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        client: JournalClient,
+        options: ReadOptions,
+        stored: Mapping[str, Stored] = MappingProxyType({}),
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            client: Reads the journals.
+            options: Of the read.
+            stored: Stored fragments by journal, with URLs, which are read without the broker.
+        """
         self._client = client
         self._options = options
+        self._stored = stored
         self._content_types: Mapping[str, str] = {}
         self._scanners: dict[str, JournalScanner] = {}
         self._planned: dict[str, _Planned] = {}
@@ -306,7 +328,13 @@ class Planner:
             partition
             for name, batch in batches.items()
             for partition in (
-                *partitions_of(name, batch.begins, batch.ends, bytes_max=bytes_max),
+                *partitions_of(
+                    name,
+                    batch.begins,
+                    batch.ends,
+                    bytes_max=bytes_max,
+                    whole=_compressed(self._stored.get(name, ())),
+                ),
                 *damaged_partitions_of(
                     name, batch.damaged_begins, batch.damaged_ends, bytes_max=bytes_max
                 ),
@@ -371,6 +399,7 @@ class Planner:
             name,
             new_tables=partial(tables_for, name, content_type, options),
             gaps_allowed=not options.fail_on_data_loss,
+            stored=self._stored.get(name, ()),
         )
         scan = CommitScan(
             state,
@@ -419,6 +448,43 @@ def _share(limit: int, used: int, left: int) -> int:
     return limit if limit == UNLIMITED else max(0, -(-(limit - used) // left))
 
 
+async def stored_fragments(
+    client: JournalClient, span: BatchSpan, options: ReadOptions
+) -> dict[str, Stored]:
+    """Return the stored fragments of each journal that a batch read covers, with URLs."""
+    access = options.access.fragments
+    if not access.enabled:
+        return {}
+    stored: dict[str, Stored] = {}
+    for name in span.names:
+        listed = await client.list_fragments(name, signature_ttl_seconds=access.url_seconds)
+        begin, end = span.start_of(name).offset, span.end[name].offset
+        stored[name] = [
+            each
+            for each in listed
+            if each.signed_url and begin < each.spec.end and each.spec.begin < end
+        ]
+    return stored
+
+
+def _compressed(stored: Stored) -> WholeSpans:
+    return WholeSpans(
+        (each.spec.begin, each.spec.end)
+        for each in stored
+        if each.spec.compression_codec != CompressionCodec.NONE
+    )
+
+
+def _with_stored(partition: BytePartition, stored: Stored) -> BytePartition:
+    """Return the partition with the fragments that hold its bytes."""
+    held = tuple(
+        each.SerializeToString()
+        for each in stored
+        if partition.begin < each.spec.end and each.spec.begin < partition.end
+    )
+    return replace(partition, stored=held)
+
+
 async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
     """Plan a batch read: return the partitions of all messages committed between the options' start and end.
 
@@ -434,7 +500,13 @@ async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
                 "selector", "a selector of at least one journal", got=options.selector
             )
         start = await states_at(client, options.start, content_types=content_types, options=options)
-        planner = Planner(client, options)
+        span = await batch_span(client, start, options)
+        stored = await stored_fragments(client, span, options)
+        planner = Planner(client, options, stored)
         planner.select(content_types)
-        partitions = await planner.partitions(await batch_span(client, start, options))
-        return [JournalPartition(each, content_types[each.journal]) for each in partitions]
+        return [
+            JournalPartition(
+                _with_stored(each, stored.get(each.journal, ())), content_types[each.journal]
+            )
+            for each in await planner.partitions(span)
+        ]

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from click.testing import CliRunner
 
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.cli.main import main
 from broadsheet.consumer.errors import JournalDamagedError
 from broadsheet.consumer.journal.client import JournalClient, ReadSpan
 from broadsheet.consumer.journal.direct_fragments import PIECE_BYTES, DirectFragments
@@ -420,6 +422,25 @@ async def test_history_costs_the_broker_no_content(
 async def _stored(client: JournalClient, *, count: int) -> bool:
     fragments = await client.list_fragments(JOURNAL)
     return sum(bool(each.spec.backing_store) for each in fragments) == count
+
+
+async def test_shardctl_reads_a_store(tmp_path: Path) -> None:
+    """`journals read` with the store's directory gets nothing from the broker, and without it everything."""
+    journal = StoredJournal(tmp_path)
+    journal.store(b"one\n")
+
+    async with ScriptedBroker(on_read=journal.handler()) as broker:
+
+        async def read(*options: str) -> str:
+            arguments = ["journals", "read", JOURNAL, "--broker", broker.address, *options]
+            return (await asyncio.to_thread(CliRunner().invoke, main, arguments)).stdout
+
+        direct = await read("--fragment-root", str(tmp_path))
+        sent = journal.broker_bytes
+        through = await read("--fragment-root", str(tmp_path), "--direct-fragments", "off")
+
+    assert (direct, sent) == ("one\n", 0)
+    assert (through, journal.broker_bytes) == ("one\n", 4)
 
 
 async def test_a_cancelled_read_loses_nothing(tmp_path: Path) -> None:

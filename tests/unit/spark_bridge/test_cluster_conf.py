@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broadsheet.allocator.runtime.tls import TlsConfig
+from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.spark_bridge.cluster.cluster_conf import (
     AUTH_KEYS,
     BROKER_AUTH_KEYS,
@@ -37,6 +38,8 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
             "spark.broadsheet.tls.keyFile": "/etc/member.key",
             "spark.broadsheet.tls.caFile": "/etc/ca.pem",
             "spark.broadsheet.tls.serverName": "members.test",
+            "spark.broadsheet.fragments.roots": "/srv/fragments, /mnt/more",
+            "spark.broadsheet.fragments.allowHttp": "true",
             "spark.broadsheet.app.database": "postgresql:///states",
             "spark.broadsheet.secret.app.api": "k-1",
         }
@@ -50,6 +53,9 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
         "auth_keys": "c2VjcmV0",
         "metrics_push_url": "http://gateway:9091",
         "traces": True,
+        "fragments": DirectFragments(
+            roots=(Path("/srv/fragments"), Path("/mnt/more")), allow_http=True
+        ),
         "tls": TlsConfig(
             cert_file=Path("/etc/member.pem"),
             key_file=Path("/etc/member.key"),
@@ -89,6 +95,8 @@ def test_read_cluster_conf_certificate_without_its_key_is_refused() -> None:
         ("spark.broadsheet.secret.authKey", "expected one of"),
         ("spark.broadsheet.etcd.password", "expected one of"),
         ("spark.broadsheet.tls.certfile", "expected one of"),
+        ("spark.broadsheet.fragments.root", "expected one of"),
+        ("spark.broadsheet.fragments.direct", "expected auto or off"),
         ("spark.broadsheet.secret.etcd.password", "expected spark.broadsheet.etcd.endpoints"),
     ],
 )

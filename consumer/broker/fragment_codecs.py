@@ -17,6 +17,7 @@ from typing import IO, Any
 from broadsheet.allocator.errors import ExtraMissingError
 from broadsheet.consumer.broker.block_sums import DamagedContentError
 from broadsheet.consumer.broker.fragments import SealedFragment
+from broadsheet.consumer.journal.fragment_decoders import DecodingError, decoder_of
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec
 
 PIECE_BYTES = 1 << 20
@@ -26,8 +27,6 @@ GZIP_LEVEL = 4
 _GZIP_WINDOW = 31
 """zlib's largest window, with gzip's header and trailer."""
 _GZIP_MAGIC = b"\x1f\x8b"
-_SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
-_SNAPPY_HEADER_BYTES = 4
 
 Encoder = Callable[[Iterator[bytes]], Iterator[bytes]]
 
@@ -67,29 +66,32 @@ def decode_to_file(
     length = fragment.end - fragment.begin
     sha1, written = hashlib.sha1(usedforsecurity=False), 0
     try:
-        for piece in _DECODERS[codec](iter(encoded), PIECE_BYTES):
+        for piece in _decoded(encoded, codec):
             written += len(piece)
             # Checked with each piece, because a few compressed bytes can become any number of them.
             if written > length:
                 raise DamagedContentError(0, length)
             sha1.update(piece)
             target.write(piece)
-    except _DecodingError as error:
+    except DecodingError as error:
         raise DamagedContentError(0, length) from error
     if written != length or sha1.digest() != fragment.sum:
         raise DamagedContentError(0, length)
 
 
-class _DecodingError(Exception):
-    """Content that its codec cannot decode."""
+def _decoded(encoded: Iterable[bytes], codec: int) -> Iterator[bytes]:
+    pieces = iter(encoded)
+    first = next(pieces, b"")
+    offloads = codec == CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
+    if offloads and not first.startswith(_GZIP_MAGIC):
+        # The store has decompressed it because of its Content-Encoding.
+        codec = CompressionCodec.NONE
+    decode = decoder_of(codec)
+    for piece in chain((first,), pieces):
+        yield from decode(piece)
 
 
 def _as_is(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    return pieces
-
-
-def _decode_as_is(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
-    del most
     return pieces
 
 
@@ -100,127 +102,26 @@ def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield encoder.flush()
 
 
-def _gunzip(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """Yield decoded pieces of at most `most` bytes; a file may have several members."""
-    decoder = zlib.decompressobj(wbits=_GZIP_WINDOW)
-    try:
-        for piece in pieces:
-            left = piece
-            while left:
-                if decoder.eof:
-                    decoder = zlib.decompressobj(wbits=_GZIP_WINDOW)
-                yield decoder.decompress(left, most)
-                left = decoder.unconsumed_tail or decoder.unused_data
-    except zlib.error as error:
-        raise _DecodingError from error
-    if not decoder.eof:
-        raise _DecodingError
-
-
-def _gunzip_unless_done(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """Decode pieces, unless the store has done so because of their Content-Encoding."""
-    first = next(pieces, b"")
-    whole = chain((first,), pieces)
-    return _gunzip(whole, most) if first.startswith(_GZIP_MAGIC) else whole
-
-
+# `Any` below, because the libraries are optional.
 def _zstandard(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    encoder = _import_zstandard().ZstdCompressor().compressobj()
-
-    def encoded() -> Iterator[bytes]:
-        for piece in pieces:
-            yield encoder.compress(piece)
-        yield encoder.flush()
-
-    return encoded()
-
-
-def _unzstandard(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
-    library = _import_zstandard()
-
-    def decoded() -> Iterator[bytes]:
-        source = _Pieces(pieces)
-        reader = library.ZstdDecompressor().stream_reader(source, read_across_frames=True)
-        try:
-            while piece := reader.read(most):
-                yield piece
-        except library.ZstdError as error:
-            raise _DecodingError from error
-
-    return decoded()
-
-
-class _Pieces:
-    """Pieces as a file to read."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._left = b""
-
-    def read(self, length: int) -> bytes:
-        """Return at most this many bytes; none at the end."""
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._left = piece
-        taken, self._left = self._left[:length], self._left[length:]
-        return taken
-
-
-def _snappy(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    library = _import_cramjam().snappy
-    return (bytes(library.compress(piece)) for piece in pieces)
-
-
-def _unsnappy(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """Decode groups of whole chunks, each of which becomes 64 KiB at most."""
-    del most
-    library = _import_cramjam()
-
-    def decoded() -> Iterator[bytes]:
-        left = b""
-        for piece in pieces:
-            left += piece
-            end = _whole_chunks(left)
-            group, left = left[:end], left[end:]
-            if group:
-                try:
-                    yield bytes(library.snappy.decompress(_SNAPPY_IDENTIFIER + group))
-                except library.DecompressionError as error:
-                    raise _DecodingError from error
-        if left:
-            raise _DecodingError
-
-    return decoded()
-
-
-def _whole_chunks(content: bytes) -> int:
-    """Return the length of the whole chunks at the begin of content, bytes."""
-    end = 0
-    while len(content) - end >= _SNAPPY_HEADER_BYTES:
-        length = int.from_bytes(content[end + 1 : end + _SNAPPY_HEADER_BYTES], "little")
-        if end + _SNAPPY_HEADER_BYTES + length > len(content):
-            break
-        end += _SNAPPY_HEADER_BYTES + length
-    return end
-
-
-# `Any`, because the libraries are optional.
-def _import_zstandard() -> Any:
     try:
         import zstandard
     except ImportError as error:
         raise ExtraMissingError("codec ZSTANDARD", "stores", "zstandard") from error
-    return zstandard
+    encoder: Any = zstandard.ZstdCompressor().compressobj()
+    for piece in pieces:
+        yield encoder.compress(piece)
+    yield encoder.flush()
 
 
-def _import_cramjam() -> Any:
+def _snappy(pieces: Iterator[bytes]) -> Iterator[bytes]:
     try:
         import cramjam
     except ImportError as error:
         raise ExtraMissingError("codec SNAPPY", "stores", "cramjam") from error
-    return cramjam
+    library: Any = cramjam.snappy
+    for piece in pieces:
+        yield bytes(library.compress(piece))
 
 
 _ENCODERS: dict[int, Encoder] = {
@@ -229,11 +130,4 @@ _ENCODERS: dict[int, Encoder] = {
     CompressionCodec.ZSTANDARD: _zstandard,
     CompressionCodec.SNAPPY: _snappy,
     CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION: _gzip,
-}
-_DECODERS: dict[int, Callable[[Iterator[bytes], int], Iterator[bytes]]] = {
-    CompressionCodec.NONE: _decode_as_is,
-    CompressionCodec.GZIP: _gunzip,
-    CompressionCodec.ZSTANDARD: _unzstandard,
-    CompressionCodec.SNAPPY: _unsnappy,
-    CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION: _gunzip_unless_done,
 }

@@ -337,13 +337,15 @@ class LiveJournal:
         return self.open_span() is None and self.index.newest is None
 
     def flushed_seconds(self, wall_seconds: float) -> float | None:
-        """Return how long all content has been sealed; None if some is not, or there is none.
+        """Return how long all content has been sealed, and in its store; None if some is not, or there is none.
 
         Args:
             wall_seconds: Now, Unix seconds.
         """
         newest = self.index.newest
         if newest is None or self.open_span() is not None:
+            return None
+        if newest.stored is None and self._site.publisher.publishes(self.entry.spec):
             return None
         return wall_seconds - newest.mod_time
 

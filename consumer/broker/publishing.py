@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -49,8 +49,8 @@ from broadsheet.consumer.broker.fragments import (
 from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
 from broadsheet.consumer.protocol.journal_pb2 import FragmentStoreHealthRequest, JournalSpec
 
-CONCURRENCY = 8
-"""Fragments on their way to or from stores at once, of all journals."""
+CONCURRENCY = 4
+"""Fragments on their way to or from stores at once, of all journals: compression must leave processors to appends."""
 RETRY_SECONDS_MAX = 30.0
 """Longest interval between attempts at a store that fails."""
 READ_URL_SECONDS = 60
@@ -112,6 +112,14 @@ class _Pending:
     def length(self) -> int:
         """Of its content, bytes."""
         return self.fragment.end - self.fragment.begin
+
+
+class _Running(NamedTuple):
+    """A publication in progress."""
+
+    name: str
+    """Of the journal."""
+    task: asyncio.Task[None]
 
 
 @dataclass(slots=True, eq=False)
@@ -179,7 +187,7 @@ class FragmentPublisher:
         # Threads of their own, because the disk's must not wait for a slow network.
         self._threads = DiskThreads(CONCURRENCY, name="broker-store")
         self._queues: dict[str, _Queue] = {}
-        self._publishing: dict[Path, asyncio.Task[None]] = {}
+        self._publishing: dict[Path, _Running] = {}
         self._fetching: dict[Path, asyncio.Future[None]] = {}
         self._local: OrderedDict[Path, int] = OrderedDict()
         """Lengths of local files of published fragments, those first that were used least recently."""
@@ -225,6 +233,10 @@ class FragmentPublisher:
         for queue in self._queues.values():
             queue.pending.pop(path, None)
 
+    def publishes(self, spec: JournalSpec) -> bool:
+        """Tell whether a journal's fragments are published here."""
+        return bool(self._stores.first_of(spec.fragment.stores))
+
     async def run(self) -> None:
         """Publish what is offered; never returns."""
         while True:
@@ -247,9 +259,10 @@ class FragmentPublisher:
                     break
                 if path not in self._publishing:
                     queue.running += 1
-                    self._publishing[path] = self._parts.group.start_soon(
+                    task = self._parts.group.start_soon(
                         self._publish(url, queue, pending), name=f"publish:{path.name}"
                     )
+                    self._publishing[path] = _Running(pending.journal.name, task)
         return min(delays, default=None)
 
     async def _publish(self, url: str, queue: _Queue, pending: _Pending) -> None:
@@ -306,6 +319,10 @@ class FragmentPublisher:
         Raises:
             OSError: a store failed, so that it is not known what is there.
         """
+        # An upload of a deleted journal of this name must not arrive after the listing, because other
+        # content will get its offsets.
+        for running in [each for each in self._publishing.values() if each.name == spec.name]:
+            await asyncio.wait([running.task])
         found: list[SealedFragment] = []
         for url in spec.fragment.stores:
             listing = partial(self._listed, url, spec.name, directory, others)
@@ -430,9 +447,9 @@ class FragmentPublisher:
         for fragment in chosen:
             self._forget(fragment.path)
         # What is on its way to the store must arrive first, else it would stay there.
-        running = [self._publishing.get(each.path) for each in chosen]
-        for task in filter(None, running):
-            await asyncio.wait([task])
+        for running in [self._publishing.get(each.path) for each in chosen]:
+            if running is not None:
+                await asyncio.wait([running.task])
         for fragment in chosen:
             self._forget(fragment.path)
             known = journal.index.at(fragment.begin)

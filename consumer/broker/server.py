@@ -229,7 +229,7 @@ class Broker:
         self._ticks = [
             self._group.start_soon(maintenance.run(), name="broker.maintenance"),
             self._group.start_soon(publisher.run(), name="broker.publishing"),
-            self._group.start_soon(self._open_published(), name="broker.opening"),
+            self._group.start_soon(self._open_published(publisher), name="broker.opening"),
             self._group.start_soon(self._processes.watch_loop(), name="broker.loop_lag"),
             self._group.start_soon(maintenance.run_syncs(), name="broker.syncs"),
             self._group.start_soon(
@@ -252,10 +252,10 @@ class Broker:
             copies=1,
         )
 
-    async def _open_published(self) -> None:
+    async def _open_published(self, publisher: FragmentPublisher) -> None:
         """Open the journals that publish fragments, so that those left by an earlier process are published."""
         for entry in list(self._catalogue.entries.values()):
-            if self._stores.first_of(entry.spec.fragment.stores):
+            if publisher.publishes(entry.spec):
                 await self._journals.get(entry).journal.ready()
 
     def _register_gauges(self, root: DataRoot) -> None:

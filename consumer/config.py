@@ -63,6 +63,8 @@ class MemberConfig:
     """Interface to listen on; empty is `host`."""
     admin_port: int | None = None
     """Port of health, metrics and debugging over HTTP, where `port` is; 0 lets the system choose, None: none."""
+    lease_stores: tuple[str, ...] = ()
+    """Addresses of lease stores whose leases the live page shows, read only; see `shardctl leases --help`."""
     metrics_push_url: str = field(default="", repr=False)
     """Pushgateway that gets the metrics, for processes that cannot be scraped; empty: none. It may have a secret."""
     traces: bool = False
@@ -140,6 +142,8 @@ class MemberConfig:
         _require_address(self.broker_address)
         _require_range(self.port, "port", 0, PORT_MAX)
         _require_range(self.admin_port or 0, "admin_port", 0, PORT_MAX)
+        if self.lease_stores and self.admin_port is None:
+            raise ValidationError("lease_stores", "expected an admin_port, whose page shows leases")
         if self.metrics_push_url and not self.metrics_push_url.startswith(("http://", "https://")):
             raise ValidationError("metrics_push_url", "expected http://… or https://…")
         _require_range(self.shard_limit, "shard_limit", 0, SHARD_LIMIT_MAX)

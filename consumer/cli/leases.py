@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from typing import Any
 import click
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.consumer.cli.connection import run_command
 from broadsheet.consumer.cli.output import (
     OutputFormat,
@@ -30,7 +27,6 @@ from broadsheet.consumer.leasing.addresses import (
     parse_store_address,
 )
 from broadsheet.consumer.leasing.codec import encode
-from broadsheet.consumer.leasing.expiry import LeaseObserver
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
 from broadsheet.consumer.leasing.migration.layouts import LAYOUTS
@@ -42,44 +38,23 @@ from broadsheet.consumer.leasing.migration.plan import (
     plan_import,
     records_of,
 )
-from broadsheet.consumer.leasing.opening import missing_file, open_store
+from broadsheet.consumer.leasing.opening import (
+    LEASE_COLUMNS,
+    existing_store,
+    lease_row,
+    lease_states,
+    missing_file,
+    open_store,
+    state_of,
+)
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
 from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import WallClockExpiry
-
-# Output of leases: a row for people, fields for programs.
-LEASE_COLUMNS = (
-    *("KEY", "STATE", "OWNER", "EPOCH", "COUNTER"),
-    *("CHECKPOINT", "PENDING", "PARENTS"),
-)
 
 LOG_LEVEL = "warning"
 """Records that cannot be read are left out, with a warning, which the user who moves records must see."""
 
-# Whether leases are free, as far as one look, or two looks some time apart, can tell.
-LeaseState = tuple[Versioned, bool | None]
-"""A lease, and whether it may be taken; None: it was not watched for long enough to know."""
-
-
 # Sources and targets of the `leases` commands: stores, and exported files.
-
-
-@asynccontextmanager
-async def existing_store(text: str) -> AsyncIterator[RecordStore]:
-    """Open the store of an address; it must exist.
-
-    Raises:
-        ValidationError: the text is no address, or there is no such store.
-    """
-    address = parse_store_address(text)
-    path = missing_file(address)
-    if path is not None:
-        raise ValidationError("store", f"{address.text}: there is no file {path}")
-    async with open_store(address) as store:
-        if not await store.exists():
-            raise ValidationError("store", f"{address.text}: there is no such store")
-        yield store
 
 
 async def records_from(text: str) -> tuple[LeaseRecord, ...]:
@@ -89,7 +64,7 @@ async def records_from(text: str) -> tuple[LeaseRecord, ...]:
         ValidationError: there is neither, or the file cannot be read.
     """
     if is_store_address(text):
-        async with existing_store(text) as store:
+        async with existing_store(parse_store_address(text)) as store:
             return tuple(found.record for found in await records_of(store))
     return _records_in(text)
 
@@ -107,67 +82,6 @@ def _records_in(text: str) -> tuple[LeaseRecord, ...]:
     except UnicodeDecodeError as error:
         raise ValidationError("from", f"{name} is not UTF-8 text") from error
     return read_export(content, name)
-
-
-async def lease_states(
-    store: RecordStore, layout: str, *, watch_seconds: float | None
-) -> Sequence[LeaseState]:
-    """Return all leases in the order of their keys.
-
-    Args:
-        store: Where they are.
-        layout: Of the store; in that of vmware-go-kcl leases say when they end.
-        watch_seconds: Look twice, so far apart, where only movement tells who lives.
-    """
-    free: frozenset[str] | None = None
-    if watch_seconds is not None and not store.tells_who_lives:
-        free = await _still_keys(store, watch_seconds)
-    found = await records_of(store)
-    if layout == "vmware-go":
-        return [(each, _is_over(each)) for each in found]
-    return [(each, _is_free(store, each, free)) for each in found]
-
-
-async def _still_keys(store: RecordStore, watch_seconds: float) -> frozenset[str]:
-    observer = LeaseObserver(store, lease_seconds=watch_seconds)
-    await observer.free_leases()
-    await asyncio.sleep(watch_seconds)
-    return frozenset(each.record.key for each in await observer.free_leases())
-
-
-def _is_free(store: RecordStore, found: Versioned, free: frozenset[str] | None) -> bool | None:
-    if store.tells_who_lives or found.record.holder is None:
-        return not found.fence
-    return None if free is None else found.record.key in free
-
-
-def _is_over(found: Versioned) -> bool:
-    asked_seconds = SystemClock().monotonic_seconds()
-    return WallClockExpiry().standing(found, asked_monotonic_seconds=asked_seconds).is_free
-
-
-def state_of(found: Versioned, *, is_free: bool | None) -> str:
-    """Return the state of a lease; `owned`: it has an owner, and it was not watched whether that is alive."""
-    if found.record.is_finished:
-        return "finished"
-    if found.record.claim is not None and is_free is not True:
-        return f"claimed by {found.record.claim}"
-    return {True: "free", False: "held", None: "owned"}[is_free]
-
-
-def lease_row(found: Versioned, *, is_free: bool | None) -> list[str]:
-    """Return a lease's cells, of shape (len(LEASE_COLUMNS),)."""
-    record = found.record
-    return [
-        record.key,
-        state_of(found, is_free=is_free),
-        _owner(record),
-        str(record.epoch),
-        str(record.counter),
-        said(record.checkpoint),
-        said(record.pending),
-        " ".join(sorted(record.parents)) or "-",
-    ]
 
 
 def lease_fields(found: Versioned, *, is_free: bool | None) -> dict[str, object]:
@@ -221,12 +135,6 @@ def note_of(action: Action) -> str:
     if action.step is MigrationStep.UPDATE:
         notes.insert(0, f"changes {', '.join(action.changed)}")
     return "; ".join(notes)
-
-
-def _owner(record: LeaseRecord) -> str:
-    if record.handoff_from is None:
-        return record.owner or "-"
-    return f"{record.handoff_from} -> {record.owner}"
 
 
 def _position_fields(position: Position | None) -> dict[str, object] | None:
@@ -373,7 +281,7 @@ def list_leases(store: str, owner: str | None, watch_seconds: float | None, outp
     """
 
     async def work() -> None:
-        async with existing_store(store) as opened:
+        async with existing_store(parse_store_address(store)) as opened:
             told = await lease_states(
                 opened, parse_store_address(store).layout, watch_seconds=watch_seconds
             )
@@ -412,7 +320,7 @@ def evict_leases(
     async def work() -> None:
         if not keys and owner is None:
             raise ValidationError("KEY", "expected KEYs, or --owner, or both")
-        async with existing_store(store) as opened:
+        async with existing_store(parse_store_address(store)) as opened:
             chosen = await _chosen(opened, keys, owner)
             rows = [await _evicted(opened, each, yes=yes) for each in chosen]
         columns = ("key", "owner", "result")
@@ -444,7 +352,7 @@ def export_leases(store: str) -> None:
     """
 
     async def work() -> None:
-        async with existing_store(store) as opened:
+        async with existing_store(parse_store_address(store)) as opened:
             records = [found.record for found in await records_of(opened)]
         for line in export_lines(records, origin=parse_store_address(store).text):
             click.echo(line, nl=False)

@@ -245,6 +245,14 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Serve health, metrics and debugging over HTTP here, where gRPC listens. 0 lets the system choose.",
 )
 @_option(
+    "--lease-store",
+    "lease_stores",
+    envvar="CONSUMER_LEASE_STORES",
+    multiple=True,
+    metavar="STORE",
+    help="Show this store's leases on the live page, read only: an address as of shardctl leases. May be repeated.",
+)
+@_option(
     "--metrics-push",
     envvar="CONSUMER_METRICS_PUSH",
     default="",
@@ -309,6 +317,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         host=options["host"],
         port=options["port"],
         admin_port=options["admin_port"],
+        lease_stores=options["lease_stores"],
         metrics_push_url=options["metrics_push"],
         traces=options["traces"],
         bind_host=options["bind_host"],

@@ -12,6 +12,8 @@ const REPLICAS_REST_FACTOR = 5;
 const MOVES_MS = 15_000;
 const MAY_APPLY_MS = 60_000;
 const DETAILS_MS = 5_000;
+const LEASES_MS = 5_000;
+const LEASE_OWNERS_MAX = 100;
 const MOVES_BACK_MS = 60 * 60 * 1000;
 const MOVE_PAGES_MAX = 20;
 /** 10,000 shards are drawn four times a second at most. */
@@ -23,6 +25,7 @@ const VIEWS = [
   ["members", "Members"],
   ["moves", "Moves"],
   ["journals", "Journals"],
+  ["leases", "Leases"],
 ];
 
 const cluster = new Cluster();
@@ -298,6 +301,83 @@ function JournalsView({ words, version, search }) {
     <${Table} name="Journals" columns=${columns} rows=${rows} keyOf=${(each) => each.name} onOpen=${(each) => each.shards[0] && search(each.name)} />`;
 }
 
+const LEASE_STATES = [
+  { word: "held", glyph: "square", tone: "serving", rank: 2, means: "its owner lives, as the store says" },
+  { word: "owned", glyph: "disc", tone: "standby", rank: 3, means: "the store does not say whether its owner lives: one that does renews it" },
+  { word: "claimed", glyph: "triangle", tone: "starting", rank: 1, means: "another worker asked for it" },
+  { word: "free", glyph: "ring", tone: "unassigned", rank: 0, means: "nobody has it" },
+  { word: "finished", glyph: "dash", tone: "disabled", rank: 4, means: "its shard was read to the end" },
+];
+const leaseState = (lease) => LEASE_STATES.find((each) => lease.state.startsWith(each.word)) ?? LEASE_STATES[1];
+/** When each lease was first seen as it is now, by store and key: only movement shows that an owner lives. */
+const leaseSeen = new Map();
+
+/** Note what moved since the last look, and return one row a lease. */
+function leaseRows(stores, now) {
+  const rows = stores.flatMap(({ store, leases }) => (leases ?? []).map((lease) => {
+    const id = `${store} ${lease.key}`;
+    const mark = JSON.stringify(lease);
+    if (leaseSeen.get(id)?.mark !== mark) leaseSeen.set(id, { mark, since: now });
+    return { ...lease, id, store, since: leaseSeen.get(id).since };
+  }));
+  const ids = new Set(rows.map((row) => row.id));
+  for (const id of leaseSeen.keys()) if (!ids.has(id)) leaseSeen.delete(id);
+  return rows;
+}
+
+/** Leases of workers that are no members: asked for while they are looked at, because reading a store may cost. */
+function LeasesView({ words, theme }) {
+  const [told, setTold] = useState({});
+  const [owner, setOwner] = useState("");
+  useEffect(() => {
+    let timer = 0;
+    let isOpen = true;
+    const look = async () => {
+      try {
+        const { stores } = await connection.get("page/leases");
+        const now = Date.now();
+        if (isOpen) setTold({ stores, now, rows: leaseRows(stores, now) });
+      } catch (error) {
+        if (isOpen) setTold((before) => ({ ...before, error }));
+      }
+      if (isOpen) timer = setTimeout(look, LEASES_MS);
+    };
+    look();
+    return () => {
+      isOpen = false;
+      clearTimeout(timer);
+    };
+  }, []);
+  const { stores, error, now } = told;
+  const all = told.rows ?? [];
+  const rows = all.filter((row) => (!owner || row.owner === owner) && words.every((word) => `${row.key} ${row.owner} ${row.state} ${row.store}`.toLowerCase().includes(word)));
+  const owners = new Map();
+  for (const row of all) if (row.owner !== "-") owners.set(row.owner, (owners.get(row.owner) ?? 0) + 1);
+  const columns = [
+    { key: "state", title: "State", track: "minmax(7rem, 1fr)", order: (row) => leaseState(row).rank, cell: (row) => html`<${Glyph} glyph=${leaseState(row).glyph} tone=${leaseState(row).tone} theme=${theme} /> ${row.state}` },
+    { key: "key", title: "Lease", track: "minmax(8rem, 2fr)", order: (row) => row.key, cell: (row) => html`<span class="id">${row.key}</span>` },
+    { key: "owner", title: "Owner", track: "minmax(7rem, 1fr)", order: (row) => row.owner, cell: (row) => row.owner },
+    { key: "checkpoint", title: "Checkpoint", track: "minmax(7rem, 1fr)", cell: (row) => html`<span class="id">${row.checkpoint}${row.pending === "-" ? "" : ` (pending ${row.pending})`}</span>` },
+    { key: "moved", title: "Unchanged", track: "7rem", order: (row) => row.since, cell: (row) => `${Math.round((now - row.since) / 1000)} s` },
+    { key: "epoch", title: "Epoch", track: "6rem", order: (row) => Number(row.epoch), cell: (row) => row.epoch },
+    { key: "store", title: "Store", track: "minmax(8rem, 1fr)", order: (row) => row.store, cell: (row) => html`<span class="id">${row.store}</span>` },
+  ];
+  if (stores?.length === 0) {
+    return html`<p class="empty">This member shows no leases. Start it with <code>--lease-store</code> and the address of a store, as <code>shardctl leases list</code> takes it.</p>`;
+  }
+  return html`
+    <ul class="legend" aria-label="States of leases">${LEASE_STATES.map(({ word, glyph, tone, means }) => html`<li key=${word} title=${means}><${Glyph} glyph=${glyph} tone=${tone} theme=${theme} />${word}</li>`)}
+      <li class="faint">unchanged: since this page has seen it change; a live owner renews its leases</li></ul>
+    ${error && html`<p class="alarm" role="alert">${reasonOf(error)}</p>`}
+    ${(stores ?? []).filter((each) => each.error || each.more).map((each) => html`<p class="alarm" role="alert" key=${each.store}>
+      <span class="id">${each.store}</span>: ${each.error ?? `there are more than the ${each.leases.length} leases that are shown`}</p>`)}
+    <div class="states" role="group" aria-label="Filter by owner">
+      ${[...owners].sort(([a], [b]) => (a < b ? -1 : 1)).slice(0, LEASE_OWNERS_MAX).map(([name, count]) => html`<button type="button" key=${name} aria-pressed=${owner === name}
+        onClick=${() => setOwner(owner === name ? "" : name)}>${name} <strong>${count}</strong></button>`)}
+    </div>
+    <${Table} name="Leases" columns=${columns} rows=${rows} keyOf=${(row) => row.id} ordered=${{ key: "state", down: false }} />`;
+}
+
 /** One shard: what is wrong with it, why it is where it is, how far it has come. */
 function Details({ id, close, theme, confirm }) {
   const row = cluster.shards.get(id);
@@ -565,6 +645,7 @@ function Page() {
     members: () => html`<${MembersView} ...${common} />`,
     moves: () => html`<${MovesView} ...${common} />`,
     journals: () => html`<${JournalsView} ...${common} search=${(text) => { setSearch(text); show("shards"); }} />`,
+    leases: () => html`<${LeasesView} ...${common} />`,
   };
   return html`<div class="page">
     <header>

@@ -237,7 +237,7 @@ class Service:
             routes=[
                 *standard_routes(self.health, self.registry, self._variables),
                 *self._gateway.routes(),
-                *live_page_routes(),
+                *live_page_routes(self._config.lease_stores),
             ],
             verifier=verifier_of(self._config),
             tls=self._config.tls,

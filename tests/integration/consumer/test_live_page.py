@@ -21,8 +21,15 @@ from aiohttp import web
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.consumer.admin import AdminRoute, AdminServer
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.leasing.addresses import parse_store_address
+from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.opening import open_store
+from broadsheet.consumer.leasing.position import Position
+from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.consumer.leasing.rules import commit
 from broadsheet.consumer.live_page_routes import live_page_routes
 from broadsheet.consumer.protocol.allocation_pb2 import (
     ClusterMember,
@@ -282,6 +289,86 @@ async def test_page_says_when_it_is_not_current_and_goes_on(
         async with cluster.member("a", admin_port=port) as service, client_of(service) as client:
             await client.apply(upserts(shard("after", SOURCE)))
             await tab.shows("● live", "2 of 2 shards")
+
+
+@pytest.mark.etcd
+async def test_page_shows_leases_of_stores_that_the_member_was_given(
+    cluster: Cluster, etcd: EtcdClient, chromium: str, tmp_path: Path
+) -> None:
+    """A reader with a keyboard sees who has which lease, in two stores, and what changes; a store that is not there is
+    named beside them, and a token for some shards shows no lease.
+    """
+    auth = KeyedAuth(KEYS)
+    etcd_store = f"etcd:{cluster.root}-leases?endpoints={cluster.etcd_endpoint}"
+    sql_store = f"sql:sqlite:///{tmp_path}/leases.db"
+    missing = f"sql:sqlite:///{tmp_path}/nowhere.db"
+    async with (
+        open_store(parse_store_address(etcd_store)) as store,
+        open_store(parse_store_address(sql_store)) as other,
+        cluster.member(
+            "a", admin_port=0, auth_keys=KEYS, lease_stores=(etcd_store, sql_store, missing)
+        ) as service,
+        open_tab(chromium) as tab,
+        aiohttp.ClientSession() as session,
+    ):
+        managers = LeaseManager(store), LeaseManager(other)
+        for number, manager in enumerate(managers):
+            await manager.create_store_if_not_exists()
+            for name in ("one", "two"):
+                await manager.create_lease(LeaseRecord(key=f"stream-{number}-{name}"))
+        taken = await managers[0].take(await _lease(managers[0], "stream-0-one"), "worker-a")
+        assert taken is not None
+        assert await managers[1].take(await _lease(managers[1], "stream-1-one"), "worker-b")
+
+        await tab.open(service.admin_address)
+        await tab.holds("document.querySelector('dialog').open")
+        everything = dict(auth.metadata(Claims(capability=Capability.LIST)))
+        await tab.write(everything["authorization"].removeprefix("Bearer "))
+        await tab.press("Enter")
+        await tab.shows("● live")
+        # A key that is pressed while the question is still open is its own.
+        await tab.holds("!document.querySelector('dialog').open")
+        await tab.press("6")
+        await tab.shows("stream-0-one", "worker-a", "stream-1-one", "worker-b", "nowhere.db")
+        rows = "[...document.querySelectorAll('[role=row][id]')].map((e) => e.innerText.split(/\\s+/).filter(Boolean))"
+        states = {row[1]: (row[0], row[2]) for row in await tab.evaluate(rows)}
+        assert states == {
+            "stream-0-one": ("held", "worker-a"),
+            "stream-0-two": ("free", "-"),
+            "stream-1-one": ("owned", "worker-b"),
+            "stream-1-two": ("free", "-"),
+        }
+        await tab.evaluate("document.querySelector('.body').focus()")
+        await tab.press("End")
+        await tab.holds("document.querySelector('.row.cursor').innerText.includes('stream-1-one')")
+
+        # What changes comes by itself, and an owner's leases are found by a button or by words.
+        assert await managers[0].update(taken, lambda record: commit(record, Position("4711")))
+        await tab.shows("4711")
+        await tab.evaluate(
+            "document.querySelector('[aria-label=\"Filter by owner\"] button').focus()"
+        )
+        await tab.press("Enter")
+        await tab.holds("document.querySelectorAll('[role=row][id]').length === 1")
+        await tab.press("/")
+        await tab.write("stream-1")
+        await tab.shows("Nothing to show.")
+        # Requests without the token, and the question whether it permits changes, are refused.
+        assert not [each for each in tab.complaints if "status of 40" not in each]
+
+        narrow = Claims(capability=Capability.LIST, selector=parse_selector("team=mine"))
+        headers = dict(auth.metadata(narrow))
+        async with session.get(f"{service.admin_address}/page/leases", headers=headers) as answer:
+            assert (answer.status, await answer.text()) == (
+                403,
+                "leases have no labels: the token must not be restricted to some shards\n",
+            )
+
+
+async def _lease(manager: LeaseManager, key: str) -> Versioned:
+    found = await manager.get_lease(key)
+    assert found is not None
+    return found
 
 
 # Of many shards.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from broadsheet.consumer.errors import BoundExceededError
@@ -32,9 +30,12 @@ class Places:
         self.refused: Counter[str] = Counter()
         """By bound, since the start."""
 
-    @contextmanager
-    def taken(self, owner: str) -> Iterator[None]:
-        """Hold a slot for an owner during the block.
+    def taken(self, owner: str) -> HeldPlace:
+        """Return the block during which an owner holds a slot; entering it may raise BoundExceededError."""
+        return HeldPlace(self, owner)
+
+    def take(self, owner: str) -> None:
+        """Take a slot for an owner, who returns it.
 
         Raises:
             BoundExceededError: all are taken.
@@ -45,13 +46,13 @@ class Places:
             self._refuse(self.name, self.bound)
         self._owners[owner] += 1
         self.in_use += 1
-        try:
-            yield
-        finally:
-            self.in_use -= 1
-            self._owners[owner] -= 1
-            if not self._owners[owner]:
-                del self._owners[owner]
+
+    def give_back(self, owner: str) -> None:
+        """Return a slot that the owner took."""
+        self.in_use -= 1
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
 
     def _refuse(self, name: str, bound: int) -> None:
         self.refused[name] += 1
@@ -59,6 +60,22 @@ class Places:
             f"{self._server} has {bound} {name.removesuffix('_max').replace('_', ' ')} by now, "
             f"its bound ({option_of(name)})"
         )
+
+
+class HeldPlace:
+    """The block during which an owner holds a slot. A class, because every call of a server enters one."""
+
+    __slots__ = ("_owner", "_places")
+
+    def __init__(self, places: Places, owner: str) -> None:
+        self._places = places
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        self._places.take(self._owner)
+
+    def __exit__(self, *_: object) -> None:
+        self._places.give_back(self._owner)
 
 
 def option_of(name: str) -> str:

@@ -180,6 +180,8 @@ class MemberRpc:
         self._actor = local_actor()
         self._tracing = tracing()
         self._channels: dict[str, grpc.aio.Channel] | None = None
+        self._stubs: dict[tuple[str, Callable[[grpc.aio.Channel], Any]], Any] = {}
+        """By endpoint and class: one is as expensive to make as a short call."""
 
     @property
     def address(self) -> str:
@@ -342,7 +344,10 @@ class MemberRpc:
 
     def _call(self, endpoint: str, wanted: _Request, deadline: float) -> Any:
         method = wanted.method
-        perform: Callable[..., Any] = getattr(method.stub(self._channel(endpoint)), method.name)
+        stub = self._stubs.get((endpoint, method.stub))
+        if stub is None:
+            stub = self._stubs[endpoint, method.stub] = method.stub(self._channel(endpoint))
+        perform: Callable[..., Any] = getattr(stub, method.name)
         return perform(
             wanted.message,
             timeout=max(0.0, deadline - _now()),
@@ -387,6 +392,7 @@ class MemberRpc:
         trace: TracebackType | None,
     ) -> None:
         channels, self._channels = self._channels or {}, None
+        self._stubs.clear()
         for channel in channels.values():
             await channel.close(None)
 

@@ -136,10 +136,16 @@ Decision = ForwardRefused | AwaitRevision | Answered | Forward | ServeHere
 def decide(question: ResolveQuestion, snapshot: ResolverSnapshot) -> Decision:
     """Decide which process answers."""
     if question.proxy_header is not None:
-        objection = _check_proxied(question.proxy_header, snapshot)
+        objection = check_proxied(question.proxy_header, snapshot.local_id, snapshot.etcd)
         if objection is not None:
             return objection
+    return decide_here(question, snapshot)
 
+
+def decide_here(
+    question: ResolveQuestion, snapshot: ResolverSnapshot
+) -> Answered | Forward | ServeHere:
+    """Decide for a request that may come here. It depends on the question, without its header, and the snapshot."""
     spec = None if snapshot.item is None else spec_of(snapshot.item)
     replicas = replicas_of(snapshot.assignments)
     if spec is not None and not is_visible(spec, question.selector):
@@ -154,6 +160,28 @@ def decide(question: ResolveQuestion, snapshot: ResolverSnapshot) -> Decision:
     return ServeHere(header, spec) if primary == snapshot.local_id else Forward(header, spec)
 
 
+def check_proxied(
+    header: Header, local_id: MemberId | None, etcd: EtcdHeader
+) -> ForwardRefused | AwaitRevision | None:
+    """Return why a request that another process forwarded cannot be answered here yet; None if it can."""
+    expected, named = etcd.cluster_id, header.etcd.cluster_id
+    if named != expected:
+        return ForwardRefused(
+            f"header.etcd.cluster_id: expected {expected:#x}, got {named:#x}; "
+            "do both processes use one etcd cluster?"
+        )
+    wanted = header.process_id
+    # An empty identity addresses any process.
+    if (wanted.zone or wanted.suffix) and member_id_of(wanted) != local_id:
+        here = "a process that is leaving" if local_id is None else str(local_id)
+        return ForwardRefused(
+            f"header.process_id: the request is for {member_id_of(wanted)}, but this is {here}"
+        )
+    if header.etcd.revision > etcd.revision:
+        return AwaitRevision(header.etcd.revision)
+    return None
+
+
 def header_of(process_id: MemberId | None, etcd: EtcdHeader, route: Route | None = None) -> Header:
     """Return a response header; without a route it is "unrouted": no members, no primary."""
     return Header(
@@ -166,27 +194,6 @@ def header_of(process_id: MemberId | None, etcd: EtcdHeader, route: Route | None
             raft_term=etcd.raft_term,
         ),
     )
-
-
-def _check_proxied(
-    header: Header, snapshot: ResolverSnapshot
-) -> ForwardRefused | AwaitRevision | None:
-    expected, named = snapshot.etcd.cluster_id, header.etcd.cluster_id
-    if named != expected:
-        return ForwardRefused(
-            f"header.etcd.cluster_id: expected {expected:#x}, got {named:#x}; "
-            "do both processes use one etcd cluster?"
-        )
-    wanted = header.process_id
-    # An empty identity addresses any process.
-    if (wanted.zone or wanted.suffix) and member_id_of(wanted) != snapshot.local_id:
-        here = "a process that is leaving" if snapshot.local_id is None else str(snapshot.local_id)
-        return ForwardRefused(
-            f"header.process_id: the request is for {member_id_of(wanted)}, but this is {here}"
-        )
-    if header.etcd.revision > snapshot.etcd.revision:
-        return AwaitRevision(header.etcd.revision)
-    return None
 
 
 def _status(

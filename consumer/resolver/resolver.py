@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, assert_never
@@ -46,13 +46,13 @@ from broadsheet.consumer.protocol.shard_pb2 import ShardSpec, Status
 from broadsheet.consumer.resolver.decision import (
     Answered,
     AwaitRevision,
-    Decision,
     Forward,
     ForwardRefused,
     ResolveQuestion,
     ResolverSnapshot,
     ServeHere,
-    decide,
+    check_proxied,
+    decide_here,
     header_of,
 )
 from broadsheet.consumer.resolver.local_shards import LocalShards
@@ -60,8 +60,11 @@ from broadsheet.consumer.shard.live_shard import LiveShard, ShardReference
 from broadsheet.consumer.tracing import tracing
 
 ResultT = TypeVar("ResultT")
+StubT = TypeVar("StubT")
 CATCH_UP_SECONDS_MAX = 30.0
 """Longest wait for the revision of the process that forwarded to us; the mirror is then cut off from etcd."""
+DECISIONS_MAX = 4_096
+"""Bound on the decisions that are kept until the key space changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,20 @@ class Peers:
         """
         self._tls = tls
         self._channel_by_endpoint: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[tuple[str, Callable[[grpc.aio.Channel], Any]], Any] = {}
+        """By endpoint and class: one is as expensive to make as a short call."""
+
+    def stub_to(self, header: Header, stub: Callable[[grpc.aio.Channel], StubT]) -> StubT:
+        """Return the stub, of a generated class, for the process that `header.process_id` names.
+
+        Raises:
+            EndpointError: the route has no address for it, because it is about to leave.
+        """
+        endpoint = _endpoint_in(header)
+        made: StubT | None = self._stubs.get((endpoint, stub))
+        if made is None:
+            made = self._stubs[endpoint, stub] = stub(self.channel_at(endpoint))
+        return made
 
     def channel_to(self, header: Header) -> grpc.aio.Channel:
         """Return the channel to the process that `header.process_id` names.
@@ -143,10 +160,12 @@ class Peers:
         """Close, in tasks of `group`, the channels to every other endpoint."""
         for endpoint in self._channel_by_endpoint.keys() - set(endpoints):
             channel = self._channel_by_endpoint.pop(endpoint)
+            self._stubs = {key: each for key, each in self._stubs.items() if key[0] != endpoint}
             group.start_soon(channel.close(CLOSE_SECONDS), name=f"close channel {endpoint}")
 
     async def close(self) -> None:
         """Close every channel. Idempotent."""
+        self._stubs.clear()
         while self._channel_by_endpoint:
             _, channel = self._channel_by_endpoint.popitem()
             await channel.close(None)
@@ -277,6 +296,8 @@ class ShardResolver:
         self._peers = peers
         self._sources = ShardsBySource()
         self._tracing = tracing()
+        self._decisions: dict[tuple[str, bool, bytes], Answered | Forward | ServeHere] = {}
+        """Since the key space changed last, on which alone they depend, by shard, `may_proxy` and encoded selector."""
         self.stopping = asyncio.Event()
         """Set when the process is about to end; long streams should end themselves then."""
 
@@ -351,8 +372,17 @@ class ShardResolver:
         """
         return self._peers.channel_to(header)
 
+    def stub_to(self, header: Header, stub: Callable[[grpc.aio.Channel], StubT]) -> StubT:
+        """Return the cached stub for the process that `header.process_id` names, for the one hop of a proxy.
+
+        Raises:
+            EndpointError: its address is not known.
+        """
+        return self._peers.stub_to(header, stub)
+
     def reindex(self) -> None:
-        """Update the index of shards by source. Called after each change of the key space."""
+        """Forget decisions, and update the index of shards by source. Called after each change of the key space."""
+        self._decisions.clear()
         for item_id in self._key_space.changes.items:
             item = self._key_space.items.get(item_id)
             self._sources.replace(item_id, None if item is None else spec_of(item))
@@ -371,17 +401,38 @@ class ShardResolver:
 
     async def _decide(self, question: ResolveQuestion) -> Answered | Forward | ServeHere:
         while True:
-            decision: Decision = decide(question, self.snapshot_of(question.shard_id))
-            match decision:
+            match self._objection_to(question.proxy_header):
+                case None:
+                    return self._decided(question)
                 case ForwardRefused(problem):
                     raise ProxyHeaderError(problem)
                 case AwaitRevision(revision):
                     async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
                         await self._key_space.wait_for_revision(revision)
-                case Answered() | Forward() | ServeHere():
-                    return decision
-                case _:
-                    assert_never(decision)
+                case unknown:
+                    assert_never(unknown)
+
+    def _objection_to(self, header: Header | None) -> ForwardRefused | AwaitRevision | None:
+        if header is None:
+            return None
+        key_space = self._key_space
+        local_id = self._member_id if self._member_id in key_space.members else None
+        return check_proxied(header, local_id, key_space.header)
+
+    def _decided(self, question: ResolveQuestion) -> Answered | Forward | ServeHere:
+        """Return the decision as of now: the one that was made, if the key space has not changed since then."""
+        # The encoding of a selector may differ between equal ones, which costs a second decision and nothing else.
+        key = question.shard_id, question.may_proxy, question.selector.SerializeToString()
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            decision = decide_here(question, self.snapshot_of(question.shard_id))
+            self._decisions[key] = decision
+        # A header of its own for each caller, who may change it.
+        header = Header()
+        header.CopyFrom(decision.header)
+        return replace(decision, header=header)
 
     async def _serve(
         self, header: Header, spec: ShardSpec, claims: Claims, read_through: Mapping[str, int]

@@ -6,7 +6,7 @@ Each bound is an option of `shardctl serve` and a metric; the metric's label `bo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -51,26 +51,25 @@ class CallLimits(Collector):
             bounds, "public_calls_max", "public_calls_per_connection_max", server=server
         )
 
-    @contextmanager
-    def taken(self, connection: str, *, streams: bool, public: bool = False) -> Iterator[None]:
-        """Hold a call's places during the block.
+    def taken(
+        self, connection: str, *, streams: bool, public: bool = False
+    ) -> AbstractContextManager[None]:
+        """Return the block during which a call holds its places.
 
         Args:
             connection: Whose call it is.
             streams: Whether its requests or answers are a stream.
             public: Whether anybody may make it; such calls do not take the places of others.
 
-        Raises:
-            BoundExceededError: all places are taken.
+        Entering the block raises BoundExceededError if all places are taken.
         """
-        with ExitStack() as stack:
-            if public:
-                stack.enter_context(self._public.taken(connection))
-                yield
-                return
-            stack.enter_context(self._calls.taken(connection))
-            if streams:
-                stack.enter_context(self._streams.taken(connection))
+        if public:
+            return self._public.taken(connection)
+        return self._taken_by_stream(connection) if streams else self._calls.taken(connection)
+
+    @contextmanager
+    def _taken_by_stream(self, connection: str) -> Iterator[None]:
+        with self._calls.taken(connection), self._streams.taken(connection):
             yield
 
     def collect(self) -> Iterator[Metric]:

@@ -112,6 +112,8 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
 """The capability that each method requires. Health and reflection require none; methods of the application's services
 and of channelz require READ.
 """
+GUARDED_METHODS_MAX = 1_024
+"""Bound on the methods whose guarded handlers are kept."""
 _NO_CLAIMS = Claims(capability=Capability(0))
 """Claims of a caller that was not asked for any."""
 _UNTRACED = ("/broadsheet.v1.PeerService/", "/broadsheet.v1.WatchService/", "/grpc.")
@@ -128,6 +130,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self._limits = limits
         self._metrics = metrics or CallMetrics(CollectorRegistry())
         self._tracing = tracing()
+        self._guarded_handlers: dict[str, tuple[Any, Any]] = {}
+        """gRPC's handler and its guarded one, by method: gRPC asks with every call."""
 
     async def intercept_service(
         self,
@@ -139,6 +143,17 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         if found is None:
             return None
         method = str(handler_call_details.method)
+        known, guarded = self._guarded_handlers.get(method, (None, None))
+        if known is found:
+            return guarded
+        guarded = self._guard(found, method)
+        # An application may serve any name that a caller invents; those are not kept.
+        if method in self._guarded_handlers or len(self._guarded_handlers) < GUARDED_METHODS_MAX:
+            self._guarded_handlers[method] = found, guarded
+        return guarded
+
+    def _guard(self, found: Any, method: str) -> Any:
+        """Return a handler that admits calls of a method, and then performs them by the handler found."""
         require = None if is_public(method) else SHARD_CAPABILITIES.get(method, Capability.READ)
         kind, inner = shape_of(found)
         inner = _audited(inner, method)
@@ -168,7 +183,10 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                 with self._limits.taken(context.peer(), streams=streams, public=require is None):
                     claims = await self._claims_of(context, require)
                     with self._traced(method, found, context, measured):
-                        async with asyncio.timeout(_seconds_left(claims)):
+                        if claims.expires_at is None:
+                            yield CallContext(context, claims)
+                            return
+                        async with asyncio.timeout(_seconds_left(claims.expires_at)):
                             yield CallContext(context, claims)
             except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
                 raise  # a decision already taken: the handler's own, or the caller's
@@ -264,7 +282,5 @@ async def _abort(context: Any, method: str, error: Exception) -> None:
     await context.abort(code, status_details_of(error, incident_id=incident_id))
 
 
-def _seconds_left(claims: Claims) -> float | None:
-    if claims.expires_at is None:
-        return None
-    return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
+def _seconds_left(expires_at: datetime) -> float:
+    return max(0.0, (expires_at - datetime.now(UTC)).total_seconds())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,7 @@ from broadsheet.consumer.errors import BoundExceededError, EndpointError
 from broadsheet.consumer.key_space import is_visible, spec_of
 from broadsheet.consumer.move_messages import UNASSIGNED
 from broadsheet.consumer.protocol import shard_pb2_grpc
-from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth
 from broadsheet.consumer.protocol.call_metadata import actor_of
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
 from broadsheet.consumer.protocol.labels import ID, label_set, selector
@@ -111,7 +112,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._etcd = membership.etcd
         self._keys = membership.key_space.keys
         self._move_log = move_log
-        self._auth = auth
+        self._hops = HopTokens(auth)
         self._tracing = tracing()
 
     async def Stat(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802 - gRPC's name
@@ -216,7 +217,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     async def _forward(
         self, request: StatRequest, resolution: ShardResolution, context: Context
     ) -> StatResponse:
-        channel = self._resolver.channel_to(resolution.header)
+        stub = self._resolver.stub_to(resolution.header, shard_pb2_grpc.ShardStub)
         forwarded = StatRequest()
         forwarded.CopyFrom(request)
         forwarded.header.CopyFrom(resolution.header)
@@ -224,12 +225,15 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         timeout_seconds = (
             PROXY_SECONDS_MAX if remaining is None else min(remaining, PROXY_SECONDS_MAX)
         )
-        metadata = self._auth.metadata(
-            _hop_claims(request.shard, claims_of(context), life_seconds=timeout_seconds)
+        metadata = self._hops.metadata(
+            request.shard,
+            claims_of(context).subject,
+            timeout_seconds=timeout_seconds,
+            now=datetime.now(UTC),
         )
         traced = self._tracing
         with NO_SPAN if traced is None else traced.calling(_STAT):
-            call = shard_pb2_grpc.ShardStub(channel).Stat(
+            call = stub.Stat(
                 forwarded,
                 timeout=timeout_seconds,
                 metadata=metadata if traced is None else (*metadata, *traced.metadata()),
@@ -317,13 +321,55 @@ def _hints_answer(hints: FSMHints | None) -> GetHintsResponse.ResponseHints:
     return GetHintsResponse.ResponseHints(hints=hints)
 
 
-def _hop_claims(shard_id: str, caller: Claims, *, life_seconds: float) -> Claims:
-    """Return claims for one Stat of one shard, for which the caller is authorized."""
-    return expiring(
-        Capability.READ,
-        selector(label_set((ID, shard_id))),
-        life_seconds=life_seconds,
-        subject=caller.subject,
+class HopTokens:
+    """Tokens for the one hop of a proxied Stat: READ of one shard, on behalf of one caller, until the call's deadline.
+
+    A token states its expiry in whole seconds, so calls of one second with one shard, caller and deadline have equal
+    claims, and share one token: signing takes as long as the rest of our part in a short call.
+    """
+
+    def __init__(self, auth: ClientAuth) -> None:
+        """Keep none yet.
+
+        Args:
+            auth: Signs them.
+        """
+        self._auth = auth
+        self._second = 0
+        """Unix time of the kept tokens."""
+        self._kept: dict[tuple[str, str, int], tuple[tuple[str, str], ...]] = {}
+        """By shard, subject and expiry, Unix seconds."""
+
+    def metadata(
+        self, shard_id: str, subject: str, *, timeout_seconds: float, now: datetime
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of a Stat.
+
+        Args:
+            shard_id: For which the caller is authorized.
+            subject: The caller; see `Claims.subject`.
+            timeout_seconds: The longest that the call may take.
+            now: The present time.
+        """
+        now_seconds = now.timestamp()
+        # None is kept for longer, so that a key that was replaced signs nothing any more.
+        if int(now_seconds) != self._second:
+            self._second = int(now_seconds)
+            self._kept.clear()
+        key = shard_id, subject, int(now_seconds + timeout_seconds)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = self._auth.metadata(_hop_claims(*key))
+        return found
+
+
+def _hop_claims(shard_id: str, subject: str, expires_at_seconds: int) -> Claims:
+    """Return claims for Stats of one shard, for which the caller is authorized."""
+    return Claims(
+        capability=Capability.READ,
+        selector=selector(label_set((ID, shard_id))),
+        expires_at=datetime.fromtimestamp(expires_at_seconds, UTC),
+        subject=subject,
     )
 
 

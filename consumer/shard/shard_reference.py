@@ -51,7 +51,10 @@ class ShardReference:
             ShardStoppedError: the attempt ended; the message has its cause.
         """
         attempt = self._attempt
-        await asyncio.wait((attempt.ready, attempt.terminal), return_when=asyncio.FIRST_COMPLETED)
+        if not attempt.ready.done():
+            await asyncio.wait(
+                (attempt.ready, attempt.terminal), return_when=asyncio.FIRST_COMPLETED
+            )
         if attempt.ended:
             raise attempt.stopped_error()
 

@@ -31,6 +31,7 @@ from broadsheet.consumer.message.column_texts import (
 )
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import Bytes, first_digits, uuid_texts
+from broadsheet.consumer.tracing import TRACEPARENT
 
 META: Final = "_meta"
 """The field of the UUID, which no column may have for a name."""
@@ -47,9 +48,15 @@ _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 class JsonRows:
     """Writes batches of rows as JSON lines."""
 
-    def __init__(self, *, ignore_null_fields: bool = False) -> None:
-        """Choose what becomes of a field that is null: it is left out, or written as null."""
+    def __init__(self, *, ignore_null_fields: bool = False, traceparent: str = "") -> None:
+        """Choose how to write.
+
+        Args:
+            ignore_null_fields: Leave fields that are null out, instead of writing null.
+            traceparent: The trace context of every line, beside its UUID; empty: none.
+        """
         self._ignore_null_fields = ignore_null_fields
+        self._traceparent = traceparent
 
     def lines(
         self, rows: pa.RecordBatch, uuids: Bytes, order: Indices | None = None
@@ -67,7 +74,7 @@ class JsonRows:
         Raises:
             pyarrow.ArrowException: a value cannot be written, such as a timestamp with parts of a microsecond.
         """
-        parts: list[Part] = _head(uuids)
+        parts: list[Part] = _head(uuids, self._traceparent)
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             parts.extend(self._field(name, column))
         return concatenated(_merged([*parts, "}\n"]), rows.num_rows, order)
@@ -157,9 +164,11 @@ def _is_writable(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind)) and _is_writable(kind.value_type)
 
 
-def _head(uuids: Bytes) -> list[Part]:
-    """Return the beginning of each line, up to the UUID's closing brace."""
+def _head(uuids: Bytes, traceparent: str) -> list[Part]:
+    """Return the beginning of each line, up to the closing brace of `_meta`."""
     before, after = _HEAD
+    if traceparent:
+        after = f'","{TRACEPARENT}":"{traceparent}{after}'
     found = first_digits(uuids)
     if found is None:
         return [before, InOrder(fixed_width_texts(uuid_texts(uuids))), after]

@@ -33,9 +33,11 @@ from broadsheet.consumer.message.batch import MessageType
 from broadsheet.consumer.message.framing import Framing, framing_for
 from broadsheet.consumer.message.mapping import BatchMapping, MappedJournal, Mapping
 from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.trace_contexts import CarriesTrace
 from broadsheet.consumer.message.types import ArrowMessage, ArrowType, JsonStructType, JsonType
 from broadsheet.consumer.message.uuid import Flags, MessageClock, build_uuid, uuid_bytes
 from broadsheet.consumer.protocol.alphabet import validate_journal
+from broadsheet.consumer.tracing import tracing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +122,7 @@ class Publisher:
         """Journals whose buffer has other messages before those of this transaction."""
         self._is_large = False
         """Whether this transaction has outgrown the bound on carried bytes."""
+        self._tracing = tracing()
         self.has_published = False
         """Whether this transaction published anything: if not, there is nothing to take, and no intent to build."""
 
@@ -205,7 +208,8 @@ class Publisher:
         try:
             columns = plain_columns(rows)
             check_columns(columns.schema)
-            content, _ = JsonRows().lines(columns, uuids)
+            traceparent = "" if self._tracing is None else self._tracing.traceparent()
+            content, _ = JsonRows(traceparent=traceparent).lines(columns, uuids)
         except (ValueError, pa.ArrowException) as error:
             raise _cannot_encode(mapped, f"rows as JSON lines: {error}") from error
         return _Run(mapped, bytes(content), int(clocks[0]))
@@ -365,6 +369,8 @@ class Publisher:
         uuid = build_uuid(self._producer_id, clock, flags)
         try:
             message_type.set_uuid(message, uuid)
+            if self._tracing is not None and flags != Flags.ACK_TXN:
+                self._set_trace(message, message_type, self._tracing.traceparent())
             return framing.frame(message_type.encode(message))
         except Exception as error:  # The message's own code raises errors of any class.
             raise PublishMessageError(
@@ -372,6 +378,11 @@ class Publisher:
                 content_type=mapped.content_type,
                 detail=f"{type(message).__name__} cannot be encoded: {error}",
             ) from error
+
+    @staticmethod
+    def _set_trace(message: Any, message_type: MessageType, traceparent: str) -> None:
+        if traceparent and isinstance(message_type, CarriesTrace):
+            message_type.set_traceparent(message, traceparent)
 
 
 def _check_name(mapped: MappedJournal) -> None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from broadsheet.consumer.message.arrow_ipc import read_stream
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, Payloads
 from broadsheet.consumer.message.uuid import FEW, NIL_UUID, UUID_BYTES, format_uuid
+from broadsheet.consumer.tracing import TRACEPARENT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,8 @@ class Meta(msgspec.Struct):
 
     uuid: str = ""
     """Text form of the message's UUID; empty before it is published."""
+    traceparent: str | msgspec.UnsetType = msgspec.UNSET
+    """The W3C trace context of what published the message, if that was traced."""
 
 
 class _ProbedMeta(msgspec.Struct, gc=False):
@@ -202,6 +205,10 @@ class JsonType:
         """Write `_meta.uuid`; other fields of `_meta` are kept."""
         message.setdefault("_meta", {})["uuid"] = format_uuid(uuid)
 
+    def set_traceparent(self, message: Any, traceparent: str) -> None:
+        """Write `_meta.traceparent`."""
+        message.setdefault("_meta", {})[TRACEPARENT] = traceparent
+
     def new_acknowledgement(self, journal: str) -> Any:
         """Return an empty dict."""
         del journal
@@ -270,6 +277,13 @@ class JsonStructType:
     def set_uuid(self, message: Any, uuid: bytes) -> None:
         """Replace the meta field by one with this UUID."""
         setattr(message, self._meta_field, Meta(format_uuid(uuid)))
+
+    def set_traceparent(self, message: Any, traceparent: str) -> None:
+        """Write the meta field's `traceparent`."""
+        meta = getattr(message, self._meta_field)
+        # A derived type may keep the UUID in a class of its own.
+        if isinstance(meta, Meta):
+            meta.traceparent = traceparent
 
     def new_acknowledgement(self, journal: str) -> Any:
         """Return a Struct of defaults."""
@@ -401,6 +415,8 @@ class ArrowMessage:
     rows: pa.RecordBatch | None
     """None in an acknowledgement."""
     uuid: bytes = NIL_UUID
+    traceparent: str = ""
+    """The trace context, which becomes metadata of the schema when the message is encoded."""
 
 
 class ArrowType:
@@ -430,7 +446,12 @@ class ArrowType:
         if message.rows is None:
             return bytes(message.uuid)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, message.rows.schema) as stream:
+        schema = message.rows.schema
+        if message.traceparent:
+            schema = schema.with_metadata(
+                {**(schema.metadata or {}), TRACEPARENT: message.traceparent}
+            )
+        with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(message.rows)
         return bytes(message.uuid) + bytes(sink.getvalue())
 
@@ -443,6 +464,10 @@ class ArrowType:
     def set_uuid(self, message: Any, uuid: bytes) -> None:
         """Set the UUID."""
         message.uuid = uuid
+
+    def set_traceparent(self, message: Any, traceparent: str) -> None:
+        """Set the context."""
+        message.traceparent = traceparent
 
     def new_acknowledgement(self, journal: str) -> Any:
         """Return a message without rows."""

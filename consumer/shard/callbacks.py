@@ -38,6 +38,8 @@ from broadsheet.consumer.shard.dead_letters import (
 )
 from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
+from broadsheet.consumer.shard.transaction_traces import TransactionTraces
+from broadsheet.consumer.tracing import NO_SPAN, tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,9 @@ class Callbacks:
         self._dead_letters = input_policy.dead_letters
         self._count_unreadable = input_policy.count_unreadable
         self._ahead_seconds_max = input_policy.ahead_seconds_max
+        traced = tracing()
+        self.traces = None if traced is None else TransactionTraces(traced, shard.id)
+        """Spans of the transactions; None if tracing is off."""
         self._begun = False
         """`finished_txn` is owed for the running transaction."""
 
@@ -168,9 +173,17 @@ class Callbacks:
                 self._begin_finisher.begin_txn(self._shard, self._store)
         self._begun = True
         self._publishing.begin()
+        if self.traces is not None:
+            self.traces.begin()
 
     def deliver(self, batch: MessageBatch, first: bool) -> Delivered:
         """Let the application consume `batch`; at least one message if it is the `first` of its transaction."""
+        if self.traces is None:
+            return self._deliver(batch, first)
+        with self.traces.consuming(batch):
+            return self._deliver(batch, first)
+
+    def _deliver(self, batch: MessageBatch, first: bool) -> Delivered:
         consumed = 0
         for part, poison in self._parts(batch):
             if poison is None:
@@ -190,7 +203,8 @@ class Callbacks:
 
     def finalize(self) -> Finalized:
         """Finish the application's transaction, then build the acknowledgements of its published messages."""
-        with self._named("finalize_txn"):
+        traced = NO_SPAN if self.traces is None else self.traces.newest()
+        with traced, self._named("finalize_txn"):
             self._application.finalize_txn(self._shard, self._store, self._publisher)
         if not self._publisher.has_published:
             return Finalized([], [], ack_intents={}, last_acknowledgement={})
@@ -248,6 +262,8 @@ class Callbacks:
 
     def abandon(self, cause: BaseException) -> None:
         """Inform the application that its unfinished transaction, if any, will not commit. Idempotent."""
+        if self.traces is not None:
+            self.traces.abandon(cause)
         if self._begun:
             self.finish(failed(cause))
 

@@ -22,6 +22,7 @@ from broadsheet.consumer.shard.transaction_events import (
     RecordTxn,
     TxnTimings,
 )
+from broadsheet.consumer.tracing import tracing
 
 _FLAGS = {
     outcome: f"{flag}_TXN"
@@ -304,6 +305,7 @@ class ShardMetrics:
             registry=registry,
             buckets=_TXN_BUCKETS_SECONDS,
         )
+        self._tracing = tracing()
         self.lags = SourceLags()
         registry.register(self.lags)
         self.read_ahead = ReadAheadBytes()
@@ -364,7 +366,9 @@ class ShardMetrics:
         ):
             counter.inc(max(0.0, seconds))
         timings = record.timings
-        self._txn_seconds.observe(max(0.0, timings.acknowledged - timings.began))
+        seconds = max(0.0, timings.acknowledged - timings.began)
+        exemplar = None if self._tracing is None else self._tracing.exemplar()
+        self._txn_seconds.observe(seconds, exemplar)
 
     def _new_txn_counters(self, shard: str) -> _TxnCounters:
         return _TxnCounters(

@@ -53,6 +53,7 @@ from broadsheet.consumer.shard.transaction_machine import (
     TransactionMachine,
 )
 from broadsheet.consumer.shard.worker import ShardWorker
+from broadsheet.consumer.tracing import NO_SPAN
 
 ResultT = TypeVar("ResultT")
 _log = structlog.get_logger()
@@ -281,11 +282,19 @@ class TransactionLoop:
             case tx.RecordSequenced():
                 services.observer.on_sequenced(instruction)
             case tx.PublishProgress() | tx.RecordTxn():
-                services.observer.on_achieved(instruction)
+                self._achieved(instruction)
             case tx.Finish() | tx.Fail():
                 self._end = instruction
             case _:
                 assert_never(instruction)
+
+    def _achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+        traces = self._services.callbacks.traces
+        if traces is None or isinstance(achieved, tx.PublishProgress):
+            self._services.observer.on_achieved(achieved)
+            return
+        with traces.completing(achieved):
+            self._services.observer.on_achieved(achieved)
 
     def _deliver(self, order: tx.Deliver) -> None:
         """Call the application; if its transaction can be closed behind it, with the machine."""
@@ -400,10 +409,12 @@ class TransactionLoop:
         kept = (self._services.keep_rollbacks(rollbacks),) if rollbacks else ()
         new_journals = {rollback.journal for rollback in rollbacks}
         self._has_published = self._has_published or bool(appends)
-        for append in appends:
-            after = kept if append.journal in new_journals else ()
-            future = self._services.appends.append(append.journal, append.content, after=after)
-            future.add_done_callback(self._on_append_done)
+        traces = self._services.callbacks.traces
+        with NO_SPAN if traces is None else traces.newest():
+            for append in appends:
+                after = kept if append.journal in new_journals else ()
+                future = self._services.appends.append(append.journal, append.content, after=after)
+                future.add_done_callback(self._on_append_done)
 
     def _on_append_done(self, done: Future[AppendResponse]) -> None:
         error = done.exception()
@@ -416,9 +427,12 @@ class TransactionLoop:
         self._has_published = self._has_published or not recovered
         # As above: only the commit's success matters.
         after = () if recovered else (cast("Future[object]", self._commit),)
-        for journal, intent in intents.items():
-            future = appends.append(journal, intent, after=after)
-            future.add_done_callback(partial(self._on_ack_done, journal, len(intent), recovered))
+        traces = services.callbacks.traces
+        with NO_SPAN if traces is None or recovered else traces.committing():
+            for journal, intent in intents.items():
+                future = appends.append(journal, intent, after=after)
+                acknowledged = partial(self._on_ack_done, journal, len(intent), recovered)
+                future.add_done_callback(acknowledged)
 
     def _on_ack_done(
         self, journal: str, size: int, recovered: bool, done: Future[AppendResponse]

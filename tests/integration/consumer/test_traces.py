@@ -20,11 +20,21 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.shard_pb2 import StatRequest, Status
 from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
 from tests.support.eventually import eventually
-from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
+from tests.support.members import (
+    Cluster,
+    Producer,
+    client_of,
+    committed,
+    shard,
+    upserts,
+    wait_for_primaries,
+)
 
 pytestmark = pytest.mark.etcd
 
 STAT = "consumer.Shard/Stat"
+APPEND = "protocol.Journal/Append"
+TRANSACTION = "Transaction"
 SOURCE = "test/source"
 
 
@@ -101,6 +111,55 @@ async def test_one_trace_from_a_client_through_a_proxy_to_the_primary(
     trace_id = f"{own.get_span_context().trace_id:032x}"
     for text in texts:
         assert trace_id in _exemplars(text, "grpc_server_handling_seconds")
+
+
+async def test_a_message_is_followed_to_what_is_derived_from_it(
+    cluster: Cluster, journals: JournalClient, spans: InMemorySpanExporter
+) -> None:
+    """The transaction is a part of the trace of what it consumes, and what it publishes carries the transaction's own
+    context. The broker shows both appends.
+    """
+    async with cluster.member("one", admin_port=0) as one, client_of(one) as client:
+        await client.apply(upserts(shard("shard-1", SOURCE)))
+        await wait_for_primaries(client, "shard-1")
+        producer = Producer(journals)
+        tracer = trace.get_tracer("test")
+        await producer.publish(SOURCE, ["untraced"])
+        with tracer.start_as_current_span("test") as own:
+            end = await producer.publish(SOURCE, ["traced"])
+        await client.wait_read_through("shard-1", {SOURCE: end}, timeout_seconds=30)
+        trace_id = own.get_span_context().trace_id
+        (transaction,) = await eventually(lambda: _some(_named(_of(spans, trace_id), TRANSACTION)))
+        text = await _metrics(one.admin_address)
+        messages = {
+            each["key"]: each["_meta"] for each in await committed(journals, cluster.output)
+        }
+
+    own_context = own.get_span_context()
+    assert transaction.parent is not None
+    assert transaction.parent.span_id == own_context.span_id
+    assert [each.context.span_id for each in transaction.links] == [own_context.span_id]
+    assert transaction.attributes is not None
+    assert transaction.attributes["broadsheet.shard"] == "shard-1"
+    context = transaction.context
+    assert messages["traced"]["traceparent"] == f"00-{trace_id:032x}-{context.span_id:016x}-01"
+    found = _of(spans, trace_id)
+    appended = {
+        each.attributes["messaging.destination.name"]: _chain(found, each)
+        for each in _named(found, APPEND, SpanKind.SERVER)
+        if each.attributes
+    }
+    test, client_side = ("test", SpanKind.INTERNAL), (APPEND, SpanKind.CLIENT)
+    server_side = (APPEND, SpanKind.SERVER)
+    assert appended[SOURCE] == [test, client_side, server_side]
+    derived = [test, (TRANSACTION, SpanKind.CONSUMER), client_side, server_side]
+    assert appended[cluster.output] == derived
+    assert f"{trace_id:032x}" in _exemplars(text, "broadsheet_shard_transaction_seconds")
+
+
+def _some(found: list[ReadableSpan]) -> list[ReadableSpan]:
+    assert found
+    return found
 
 
 async def _metrics(address: str) -> str:

@@ -4,6 +4,7 @@
                 bare loop; peers on the same rows
     latency     latency of a row at 25, 50, 75 and 90 % of the maximum rate
     broker      MB/s of appends and reads, each beside a bare gRPC stream
+    history     MB/s and MB per CPU second of stored fragments, read where they lie and through the broker
     lag         memory of member and broker while a shard reads 10 GB that were waiting
 
 Sums are checked after each run: a row that is lost or counted twice ends the benchmark.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 
-from bench.dataplane import broker, lag, latency, messages
+from bench.dataplane import broker, history, lag, latency, messages
 from bench.dataplane.app import STORES
 from bench.dataplane.peers import PEERS
 from bench.report import keep_logs_apart
@@ -48,6 +49,10 @@ def _broker(options: argparse.Namespace) -> None:
     broker.run(BENCH, broker.BrokerPlan(options.broker_mb << 20, options.rounds))
 
 
+def _history(options: argparse.Namespace) -> None:
+    history.run(BENCH, history.HistoryPlan(options.broker_mb << 20, options.rounds))
+
+
 def _lag(options: argparse.Namespace) -> None:
     lag.run(BENCH, lag.LagPlan(options.lag_gb))
 
@@ -56,6 +61,7 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], None]] = {
     "messages": _messages,
     "latency": _latency,
     "broker": _broker,
+    "history": _history,
     "lag": _lag,
 }
 

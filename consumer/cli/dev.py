@@ -178,6 +178,7 @@ class DevCluster:
             auth_keys_file: Keys of members and broker; None: they serve without.
         """
         self._auth_keys_file = auth_keys_file
+        self._file_root = file_root
         self._auth = None if auth_keys_file is None else KeyedAuth(keys_from("", auth_keys_file))
         self._app = app
         self._directory = directory
@@ -273,6 +274,8 @@ class DevCluster:
         arguments += ["--suffix", f"{name}{self._lives[index]}", "--replaces", name]
         arguments += ["--port", str(self._ports[index]), "--drain-alone-seconds", "0"]
         arguments += ["--settle", "0", "--admin-port", str(self._admin_ports[index])]
+        if self._file_root is not None:
+            arguments += ["--fragment-root", str(self._file_root)]
         arguments += self._key_arguments("--auth-keys-file", "--broker-auth-keys-file")
         return EmbeddedMemberProcess(
             self._app, arguments, log_file=self._directory / f"dev-{index}.log"

@@ -44,6 +44,7 @@ SILENCE_SECONDS: Final = 20.0
 REDIRECTS_MAX: Final = 3
 THREADS: Final = 4
 """Threads of a client that read, decompress and verify fragments."""
+_VERIFY_BYTES: Final = 128 << 10
 _VERIFIED_MAX: Final = 1024
 """Files that are remembered as verified."""
 _CODECS: Final = {
@@ -80,6 +81,8 @@ class DirectFragments:
     """Permit stores without TLS."""
     verify_first: bool = True
     """Verify an uncompressed file before its first byte is used, not only as it is read."""
+    silence_seconds: float = SILENCE_SECONDS
+    """Longest wait for the next bytes of a store."""
 
     def __post_init__(self) -> None:
         """Raise ValidationError if a root is relative."""
@@ -157,15 +160,16 @@ class FragmentOpener:
         """Yield the wanted content of a file, and close it. In a thread."""
         fragment = wanted.fragment
         with open(fd, "rb", buffering=0) as file:
-            start = fragment.begin
+            start, is_verified = fragment.begin, False
             try:
                 if fragment.compression_codec == CompressionCodec.NONE:
                     _require_length(fragment, os.fstat(fd).st_size)
                     if self.policy.verify_first:
                         self._verify(fd, fragment)
+                        is_verified = True
                     start = wanted.begin
                     file.seek(start - fragment.begin)
-                content = FragmentContent(wanted, start)
+                content = FragmentContent(wanted, start, is_verified=is_verified)
                 while encoded := file.read(PIECE_BYTES):
                     yield from content.feed(encoded)
                     if content.is_complete:
@@ -187,10 +191,12 @@ class FragmentOpener:
         if identity in self._verified:
             return
         sha1 = hashlib.sha1(usedforsecurity=False)
+        # One buffer that stays in the processor's cache.
+        buffer = memoryview(bytearray(_VERIFY_BYTES))
         position = 0
-        while piece := os.pread(fd, PIECE_BYTES, position):
-            sha1.update(piece)
-            position += len(piece)
+        while size := os.preadv(fd, (buffer,), position):
+            sha1.update(buffer[:size])
+            position += size
         _require_sum(fragment, sha1.digest())
         self._verified[identity] = None
         # Several threads may be here; each operation on the dictionary is atomic.
@@ -201,9 +207,8 @@ class FragmentOpener:
         import aiohttp  # here, because it takes as long as all the rest, and most clients do not need it
 
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(
-                total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS
-            )
+            silence = self.policy.silence_seconds
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=silence, sock_read=silence)
             self._session = aiohttp.ClientSession(
                 timeout=timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -267,13 +272,21 @@ class FragmentContent:
     any of it is used.
     """
 
-    def __init__(self, wanted: WantedSpan, start: int, *, is_gzip: bool | None = None) -> None:
+    def __init__(
+        self,
+        wanted: WantedSpan,
+        start: int,
+        *,
+        is_gzip: bool | None = None,
+        is_verified: bool = False,
+    ) -> None:
         """Begin to decode.
 
         Args:
             wanted: The fragment, and the span to deliver.
             start: Offset of the first byte that the encoded bytes hold.
             is_gzip: Whether they are compressed with gzip, if the codec does not tell.
+            is_verified: Whether the SHA-1 was compared before.
 
         Raises:
             DirectReadError: the codec's library is not installed, or the codec is unknown.
@@ -287,8 +300,8 @@ class FragmentContent:
             self._decode = decoder_of(codec)
         except (ExtraMissingError, ValidationError) as error:
             raise DirectReadError(wanted.fragment, "failed", str(error)) from error
-        is_whole = start == wanted.fragment.begin
-        self._sha1 = hashlib.sha1(usedforsecurity=False) if is_whole else None
+        verifies = start == wanted.fragment.begin and not is_verified
+        self._sha1 = hashlib.sha1(usedforsecurity=False) if verifies else None
         self._held = b""
 
     @property

@@ -241,7 +241,8 @@ class Reader:
         self._refusals = 0
         self._waiting_since: float | None = None
         self._finished = False
-        self._stored = [each for each in stored if each.signed_url]
+        self._stored = [each for each in reversed(stored) if each.signed_url]
+        """Listed fragments, the first one last."""
         self._direct: FragmentStream | None = None
         self._wants_direct = transport.policy.fragments.enabled and not request.metadata_only
         self._stored_url = ""
@@ -460,12 +461,14 @@ class Reader:
         if not self._wants_direct or not self._stored:
             return False
         offset = self._progress.offset
-        for listed in self._stored:
-            if listed.spec.begin <= offset < listed.spec.end:
-                self._progress.on_listed(listed.spec)
-                await self._open_direct(listed.spec, listed.signed_url)
-                return True
-        return False
+        while self._stored and self._stored[-1].spec.end <= offset:
+            self._stored.pop()
+        if not self._stored or not self._stored[-1].spec.begin <= offset:
+            return False
+        listed = self._stored[-1]
+        self._progress.on_listed(listed.spec)
+        await self._open_direct(listed.spec, listed.signed_url)
+        return True
 
     async def _open_direct(self, fragment: Fragment, url: str) -> None:
         end = min(fragment.end, self._request.end_offset or fragment.end)

@@ -52,6 +52,20 @@ def test_other_parts_print_their_figures(capfd: pytest.CaptureFixture[str]) -> N
     assert {params["process"] for params in figures["lag_rss_mb"]} == {"member", "broker"}
 
 
+@pytest.mark.timeout(120)
+def test_history_is_read_both_ways(capfd: pytest.CaptureFixture[str]) -> None:
+    """The bytes that each path delivered are checked, and which path it was."""
+    main(["history", "--rounds", "1", "--broker-mb", "1"])
+
+    figures = _figures(capfd)
+    for name in ("read_mb_per_s", "read_mb_per_cpu_s"):
+        assert {(params["path"], params["codec"]) for params in figures[name]} == {
+            (path, codec)
+            for path in ("direct", "broker")
+            for codec in ("NONE", "ZSTANDARD", "GZIP")
+        }
+
+
 def test_expected_sums_are_those_of_the_lines() -> None:
     """A count that is right must not be called wrong, whatever the number of rows."""
     rows = KEYS * VALUES + 17

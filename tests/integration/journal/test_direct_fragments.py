@@ -279,6 +279,29 @@ async def test_a_broken_transfer_continues_at_the_broker(tmp_path: Path) -> None
     assert totals.failures == {"failed": 1}
 
 
+async def test_a_silent_store_is_given_up(tmp_path: Path) -> None:
+    """A store that begins to answer and stops: the broker delivers the rest."""
+    journal = StoredJournal(tmp_path)
+    journal.store(b"one\n")
+    released = asyncio.Event()
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "4"})
+        await response.prepare(request)
+        await response.write(b"o")
+        await released.wait()
+        return response
+
+    async with web_store(respond) as address:
+        journal.url = lambda path: f"{address}/{path}"
+        async with _client(journal, silence_seconds=0.2) as client:
+            content = await _read(client)
+            totals = client.read_totals
+        released.set()
+
+    assert (content, totals.failures) == (b"one\n", {"failed": 1})
+
+
 async def test_wrong_objects_of_a_store_are_damage(tmp_path: Path) -> None:
     """Another length, and another content of the same length."""
     journal = StoredJournal(tmp_path)

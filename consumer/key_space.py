@@ -11,8 +11,10 @@ Source: gazette/core consumer/key_space.go (decoding), consumer/shard_state.go (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -35,33 +37,70 @@ PRIMARY_SLOT = 0
 """The slot of a shard's primary; those above it are hot standbys."""
 
 
+SPECS_DECODED_MAX = 1_024
+"""Bound on specs that are kept decoded, because one takes ten times the memory of its encoding."""
+STATUSES_DECODED_MAX = 4_096
+"""Bound on different statuses that are kept decoded; many replicas have few of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardItem:
-    """A shard as the allocator sees it."""
+    """A shard as the allocator sees it: its encoded spec, and decoded only what is read for all shards at once."""
 
-    spec: ShardSpec
-    """Read-only."""
+    encoded: bytes = field(repr=False)
+    """A ShardSpec that was validated."""
+    hot_standbys: int
+    """Standbys that the spec asks for."""
+    disable: bool
+    weight_thousandths: int | None
+    """Declared weight of a replica relative to others; None if it is not declared."""
     hot_standbys_max: int
     """Bound on standbys that this process sets for every shard."""
 
+    @classmethod
+    def of(
+        cls, spec: ShardSpec, *, hot_standbys_max: int, encoded: bytes | None = None
+    ) -> ShardItem:
+        """Return the item of a valid spec; `encoded` is its encoding, if there is one."""
+        return cls(
+            encoded=spec.SerializeToString() if encoded is None else encoded,
+            hot_standbys=spec.hot_standbys,
+            disable=spec.disable,
+            weight_thousandths=weight_thousandths(spec.labels),
+            hot_standbys_max=hot_standbys_max,
+        )
+
+    @property
+    def spec(self) -> ShardSpec:
+        """The spec. Read-only, because others may get the same object; a loop over all shards should not need it."""
+        return _decoded_spec(self.encoded)
+
     def desired_replication(self) -> int:
         """Return the number of replicas the shard wants: none if disabled, else a primary and its standbys."""
-        if self.spec.disable:
+        if self.disable:
             return 0
-        return 1 + min(self.spec.hot_standbys, self.hot_standbys_max)
+        return 1 + min(self.hot_standbys, self.hot_standbys_max)
 
     @property
     def standbys_refused(self) -> str:
         """Reason, as text, for fewer standbys than the spec asks for; empty if there are no fewer."""
-        wanted, most = self.spec.hot_standbys, self.hot_standbys_max
-        if self.spec.disable or wanted <= most:
+        wanted, most = self.hot_standbys, self.hot_standbys_max
+        if self.disable or wanted <= most:
             return ""
         return f"hot_standbys: {wanted} are wanted, capped to {most} by --max-hot-standbys of the members"
 
-    @property
-    def weight_thousandths(self) -> int | None:
-        """Declared weight of a replica relative to others; None if it is not declared."""
-        return weight_thousandths(self.spec.labels)
+
+@lru_cache(maxsize=SPECS_DECODED_MAX)
+def _decoded_spec(encoded: bytes) -> ShardSpec:
+    return ShardSpec.FromString(encoded)
+
+
+@lru_cache(maxsize=STATUSES_DECODED_MAX)
+def _decoded_status(encoded: bytes) -> ReplicaStatus:
+    """Return a valid status. Replicas with equal ones share it."""
+    status = ReplicaStatus.FromString(encoded)
+    validate_replica_status(status)
+    return status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +145,7 @@ class ShardDecoder:
         validate_shard_spec(spec)
         if spec.id != item_id:
             raise KeyDecodeError(kv.key, f"id: expected {item_id!r} as in the key, got {spec.id!r}")
-        return ShardItem(spec=spec, hot_standbys_max=self._hot_standbys_max)
+        return ShardItem.of(spec, hot_standbys_max=self._hot_standbys_max, encoded=kv.value)
 
     def decode_member(self, member_id: MemberId, kv: KeyValue) -> ConsumerMember:
         """Decode the spec of a process.
@@ -138,9 +177,8 @@ class ShardDecoder:
             ValidationError: its code is unknown, or its errors do not go with its code.
         """
         del item_id, member_id, slot  # the value does not repeat its key
-        status = _parse(ReplicaStatus(), kv)
-        validate_replica_status(status)
-        return status
+        with _naming(kv, ReplicaStatus):
+            return _decoded_status(kv.value)
 
 
 class ReplicaConsistency:
@@ -184,16 +222,15 @@ class ShardKeySpace(Protocol):
         ...
 
 
+def shard_of(item: Item) -> ShardItem:
+    """Return the shard, whose spec may not be decoded."""
+    assert isinstance(item.value, ShardItem), "a consumer's key space holds shards"
+    return item.value
+
+
 def spec_of(item: Item) -> ShardSpec:
-    """Return the shard's spec."""
-    assert isinstance(item.value, ShardItem), "a consumer's key space holds shards"
-    return item.value.spec
-
-
-def standbys_refused_of(item: Item) -> str:
-    """Return why the shard gets fewer hot standbys than its spec wants; empty if it does not."""
-    assert isinstance(item.value, ShardItem), "a consumer's key space holds shards"
-    return item.value.standbys_refused
+    """Return the shard's spec. Read-only; see `ShardItem.spec`."""
+    return shard_of(item).spec
 
 
 def process_of(member: Member) -> ConsumerSpec:
@@ -226,10 +263,17 @@ def is_visible(spec: ShardSpec, selector: LabelSelector) -> bool:
 
 
 def _parse(message: MessageT, kv: KeyValue) -> MessageT:
-    try:
+    with _naming(kv, type(message)):
         message.ParseFromString(kv.value)
+    return message
+
+
+@contextmanager
+def _naming(kv: KeyValue, expected: type[Message]) -> Iterator[None]:
+    """Turn an error of decoding into one that names the key."""
+    try:
+        yield
     except DecodeError as error:
         raise KeyDecodeError(
-            kv.key, f"expected a {type(message).DESCRIPTOR.full_name}: {error}"
+            kv.key, f"expected a {expected.DESCRIPTOR.full_name}: {error}"
         ) from error
-    return message

@@ -9,17 +9,19 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
+
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.consumer.key_space import (
+    ShardItem,
     ShardKeySpace,
     is_visible,
     process_of,
-    spec_of,
-    standbys_refused_of,
+    shard_of,
     status_of,
 )
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, Route
+from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
 from broadsheet.consumer.resolver.decision import build_route, replicas_of
 
@@ -29,8 +31,8 @@ HISTORY_SHARDS_MAX = 65_536
 
 def list_shards(
     key_space: ShardKeySpace, *, wanted: LabelSelector, allowed: LabelSelector
-) -> list[ListResponse.Shard]:
-    """Return the shards that both selectors match, by id, with routes and statuses.
+) -> ListResponse:
+    """Return the shards that both selectors match, by id, with routes and statuses; status and header are not set.
 
     Args:
         key_space: The mirror.
@@ -38,8 +40,14 @@ def list_shards(
         allowed: The caller's claims.
     """
     listing = Listing(key_space, wanted=wanted, allowed=allowed)
-    rows = map(listing.row, key_space.items)
-    return [row for row in rows if row is not None]
+    parts: list[bytes] = []
+    for item_id in key_space.items:
+        row = listing.encoded_row(item_id)
+        if row is not None:
+            parts += _SHARDS_TAG, varint(len(row)), row
+    # Joined encodings are the encoding of the whole. Messages of specs that are stored encoded would be made, copied,
+    # and dropped for each row, which takes several times as long and as much memory.
+    return ListResponse.FromString(b"".join(parts))
 
 
 class Listing:
@@ -51,35 +59,81 @@ class Listing:
         """Prepare; see `list_shards` for the selectors."""
         self._key_space = key_space
         self._selectors = [each for each in (wanted, allowed) if each.ByteSize()]
-        self._routes: dict[tuple[tuple[MemberId, int], ...], Route] = {}
-        """Routes by members and slots: many shards have few of them, and making one takes long."""
+        self._routes: dict[tuple[tuple[MemberId, int], ...], bytes] = {}
+        """Encoded routes by members and slots: many shards have few of them, and making one takes long."""
 
     def sees(self, spec: ShardSpec) -> bool:
         """Report whether the caller wants and may see a shard."""
         return all(is_visible(spec, each) for each in self._selectors)
 
+    def _sees_item(self, shard: ShardItem) -> bool:
+        # Without a selector, no spec has to be decoded.
+        return not self._selectors or self.sees(shard.spec)
+
     def row(self, item_id: ItemId) -> ListResponse.Shard | None:
         """Return what List says of a shard; None if there is no such shard, or the caller does not see it."""
+        encoded = self.encoded_row(item_id)
+        return None if encoded is None else ListResponse.Shard.FromString(encoded)
+
+    def encoded_row(self, item_id: ItemId) -> bytes | None:
+        """Return the encoding of the row."""
         key_space = self._key_space
         item = key_space.items.get(item_id)
-        if item is None or not self.sees(spec_of(item)):
+        if item is None:
+            return None
+        shard = shard_of(item)
+        if not self._sees_item(shard):
             return None
         replicas = replicas_of(key_space.assignments_of(item_id))
-        return ListResponse.Shard(
-            spec=spec_of(item),
-            mod_revision=item.kv.mod_revision,
-            create_revision=item.kv.create_revision,
-            route=self._route(replicas),
-            status=[status_of(replica) for replica in replicas],
-            standbys_refused=standbys_refused_of(item),
-        )
+        parts = [_SPEC_TAG, varint(len(shard.encoded)), shard.encoded]
+        parts += _MOD_REVISION_TAG, varint(item.kv.mod_revision)
+        route = self._route(replicas)
+        parts += _ROUTE_TAG, varint(len(route)), route
+        for replica in replicas:
+            status = status_of(replica).SerializeToString()
+            parts += _STATUS_TAG, varint(len(status)), status
+        parts += _CREATE_REVISION_TAG, varint(item.kv.create_revision)
+        row = b"".join(parts)
+        if refused := shard.standbys_refused:
+            row += ListResponse.Shard(standbys_refused=refused).SerializeToString()
+        return row
 
-    def _route(self, replicas: Sequence[Assignment]) -> Route:
+    def _route(self, replicas: Sequence[Assignment]) -> bytes:
         known = tuple((replica.member_id, replica.slot) for replica in replicas)
         route = self._routes.get(known)
         if route is None:
-            route = self._routes[known] = build_route(replicas, self._key_space.members)
+            made = build_route(replicas, self._key_space.members)
+            route = self._routes[known] = made.SerializeToString()
         return route
+
+
+# The wire format of protobuf, as far as rows are written in it.
+
+
+def _tag(message: type[Message], name: str, wire_type: int) -> bytes:
+    return varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | wire_type)
+
+
+def varint(number: int) -> bytes:
+    """Return the encoding of a number from 0."""
+    if number < 0x80:
+        return _SMALL[number]
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+_SMALL = tuple(bytes((number,)) for number in range(0x80))
+_NUMBER, _BYTES = 0, 2
+_SHARDS_TAG = _tag(ListResponse, "shards", _BYTES)
+_SPEC_TAG = _tag(ListResponse.Shard, "spec", _BYTES)
+_MOD_REVISION_TAG = _tag(ListResponse.Shard, "mod_revision", _NUMBER)
+_ROUTE_TAG = _tag(ListResponse.Shard, "route", _BYTES)
+_STATUS_TAG = _tag(ListResponse.Shard, "status", _BYTES)
+_CREATE_REVISION_TAG = _tag(ListResponse.Shard, "create_revision", _NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +141,8 @@ class _Step:
     """One change of the key space."""
 
     revision: int
-    touched: Mapping[ItemId, ShardSpec | None]
-    """Shards of which anything changed, with the spec before; None: there was none, or it is the same."""
+    touched: Mapping[ItemId, ShardItem | None]
+    """Shards of which anything changed, with the shard before; None: there was none, or it is the same."""
 
 
 class ShardChangeLog:
@@ -105,7 +159,7 @@ class ShardChangeLog:
         self._shards_max = shards_max
         self._steps: deque[_Step] = deque()
         self._remembered = 0
-        self._specs: dict[ItemId, ShardSpec] = {}
+        self._shards: dict[ItemId, ShardItem] = {}
         self._endpoints: dict[MemberId, str] = {}
         self._floor: int | None = None
         """The oldest revision since which all changes are known; None before the key space is loaded."""
@@ -139,13 +193,13 @@ class ShardChangeLog:
             for item_id, before in step.touched.items():
                 specs = touched.setdefault(item_id, [])
                 if before is not None:
-                    specs.append(before)
+                    specs.append(before.spec)
         return touched
 
-    def _touched(self) -> dict[ItemId, ShardSpec | None]:
-        key_space, specs = self._key_space, self._specs
+    def _touched(self) -> dict[ItemId, ShardItem | None]:
+        key_space, shards = self._key_space, self._shards
         changes = key_space.changes
-        touched: dict[ItemId, ShardSpec | None] = {key.item_id: None for key in changes.assignments}
+        touched: dict[ItemId, ShardItem | None] = {key.item_id: None for key in changes.assignments}
         if moved := self._moved(changes.members):
             # Routes name endpoints.
             for item_id, member_id, _ in key_space.assignments:
@@ -153,9 +207,9 @@ class ShardChangeLog:
                     touched.setdefault(item_id, None)
         for item_id in changes.items:
             item = key_space.items.get(item_id)
-            touched[item_id] = specs.pop(item_id, None)
+            touched[item_id] = shards.pop(item_id, None)
             if item is not None:
-                specs[item_id] = spec_of(item)
+                shards[item.item_id] = shard_of(item)
         return touched
 
     def _moved(self, changed: Iterable[MemberId]) -> set[MemberId]:

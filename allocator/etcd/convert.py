@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import assert_never
 
 from broadsheet.allocator.etcd import rpc_pb2
@@ -30,15 +31,22 @@ def header_from(message: rpc_pb2.ResponseHeader, *, revision: int | None = None)
 
 
 def key_value_from(message: rpc_pb2.KeyValue) -> KeyValue:
-    """Return a key as a plain value."""
+    """Return a key as a plain value. Equal numbers are one object, because very many keys are kept."""
+    created, modified = message.create_revision, message.mod_revision
     return KeyValue(
         key=message.key,
         value=message.value,
-        create_revision=message.create_revision,
-        mod_revision=message.mod_revision,
+        create_revision=created,
+        mod_revision=created if modified == created else modified,
         version=message.version,
-        lease=message.lease,
+        lease=_same_object(message.lease),
     )
+
+
+@lru_cache(maxsize=4096)
+def _same_object(lease: int) -> int:
+    """Return a lease's number; that of a member's many keys is one object."""
+    return lease
 
 
 def events_from(messages: Iterable[rpc_pb2.Event]) -> list[WatchEvent]:

@@ -335,7 +335,8 @@ class DerivedState:
                 self._count(assignment, -1, exists=old is not None)
                 self._count(assignment, 1, exists=new is not None)
         if new is not None:
-            self._items[item_id] = new
+            # By the item's own object, which every other place has.
+            self._items[new.item_id] = new
         elif old is not None:
             del self._items[item_id]
         # A plan depends on an item only by its replication and its weight, which was compared above.

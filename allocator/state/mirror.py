@@ -103,7 +103,7 @@ class Mirror:
     def put(self, kv: KeyValue) -> str | None:
         """Apply a key's current value. Return its defect, if it has one."""
         try:
-            parsed = self._keys.parse(kv.key)
+            parsed = self._with_known_id(self._keys.parse(kv.key))
         except KeyDecodeError as error:
             rejected = self.rejected.get(kv.key)
             if rejected is None or kv.mod_revision > rejected.kv.mod_revision:
@@ -170,6 +170,24 @@ class Mirror:
         assignments = self.assignments
         return [assignments[key] for key in self._groups.get(item_id, ())]
 
+    def _with_known_id(self, parsed: ParsedKey) -> ParsedKey:
+        """Return the key with the object that the item's other keys have as its id, so that each id is kept once."""
+        match parsed:
+            case AssignmentKey(item_id, member_id, slot):
+                known = self._known_id(item_id)
+                return parsed if known is None else AssignmentKey(known, member_id, slot)
+            case ItemKey(item_id):
+                known = self._known_id(item_id)
+                return parsed if known is None else ItemKey(known)
+        return parsed
+
+    def _known_id(self, item_id: ItemId) -> ItemId | None:
+        item: Item | None = self.items.get(item_id)
+        if item is not None:
+            return item.item_id
+        group = self._groups.get(item_id)
+        return None if group is None else group[0].item_id
+
     def _note_change(self, parsed: ParsedKey) -> None:
         match parsed:
             case AssignmentKey():
@@ -195,9 +213,10 @@ class Mirror:
     def copy(self, parsed: ParsedKey, entity: Item | Member | Assignment) -> None:
         """Copy a decoded entity that has not changed."""
         match parsed, entity:
-            case AssignmentKey(), Assignment():
-                self._set_assignment(parsed, entity)
-            case ItemKey(item_id), Item():
+            # By the entity's own ids, so that each is kept once.
+            case AssignmentKey(), Assignment(item_id=item_id, member_id=member_id, slot=slot):
+                self._set_assignment(AssignmentKey(item_id, member_id, slot), entity)
+            case ItemKey(), Item(item_id=item_id):
                 self.items[item_id] = entity
             case MemberKey(member_id), Member():
                 self.members[member_id] = entity

@@ -181,32 +181,28 @@ def _endpoint_in(header: Header) -> str:
 
 
 class ShardsBySource:
-    """The index of specs by the journals that they name as sources, updated one shard at a time."""
+    """The index of shards by the journals that their specs name as sources, updated one shard at a time."""
 
     def __init__(self) -> None:
-        self._specs: dict[ItemId, ShardSpec] = {}
-        self._readers: dict[str, dict[ItemId, ShardSpec]] = {}
+        self._journals: dict[ItemId, frozenset[str]] = {}
+        self._readers: dict[str, set[ItemId]] = {}
 
-    def reading(self, journal: str) -> tuple[ShardSpec, ...]:
-        """Return the specs, by shard id, that have `journal` as a source."""
-        readers = self._readers.get(journal)
-        return () if readers is None else tuple(readers[key] for key in sorted(readers))
+    def reading(self, journal: str) -> Sequence[ItemId]:
+        """Return the shards, by id, that have `journal` as a source."""
+        return sorted(self._readers.get(journal, ()))
 
     def replace(self, shard_id: ItemId, spec: ShardSpec | None) -> None:
         """Update the index with a shard's current spec; None if the shard is gone."""
-        before = self._specs.pop(shard_id, None)
-        for source in () if before is None else before.sources:
-            readers = self._readers.get(source.journal)
-            if readers is None:
-                continue  # a journal that the spec named twice
-            readers.pop(shard_id, None)
+        for journal in self._journals.pop(shard_id, ()):
+            readers = self._readers[journal]
+            readers.discard(shard_id)
             if not readers:
-                del self._readers[source.journal]
+                del self._readers[journal]
         if spec is None:
             return
-        self._specs[shard_id] = spec
-        for source in spec.sources:
-            self._readers.setdefault(source.journal, {})[shard_id] = spec
+        journals = self._journals[shard_id] = frozenset(each.journal for each in spec.sources)
+        for journal in journals:
+            self._readers.setdefault(journal, set()).add(shard_id)
 
 
 class ShardResolution:
@@ -294,7 +290,8 @@ class ShardResolver:
         # Checked once, because a check against a protocol costs as much as the rest of a resolution.
         self._producer = application if isinstance(application, MessageProducer) else None
         self._peers = peers
-        self._sources = ShardsBySource()
+        self._sources: ShardsBySource | None = None
+        """Made when an application asks first: most never do, and it takes as much memory as the specs."""
         self._tracing = tracing()
         self._decisions: dict[tuple[str, bool, bytes], Answered | Forward | ServeHere] = {}
         """Since the key space changed last, on which alone they depend, by shard, `may_proxy` and encoded selector."""
@@ -360,9 +357,13 @@ class ShardResolver:
             UnauthenticatedError: the claims have expired.
         """
         _require_unexpired(claims)
-        return tuple(
-            spec for spec in self._sources.reading(journal) if is_visible(spec, claims.selector)
-        )
+        items = self._key_space.items
+        if self._sources is None:
+            self._sources = ShardsBySource()
+            for item_id, item in items.items():
+                self._sources.replace(item_id, spec_of(item))
+        specs = (spec_of(items[item_id]) for item_id in self._sources.reading(journal))
+        return tuple(spec for spec in specs if is_visible(spec, claims.selector))
 
     def channel_to(self, header: Header) -> grpc.aio.Channel:
         """Return the cached channel to the process that `header.process_id` names, for the one hop of a proxy.
@@ -383,9 +384,13 @@ class ShardResolver:
     def reindex(self) -> None:
         """Forget decisions, and update the index of shards by source. Called after each change of the key space."""
         self._decisions.clear()
+        if self._sources is None:
+            return
         for item_id in self._key_space.changes.items:
             item = self._key_space.items.get(item_id)
-            self._sources.replace(item_id, None if item is None else spec_of(item))
+            self._sources.replace(
+                item_id if item is None else item.item_id, None if item is None else spec_of(item)
+            )
 
     def snapshot_of(self, shard_id: str) -> ResolverSnapshot:
         """Return the current state of a shard known to this process."""

@@ -38,7 +38,7 @@ from broadsheet.consumer.errors import (
     NotAuthorizedError,
     ResolverStoppedError,
 )
-from broadsheet.consumer.key_space import is_visible, process_of, spec_of, standbys_refused_of
+from broadsheet.consumer.key_space import is_visible, process_of, shard_of, spec_of
 from broadsheet.consumer.protocol import allocation_pb2_grpc
 from broadsheet.consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from broadsheet.consumer.protocol.allocation_pb2 import (
@@ -285,7 +285,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         if explanation is None:
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
         explained = explain_response(explanation)
-        if refused := standbys_refused_of(item):
+        if refused := shard_of(item).standbys_refused:
             explained.notes.append(refused)
         return explained
 

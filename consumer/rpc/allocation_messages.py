@@ -131,7 +131,7 @@ def _changed(
         item_id = ItemId(change.upsert.id)
         known = items.get(item_id)
         kv = known.kv if known is not None else _no_key(keys.item(item_id))
-        value = ShardItem(spec=change.upsert, hot_standbys_max=hot_standbys_max)
+        value = ShardItem.of(change.upsert, hot_standbys_max=hot_standbys_max)
         yield Item(item_id=item_id, value=value, kv=kv)
 
 

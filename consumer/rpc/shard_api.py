@@ -141,10 +141,12 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     async def List(self, request: ListRequest, context: Context) -> ListResponse:  # noqa: N802 - gRPC's name
         """List specs, routes and statuses of the shards that the request and the caller's claims select."""
         validate_list_request(request)
-        shards = list_shards(
+        response = list_shards(
             self._key_space, wanted=request.selector, allowed=claims_of(context).selector
         )
-        return ListResponse(status=Status.OK, header=self._header(), shards=shards)
+        response.status = Status.OK
+        response.header.CopyFrom(self._header())
+        return response
 
     async def Apply(self, request: ApplyRequest, context: Context) -> ApplyResponse:  # noqa: N802 - gRPC's name
         """Create, update and delete shards: all of the request's changes, or none."""

@@ -45,7 +45,7 @@ def item(spec: ShardSpec, *, mod_revision: int = 5) -> Item:
     item_id = ItemId(spec.id)
     return Item(
         item_id=item_id,
-        value=ShardItem(spec=spec, hot_standbys_max=3),
+        value=ShardItem.of(spec, hot_standbys_max=3),
         kv=_kv(KEYS.item(item_id), mod_revision=mod_revision, create_revision=mod_revision),
     )
 

@@ -33,7 +33,7 @@ def test_index_equals_a_search_after_any_changes(
         index.replace(ItemId(shard_id), spec)
 
     for journal in ("journal/a", "journal/b", "journal/b;suffix", "journal/none"):
-        found = [spec for _, spec in sorted(specs.items()) if journal in _names(spec)]
+        found = [each for each, spec in sorted(specs.items()) if journal in _names(spec)]
         assert list(index.reading(journal)) == found
 
 

@@ -143,7 +143,7 @@ def test_list_shards_applies_both_selectors_and_joins_statuses() -> None:
 
     (listed,) = list_shards(
         values, wanted=parse_selector("kind=x"), allowed=selector(label_set(("team", "a")))
-    )
+    ).shards
 
     assert listed.spec.id == "shard-1"
     assert listed.mod_revision == listed.create_revision == 5
@@ -159,7 +159,9 @@ def test_list_shards_by_id_prefix() -> None:
     """The meta-label `id` selects shards by their names."""
     values = key_space(items=[item(shard_spec(name)) for name in ("app/one", "app/two", "else")])
 
-    listed = list_shards(values, wanted=parse_selector("id:prefix=app/"), allowed=LabelSelector())
+    listed = list_shards(
+        values, wanted=parse_selector("id:prefix=app/"), allowed=LabelSelector()
+    ).shards
 
     assert [shard.spec.id for shard in listed] == ["app/one", "app/two"]
 
@@ -170,7 +172,7 @@ def test_listed_shard_says_that_its_standbys_are_capped() -> None:
     many.hot_standbys, few.hot_standbys = 5, 3
     values = key_space(items=[item(many), item(few)])
 
-    capped, within = list_shards(values, wanted=LabelSelector(), allowed=LabelSelector())
+    capped, within = list_shards(values, wanted=LabelSelector(), allowed=LabelSelector()).shards
 
     assert "5 are wanted, capped to 3" in capped.standbys_refused
     assert within.standbys_refused == ""
@@ -178,9 +180,32 @@ def test_listed_shard_says_that_its_standbys_are_capped() -> None:
 
 def test_item_says_that_its_standbys_are_capped() -> None:
     """Five are wanted and the bound is two, which is why there are two; within the bound there is nothing to say."""
-    capped = ShardItem(spec=ShardSpec(id="i", hot_standbys=5), hot_standbys_max=2)
-    within = ShardItem(spec=ShardSpec(id="i", hot_standbys=2), hot_standbys_max=2)
-    disabled = ShardItem(spec=ShardSpec(id="i", hot_standbys=5, disable=True), hot_standbys_max=2)
+    capped = ShardItem.of(ShardSpec(id="i", hot_standbys=5), hot_standbys_max=2)
+    within = ShardItem.of(ShardSpec(id="i", hot_standbys=2), hot_standbys_max=2)
+    disabled = ShardItem.of(ShardSpec(id="i", hot_standbys=5, disable=True), hot_standbys_max=2)
 
     assert "5 are wanted, capped to 2 by --max-hot-standbys" in capped.standbys_refused
     assert (within.standbys_refused, disabled.standbys_refused) == ("", "")
+
+
+@pytest.mark.parametrize("revision", [1, 127, 128, 300, 2**31, 2**62])
+def test_listed_rows_have_revisions_of_any_size(revision: int) -> None:
+    """Rows are encoded here, so a revision of each length must be what a reader of protobuf finds."""
+    values = key_space(items=[item(shard_spec("shard-1"), mod_revision=revision)])
+
+    (listed,) = list_shards(values, wanted=LabelSelector(), allowed=LabelSelector()).shards
+
+    assert (listed.mod_revision, listed.create_revision) == (revision, revision)
+    assert listed.spec == shard_spec("shard-1")
+
+
+def test_decoded_items_keep_no_decoded_spec_and_replicas_share_statuses() -> None:
+    """At 100,000 shards, the decoded messages took more than half of a member's memory."""
+    value = shard_spec("shard-1").SerializeToString()
+    status = ReplicaStatus(code=ReplicaStatus.STANDBY).SerializeToString()
+    replica = (SHARD, member_id("a"), 0)
+
+    assert DECODER.decode_item(SHARD, kv(value)).encoded is value
+    assert DECODER.decode_assignment(*replica, kv(status)) is DECODER.decode_assignment(
+        *replica, kv(bytes(bytearray(status)))
+    )

@@ -40,7 +40,7 @@ def test_weight_label_is_a_decimal_in_thousandths(text: str, thousandths: int) -
     validate_shard_spec(spec)
 
     assert weight_thousandths(spec.labels) == thousandths
-    assert declared_weight(ShardItem(spec=spec, hot_standbys_max=1)) == thousandths
+    assert declared_weight(ShardItem.of(spec, hot_standbys_max=1)) == thousandths
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_weight_label_is_absent_by_default() -> None:
     spec = shard("part-1", "test/source")
 
     assert weight_thousandths(spec.labels) is None
-    assert declared_weight(ShardItem(spec=spec, hot_standbys_max=1)) is None
+    assert declared_weight(ShardItem.of(spec, hot_standbys_max=1)) is None
 
 
 def test_report_survives_the_way_through_etcd() -> None:

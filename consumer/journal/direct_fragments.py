@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
 from broadsheet.allocator.errors import ExtraMissingError, ValidationError
+from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.errors import ConsumerError, JournalDamagedError
 from broadsheet.consumer.journal.fragment_decoders import DecodingError, decoder_of
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, Fragment
@@ -41,6 +42,10 @@ PIECE_BYTES: Final = 512 << 10
 """Content delivered at once; encoded content is read in pieces of this length, too."""
 SILENCE_SECONDS: Final = 20.0
 """Longest wait for the next bytes of a store."""
+CONNECT_SECONDS: Final = 5.0
+"""Longest wait for a connection to a store."""
+SHUN_SECONDS: Final = 60.0
+"""Duration for which a store is not asked that could not be reached."""
 REDIRECTS_MAX: Final = 3
 THREADS: Final = 4
 """Threads of a client that read, decompress and verify fragments."""
@@ -65,7 +70,7 @@ class DirectReadError(ConsumerError):
     def __init__(self, fragment: Fragment, reason: str, detail: str) -> None:
         super().__init__(f"{_name_of(fragment)} was not read directly: {detail}")
         self.reason = reason
-        """A word for metrics: refused, missing, expired, failed."""
+        """A word for metrics: refused, missing, expired, failed, unreachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +124,14 @@ class ReadTotals:
 class FragmentOpener:
     """Opens stored fragments. Belongs to one event loop; files and codecs are worked on in a few threads."""
 
-    def __init__(self, policy: DirectFragments) -> None:
+    def __init__(self, policy: DirectFragments, clock: Clock) -> None:
         self.policy = policy
+        self._clock = clock
+        self._shunned_until: dict[str, float] = {}
+        """By host of a store that could not be reached, monotonic seconds."""
         self._threads: ThreadPoolExecutor | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._verified: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self._verified: OrderedDict[tuple[int | bytes, ...], None] = OrderedDict()
         """Identities of files that were verified."""
 
     async def open(self, wanted: WantedSpan) -> FragmentStream:
@@ -181,13 +189,8 @@ class FragmentOpener:
     def _verify(self, fd: int, fragment: Fragment) -> None:
         """Verify a file that is not known to be sound."""
         status = os.fstat(fd)
-        identity = (
-            status.st_dev,
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            fragment.begin,
-        )
+        file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        identity = (*file, sum_of(fragment))
         if identity in self._verified:
             return
         sha1 = hashlib.sha1(usedforsecurity=False)
@@ -208,7 +211,9 @@ class FragmentOpener:
 
         if self._session is None:
             silence = self.policy.silence_seconds
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=silence, sock_read=silence)
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=min(CONNECT_SECONDS, silence), sock_read=silence
+            )
             self._session = aiohttp.ClientSession(
                 timeout=timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -216,9 +221,17 @@ class FragmentOpener:
                 read_bufsize=PIECE_BYTES,
                 skip_auto_headers=("Accept-Encoding", "User-Agent"),
             )
+        host, now = urlsplit(wanted.url).netloc, self._clock.monotonic_seconds()
+        if now < self._shunned_until.get(host, now):
+            raise DirectReadError(
+                wanted.fragment, "unreachable", "its store could not be reached before"
+            )
         try:
             response = await self._get(self._session, wanted)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if isinstance(error, (aiohttp.ClientConnectionError, TimeoutError)):
+                # Else each reader would wait for it again and again.
+                self._shunned_until[host] = now + SHUN_SECONDS
             raise _failed(wanted.fragment, error) from error
         try:
             start, is_gzip = _answered(wanted, response)

@@ -331,7 +331,7 @@ class JournalTransport:
         self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies; later reads and appends wait for it, and so see them."""
-        self.fragments = FragmentOpener(policy.fragments)
+        self.fragments = FragmentOpener(policy.fragments, clock)
         self.read_totals = ReadTotals()
         """Content of all readers."""
         self._auth = auth

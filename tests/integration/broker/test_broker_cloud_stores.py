@@ -17,6 +17,9 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.fragment_stores import FragmentStores
 from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.direct_fragments import DirectFragments
+from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.journal_pb2 import (
     CompressionCodec,
     FragmentsRequest,
@@ -100,6 +103,11 @@ async def test_fragments_in_s3_are_signed_for_readers_and_outlive_the_disk(
         assert got.chunks == []
         url = got.metadata[0].fragment_url
         assert decode(await asyncio.to_thread(fetched, url)) == CONTENT[0]
+        policy = TransportPolicy(fragments=DirectFragments(allow_http=True))
+        async with JournalClient(broker.address, policy=policy) as client:
+            spans = [span.content async for span in client.reader(JOURNAL, block=False)]
+            assert b"".join(spans) == b"".join(CONTENT)
+            assert client.read_totals.direct_bytes == len(CONTENT[0]) + len(CONTENT[1])
         health = FragmentStoreHealthRequest(fragment_store=STORE, check_delete=True)
         assert (await stub.FragmentStoreHealth(health)).store_health_error == ""
 

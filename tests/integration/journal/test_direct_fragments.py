@@ -23,7 +23,7 @@ from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
-from tests.support.scripted_broker import ScriptedBroker
+from tests.support.scripted_broker import Context, ScriptedBroker, header
 from tests.support.stored_fragments import (
     ENCODERS,
     JOURNAL,
@@ -277,6 +277,46 @@ async def test_a_broken_transfer_continues_at_the_broker(tmp_path: Path) -> None
     assert content == whole
     assert totals.direct_bytes + totals.broker_bytes == len(whole)
     assert totals.failures == {"failed": 1}
+
+
+async def test_a_store_that_cannot_be_reached_is_left_alone(tmp_path: Path) -> None:
+    """Behind a firewall each attempt would take seconds: after the first, readers do not try for a while."""
+    journal = StoredJournal(tmp_path)
+    journal.store(b"one\n")
+    async with web_store(serving(tmp_path)) as address:
+        pass  # nobody listens there any more
+    journal.url = lambda path: f"{address}/{path}"
+
+    async with _client(journal) as client:
+        contents = [await _read(client) for _ in range(3)]
+        totals = client.read_totals
+
+    assert contents == [b"one\n"] * 3
+    assert totals.failures == {"failed": 1, "unreachable": 2}
+
+
+async def test_brokers_without_the_journal_are_asked_to_proxy(tmp_path: Path) -> None:
+    """A broker of a cluster that must not proxy refuses; one that may delivers everything."""
+    journal = StoredJournal(tmp_path)
+    journal.store(b"one\n")
+    proxied = journal.handler()
+
+    async def answer(request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadResponse]:
+        if request.do_not_proxy:
+            yield pb.ReadResponse(status=pb.NOT_JOURNAL_BROKER, header=header())
+            return
+        async for response in proxied(request, context):
+            yield response
+
+    policy = TransportPolicy(fragments=DirectFragments(roots=(tmp_path,)))
+    async with (
+        ScriptedBroker(on_read=answer) as broker,
+        JournalClient(broker.address, policy=policy) as client,
+    ):
+        content = await _read(client, end_offset=4)
+
+    assert content == b"one\n"
+    assert [request.do_not_proxy for request in broker.read_requests] == [True, False]
 
 
 async def test_a_silent_store_is_given_up(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from tests.support.eventually import eventually_sync
+from tests.support.history_store import ROUNDS, ROWS, HistoryStore
 from tests.support.journal_writers import JournalWriter
 from tests.support.spark import executor_of, make_journals
 
@@ -95,6 +97,34 @@ def test_batch_reads_what_is_committed_by_many_tasks(topic: Callable[[int], Topi
     first = next(row for row in rows if row.id == 2000)
     assert (first._journal, first._begin) == (journals.journals[1], 0)
     assert first._producer == f"{small.producer:012x}"
+
+
+def test_batch_over_stored_history_asks_the_broker_for_a_list_alone(
+    topic: Callable[[int], Topic], tmp_path: Path
+) -> None:
+    """Plan: a journal of some published fragments, read by tasks on executors; then one known read of the broker.
+
+    Why: the broker's own count of what it sent then has that read alone.
+    """
+    from broadsheet.consumer.protocol.journal_pb2 import ZSTANDARD
+
+    spark = topic(1).spark  # which knows the format
+    with HistoryStore.started(tmp_path) as store:
+        history = store.history(ZSTANDARD)
+        frame = spark.read.format("journal").options(
+            address=store.broker.address,
+            selector=f"name={history.journal}",
+            schema=SCHEMA,
+            end=json.dumps({history.journal: history.end}),
+            fragmentRoots=str(store.root),
+        )
+
+        ids = sorted(row.id for row in frame.load().collect())
+        read = store.read_through_the_broker(history)
+
+        eventually_sync(lambda: store.sent_bytes() >= read)
+        assert store.sent_bytes() == read
+    assert ids == list(range((ROUNDS - 1) * ROWS))
 
 
 class Collected:

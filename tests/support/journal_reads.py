@@ -43,10 +43,15 @@ class Topic:
 
     def batch(self, schema: StructType = IDS, /, **more: object) -> tuple[int, Rows]:
         """Read once; return the number of partitions and the rows."""
-        reader = shipped(batch_reader(self.options(**more), schema))
-        partitions = shipped(reader.partitions())
-        batches = [batch for each in partitions for batch in reader.read(each)]
-        return len(partitions), [row for batch in batches for row in batch.to_pylist()]
+        return batch_read(self.options(**more), schema)
+
+
+def batch_read(options: dict[str, str], schema: StructType = IDS) -> tuple[int, Rows]:
+    """Read once; return the number of partitions and the rows."""
+    reader = shipped(batch_reader(options, schema))
+    partitions = shipped(reader.partitions())
+    batches = [batch for each in partitions for batch in reader.read(each)]
+    return len(partitions), [row for batch in batches for row in batch.to_pylist()]
 
 
 class Query:

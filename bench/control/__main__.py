@@ -2,6 +2,7 @@
 
     cli        seconds of `shardctl --help`
     shards     applying and listing thousands of shards, following them with many watches, memory of the member
+    shardctl   applying and listing as many from files, by the command
     stats      Stats a second of one shard, asked at its primary and through another member
     transport  appends and Stats in clear text, divided by those with mutual TLS
 
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -27,7 +29,7 @@ import psutil
 from bench.bare_server import OPTIONS, bare_server
 from bench.control import transport
 from bench.journal_specs import journal_change
-from bench.report import emit, emit_pair
+from bench.report import Params, emit, emit_pair
 from bench.skeleton.key_sums import DIRECTORY_VARIABLE
 from bench.skeleton.shards import JOURNAL, SHARD, Cluster
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
@@ -35,6 +37,7 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Put
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.cli.shard_space import format_shard_space, space_of_listing
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
@@ -71,6 +74,7 @@ def main() -> None:
     rows: dict[str, Callable[[], None]] = {
         "cli": _cli,
         "shards": _shards,
+        "shardctl": _shardctl,
         "stats": _stats,
         "transport": lambda: transport.measure(BENCH),
     }
@@ -91,12 +95,20 @@ def _cli() -> None:
     emit(BENCH, "cli_help_s", statistics.median(seconds), "s", runs=ROUNDS)
 
 
-def _shards() -> None:
+@dataclass(frozen=True, slots=True)
+class _LoneMember:
+    """A member that takes no shards, and its etcd."""
+
+    etcd: str
+    address: str
+    pid: int
+
+
+@contextmanager
+def _lone_member(directory: Path) -> Iterator[_LoneMember]:
     with (
-        tempfile.TemporaryDirectory() as name,
-        EmbeddedEtcdProcess(Path(name) / "etcd") as etcd,
-        EmbeddedBrokerProcess(Path(name) / "broker") as broker,
-        bare_server(Path(name)) as bare,
+        EmbeddedEtcdProcess(directory / "etcd") as etcd,
+        EmbeddedBrokerProcess(directory / "broker") as broker,
     ):
         arguments = ["--etcd", etcd.endpoint, "--broker", broker.address, "--root", ROOT]
         # It takes no shard, and holds those of members that do not exist for well.
@@ -104,14 +116,51 @@ def _shards() -> None:
         member = EmbeddedMemberProcess(
             "bench.skeleton.key_sums:KeySums",
             arguments,
-            log_file=Path(name) / "member.log",
-            variables={DIRECTORY_VARIABLE: name},
+            log_file=directory / "member.log",
+            variables={DIRECTORY_VARIABLE: str(directory)},
         )
         try:
-            address = member.wait_until_ready()
-            asyncio.run(_measure_shards(etcd.endpoint, address, bare, member.pid))
+            yield _LoneMember(etcd.endpoint, member.wait_until_ready(), member.pid)
         finally:
             member.kill()
+
+
+def _shards() -> None:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        bare_server(Path(name)) as bare,
+        _lone_member(Path(name)) as member,
+    ):
+        asyncio.run(_measure_shards(member.etcd, member.address, bare, member.pid))
+
+
+def _shardctl() -> None:
+    """Apply and list by the command, from start to end; the second file has the shards of the first, too."""
+    with tempfile.TemporaryDirectory() as name, _lone_member(Path(name)) as member:
+        file = Path(name) / "specs.yaml"
+        for shards in (SHARDS, MANY_SHARDS):
+            listed = [ListResponse.Shard(spec=_spec(number)) for number in range(shards)]
+            file.write_text(format_shard_space(space_of_listing(listed)), encoding="utf-8")
+            for figure, words in (
+                ("apply_s", ("apply", "-f", str(file), "--no-verify-journals")),
+                ("list_s", ("list", "-o", "name")),
+            ):
+                seconds, lines = _timed_command(words, member.address)
+                params: Params = {"via": "shardctl", "shards": shards, "stderr_lines": lines}
+                emit(BENCH, figure, seconds, "s", **params)
+
+
+def _timed_command(words: Sequence[str], address: str) -> tuple[float, int]:
+    """Return the seconds of a `shardctl shards` command, and the lines that it wrote on standard error."""
+    command = [sys.executable, "-P", "-m", "broadsheet.consumer.cli.main", "shards", *words]
+    began = time.perf_counter()
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*command, "--address", address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=True,
+    )
+    return time.perf_counter() - began, len(done.stderr.splitlines())
 
 
 async def _measure_shards(etcd_endpoint: str, address: str, bare: str, pid: int) -> None:

@@ -22,6 +22,7 @@ from broadsheet.consumer.errors import (
     ConsumerError,
     EndpointError,
 )
+from broadsheet.consumer.interpreter import few_collections
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.consumer.journal.transport import TransportPolicy
@@ -347,7 +348,13 @@ def run_command(
         endless: Ctrl-C is how the command ends, and no error.
     """
     log_to_stderr(log_level)
-    with errors_in_one_line(), suppress(*((KeyboardInterrupt,) if endless else ())):
+    # Files and lists of thousands of specs are many objects without cycles, among which Python's own frequency of
+    # collections would look for some again and again: half of the time of a command.
+    with (
+        errors_in_one_line(),
+        suppress(*((KeyboardInterrupt,) if endless else ())),
+        few_collections(),
+    ):
         asyncio.run(work)
 
 

@@ -45,7 +45,7 @@ from broadsheet.consumer.cli.output import (
     counted,
     say,
 )
-from broadsheet.consumer.cli.progress import Unit, progress_display
+from broadsheet.consumer.cli.progress import Unit, progress_display, say_reading
 from broadsheet.consumer.cli.shard_space import format_shard_space, push_down, space_of_listing
 from broadsheet.consumer.cli.shards import listed_shards, places_of, read_shard_changes
 from broadsheet.consumer.cli.specs_file import (
@@ -407,6 +407,7 @@ def _documents(kind: SpecKind[Any], paths: Sequence[Path]) -> list[Document]:
     documents = []
     for path in specs_files(paths):
         text, source = read_text(path, option="--filename")
+        say_reading(source, text)
         changes = kind.read(text, source)
         documents.append(Document(source, changes, kind.places(changes)))
     names = [each.delete or kind.name_of(each.upsert) for d in documents for each in d.changes]
@@ -494,6 +495,7 @@ async def _apply_specs(
 ) -> None:
     """Apply a file as it is: each revision must be what it says."""
     text, source = read_text(specs)
+    say_reading(source, text)
     changes = kind.read(text, source)
     async with kind.client(connection) as client:
         if not options.get("no_verify_journals"):

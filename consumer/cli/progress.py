@@ -28,6 +28,16 @@ LINE_SECONDS = 5.0
 """Time between two lines where there is no terminal."""
 
 
+LONG_TEXT_BYTES = 4 << 20
+"""Size of a text from which on reading it is said: some 20,000 specs, which take seconds."""
+
+
+def say_reading(source: str, text: str) -> None:
+    """Say that a long text is read; nothing of a short one. No count can be shown: the parser takes it as a whole."""
+    if len(text) >= LONG_TEXT_BYTES:
+        say(f"reading {source}: {decimal(len(text))}")
+
+
 class Unit(Enum):
     """The unit of a count."""
 

@@ -330,10 +330,11 @@ class FragmentContent:
             JournalDamagedError: they cannot be decoded, or hold more than the fragment.
         """
         try:
-            for piece in self._decode(encoded):
-                yield from self._cut(piece)
-                if self.is_complete:
-                    return
+            for decoded in self._decode(encoded):
+                for piece in _pieces_of(decoded):
+                    yield from self._cut(piece)
+                    if self.is_complete:
+                        return
         except DecodingError as error:
             raise _damaged(self._wanted.fragment, f"it cannot be decoded ({error})") from error
 
@@ -463,6 +464,15 @@ class _Body:
             self._response.close()
 
 
+def _pieces_of(decoded: bytes) -> Iterator[bytes]:
+    """Yield content in pieces that are not too large for those who read it."""
+    if len(decoded) <= PIECE_BYTES:
+        yield decoded
+        return
+    for begin in range(0, len(decoded), PIECE_BYTES):
+        yield decoded[begin : begin + PIECE_BYTES]
+
+
 def _close_pieces(pieces: Iterator[bytes] | None, job: asyncio.Future[bytes | None] | None) -> None:
     if job is not None and not job.cancelled():
         job.exception()  # retrieved, because nobody waits for it any more
@@ -492,7 +502,10 @@ def open_below(fragment: Fragment, url: str, roots: tuple[Path, ...]) -> int:
     Raises:
         DirectReadError: the URL is not that of the fragment below a root, or there is no such file.
     """
-    parsed = urlsplit(url)
+    try:
+        parsed = urlsplit(url)
+    except ValueError as error:
+        raise DirectReadError(fragment, "refused", f"its URL: {error}") from error
     parts = tuple(unquote(parsed.path).split("/"))[1:]
     directories, name = fragment_paths(fragment)
     if parsed.netloc not in ("", "localhost") or not name.fullmatch(parts[-1] if parts else ""):

@@ -1,7 +1,8 @@
 """Decoders of stored fragments, by codec: encoded bytes in, content out, bounded at each step. Pure.
 
-A decoder is fed the pieces of one object in order, and yields content lazily in pieces of at most a few hundred KiB,
-whatever a few encoded bytes may become. It does not notice a missing end: the fragment's length and SHA-1 do.
+A decoder is fed the pieces of one object in order, and yields content lazily: usually some hundred KiB at a time, and
+at most 32 MiB, whatever a few encoded bytes may become. It does not notice a missing end; the fragment's length and
+SHA-1 do.
 
 Source: gazette/core broker/codecs/codecs.go (codecs; Snappy's framing format).
 """
@@ -19,8 +20,8 @@ DECODED_BYTES: Final = 512 << 10
 """Content that a decoder makes at once, about."""
 _GZIP_WINDOW: Final = 31
 """zlib's largest window, with gzip's header and trailer."""
-_ZSTD_STEP_BYTES: Final = 4 << 10
-"""Encoded bytes of one step. Usual content becomes 20 KiB, and the worst 128 MiB."""
+_ZSTD_STEP_BYTES: Final = 1 << 10
+"""Encoded bytes of one step. Usual content becomes 5 KiB, and the worst 32 MiB."""
 _ZSTD_WRITE_BYTES: Final = 64 << 10
 """Below the size at which glibc would map and unmap each buffer."""
 _SNAPPY_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"

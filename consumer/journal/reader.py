@@ -251,6 +251,8 @@ class Reader:
         """Consecutive fragments that could not be read directly."""
         self._through_broker_to: int | None = None
         """End of what the next RPC delivers even if it is stored, 0 for all; None leaves that to us."""
+        self._was_sent_on = False
+        """Whether a broker without the journal has answered since the last content."""
         self._asked_direct = False
         """Whether the current RPC leaves stored fragments to us."""
 
@@ -541,8 +543,11 @@ class Reader:
                 return
             await self._pause(error)
         elif status == Status.NOT_JOURNAL_BROKER and self._asked_direct:
-            # A broker that must not proxy has nothing of the journal. One that may asks those that have.
-            self._through_broker_to = 0
+            # Its answer may have told us a broker that serves the journal. Otherwise let brokers proxy.
+            peer = self._transport.peer_for(self.journal, primary=False)
+            if self._was_sent_on or peer.endpoint == self._endpoint:
+                self._through_broker_to = 0
+            self._was_sent_on = True
         elif status in UNASSIGNED:
             await self._pause(error)
         # Possibly transient: another broker may not yet know a journal that was just applied.
@@ -594,6 +599,7 @@ class Reader:
     def _note_success(self) -> None:
         """Reset the failure counts. Only bytes count as success, because metadata alone must not reset them."""
         self._heard = True
+        self._was_sent_on = False
         self._refusals = 0
         self._waiting_since = None
         if self._backoff.attempt:

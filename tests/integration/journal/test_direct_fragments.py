@@ -319,6 +319,40 @@ async def test_brokers_without_the_journal_are_asked_to_proxy(tmp_path: Path) ->
     assert [request.do_not_proxy for request in broker.read_requests] == [True, False]
 
 
+async def test_a_client_with_routes_goes_to_the_broker_that_serves_the_journal(
+    tmp_path: Path,
+) -> None:
+    """The refusal of one broker names another; that one tells where the fragment is."""
+    journal = StoredJournal(tmp_path)
+    journal.store(b"one\n")
+    policy = TransportPolicy(fragments=DirectFragments(roots=(tmp_path,)), route_cache_size=8)
+
+    async with ScriptedBroker(on_read=journal.handler()) as serving_broker:
+        route = pb.Route(
+            primary=0,
+            members=[pb.ProcessSpec.ID(zone="a", suffix="serving")],
+            endpoints=[serving_broker.address],
+        )
+
+        async def answer(
+            request: pb.ReadRequest, context: Context
+        ) -> AsyncIterator[pb.ReadResponse]:
+            told = header()
+            told.route.CopyFrom(route)
+            yield pb.ReadResponse(status=pb.NOT_JOURNAL_BROKER, header=told)
+
+        async with (
+            ScriptedBroker(on_read=answer) as other_broker,
+            JournalClient(other_broker.address, policy=policy) as client,
+        ):
+            content = await _read(client, end_offset=4)
+            totals = client.read_totals
+
+    assert content == b"one\n"
+    assert (totals.direct_bytes, totals.broker_bytes) == (4, 0)
+    assert len(other_broker.read_requests) == len(serving_broker.read_requests) == 1
+
+
 async def test_a_silent_store_is_given_up(tmp_path: Path) -> None:
     """A store that begins to answer and stops: the broker delivers the rest."""
     journal = StoredJournal(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -156,17 +157,17 @@ Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def web_store(respond: Respond) -> AsyncIterator[str]:
+async def web_store(respond: Respond, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """Yield the address of a web server whose answers the test writes."""
     application = web.Application()
     application.router.add_get("/{path:.*}", respond)
     runner = web.AppRunner(application)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
+        yield f"{'https' if tls else 'http'}://{host}:{port}"
     finally:
         await runner.cleanup()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from broadsheet.consumer.journal.direct_fragments import PIECE_BYTES, DirectFrag
 from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.broker import journal_spec
+from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually
 from tests.support.scripted_broker import Context, ScriptedBroker, header
 from tests.support.stored_fragments import (
@@ -351,6 +354,46 @@ async def test_a_client_with_routes_goes_to_the_broker_that_serves_the_journal(
     assert content == b"one\n"
     assert (totals.direct_bytes, totals.broker_bytes) == (4, 0)
     assert len(other_broker.read_requests) == len(serving_broker.read_requests) == 1
+
+
+async def test_stores_are_verified_and_never_left_for_clear_text(tmp_path: Path) -> None:
+    """The system's authorities decide, or those of SSL_CERT_FILE; a redirection out of TLS is not followed."""
+    journal = StoredJournal(tmp_path)
+    journal.store(b"one\n")
+    authority = CertificateAuthority(tmp_path)
+    files = authority.certificate("store", "127.0.0.1")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(files.cert_file, files.key_file)
+    content = serving(tmp_path)
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        if request.query["to"] == "clear":
+            raise web.HTTPFound(f"{clear}{request.path}")
+        return await content(request)
+
+    async with (
+        web_store(content) as clear,
+        web_store(respond, tls) as address,
+        ScriptedBroker(on_read=journal.handler()) as broker,
+    ):
+
+        async def sent(to: str, trusted: str) -> int:
+            """Return what the broker sends to a process that reads the journal."""
+            journal.url = lambda path: f"{address}/{path}?to={to}"
+            before = journal.broker_bytes
+            words = ["journals", "read", JOURNAL, "--broker", broker.address, "--fragment-http"]
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", "from broadsheet.consumer.cli.main import main; main()"),
+                *words,
+                env={**os.environ, "SSL_CERT_FILE": trusted},
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert (await process.communicate())[0] == b"one\n"
+            return journal.broker_bytes - before
+
+        assert await sent("here", str(authority.ca_file)) == 0
+        assert await sent("here", "") == 4
+        assert await sent("clear", str(authority.ca_file)) == 4
 
 
 async def test_a_silent_store_is_given_up(tmp_path: Path) -> None:

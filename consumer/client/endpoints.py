@@ -7,6 +7,7 @@ reserve, so that a client keeps working when the members it was given are gone. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 from broadsheet.allocator.errors import ValidationError
@@ -59,16 +60,21 @@ class KnownEndpoints:
 
         Left out are what is no endpoint, and members without TLS if all that the user gave have it.
         """
-        known = set(self._given)
-        # To members in clear text, a client that was given TLS would send its tokens readable by all on the way.
-        only_tls = all(map(is_tls, self._given))
-        learned = [
-            each
-            for each in endpoints
-            if each and each not in known and _is_valid(each) and (is_tls(each) or not only_tls)
-        ]
+        # A list names the same few members with each of thousands of shards, so each is examined once, and only if it
+        # is new.
+        named = (each for each in dict.fromkeys(endpoints) if each and each not in self._given)
+        learned = tuple(
+            islice(
+                (each for each in named if each in self._learned or self._may_ask(each)),
+                LEARNED_MAX,
+            )
+        )
         if learned:
-            self._learned = tuple(dict.fromkeys(learned))[:LEARNED_MAX]
+            self._learned = learned
+
+    def _may_ask(self, endpoint: str) -> bool:
+        # To members in clear text, a client that was given TLS would send its tokens readable by all on the way.
+        return _is_valid(endpoint) and (is_tls(endpoint) or not all(map(is_tls, self._given)))
 
 
 def _is_valid(endpoint: str) -> bool:

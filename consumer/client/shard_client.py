@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
@@ -455,8 +456,13 @@ class ShardClient:
 def _shard_claims(
     capability: Capability, shard_ids: Sequence[str], *, life_seconds: float = TOKEN_LIFE_SECONDS
 ) -> Claims:
-    named = label_set(*((ID, shard_id) for shard_id in shard_ids))
-    return expiring(capability, selector(named), life_seconds=life_seconds)
+    return expiring(capability, _naming(tuple(shard_ids)), life_seconds=life_seconds)
+
+
+@lru_cache(maxsize=1_024)
+def _naming(shard_ids: tuple[str, ...]) -> LabelSelector:
+    """Return the selector of shards, which is not to be changed; a client asks for the same ones again and again."""
+    return selector(label_set(*((ID, shard_id) for shard_id in shard_ids)))
 
 
 def _batches(

@@ -74,21 +74,27 @@ def validate_label_set(labels: LabelSet, parent: str = "", *, prefix_allowed: bo
     """
     previous: Label | None = None
     for index, label in enumerate(labels.labels):
-        path = below(parent, f"labels[{index}]")
-        validate_label(label, path, prefix_allowed=prefix_allowed)
-        if previous is not None:
-            before, now = (previous.name, previous.value), (label.name, label.value)
-            if before >= now:
-                raise ValidationError(
-                    path,
-                    f"expected labels sorted by name and value, each once, got {now} after {before}",
-                )
-            if previous.name == label.name and previous.value == "":
-                raise ValidationError(
-                    path,
-                    f"expected no empty value beside other values of {label.name!r}, got {label.value!r}",
-                )
+        # Paths are made only where a rule is broken, because a listing checks thousands of sets.
+        try:
+            validate_label(label, prefix_allowed=prefix_allowed)
+            if previous is not None:
+                _validate_order(previous, label)
+        except ValidationError as error:
+            raise error.under(below(parent, f"labels[{index}]")) from error.__cause__
         previous = label
+
+
+def _validate_order(previous: Label, label: Label) -> None:
+    before, now = (previous.name, previous.value), (label.name, label.value)
+    if before >= now:
+        raise ValidationError(
+            "", f"expected labels sorted by name and value, each once, got {now} after {before}"
+        )
+    if previous.name == label.name and previous.value == "":
+        raise ValidationError(
+            "",
+            f"expected no empty value beside other values of {label.name!r}, got {label.value!r}",
+        )
 
 
 def validate_single_valued(labels: LabelSet, names: Iterable[str], parent: str = "") -> None:

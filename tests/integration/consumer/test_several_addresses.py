@@ -205,6 +205,9 @@ def test_learned_members_are_a_bounded_reserve() -> None:
 
     assert known.in_turn()[0] == "http://a:1"
     assert len(known.in_turn()) == 1 + LEARNED_MAX
+    # A list names few members very often.
+    known.learn(["http://m:1", "http://n:1", "http://m:1", "http://a:1"] * 1_000)
+    assert known.in_turn() == ("http://a:1", "http://m:1", "http://n:1")
     known.answered("http://m:3")
     assert known.in_turn()[:2] == ("http://m:3", "http://a:1")
 

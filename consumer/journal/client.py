@@ -228,7 +228,6 @@ class JournalClient:
         return Reader(
             self._transport,
             request,
-            clock=self._transport.clock,
             linger_seconds=linger_seconds,
             guard=guard,
             stored=stored,

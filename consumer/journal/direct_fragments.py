@@ -407,20 +407,15 @@ class FragmentStream:
                     if self._pieces is None:
                         self.close()
                         return b""
-                self._job = self._begun(self._pieces)
+                self._job = asyncio.get_running_loop().run_in_executor(
+                    self._threads, next, self._pieces, None
+                )
             # The thread works on even if the caller is cancelled, and then the next call gets its result.
             piece = await asyncio.shield(self._job)
             self._job = None
-            if piece is None:
-                self._pieces = None
-                continue
-            if self._pieces is not None:
-                # The thread makes the next piece while the caller works with this one.
-                self._job = self._begun(self._pieces)
-            return piece
-
-    def _begun(self, pieces: Iterator[bytes]) -> asyncio.Future[bytes | None]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, next, pieces, None)
+            if piece is not None:
+                return piece
+            self._pieces = None
 
     def close(self) -> None:
         """Release the file or the connection; idempotent."""

@@ -20,7 +20,6 @@ import structlog
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.errors import (
     ConsumerError,
     EndpointError,
@@ -209,7 +208,6 @@ class Reader:
         transport: JournalTransport,
         request: ReadRequest,
         *,
-        clock: Clock | None = None,
         linger_seconds: float = 0.0,
         guard: OffsetGuard | None = None,
         stored: Sequence[FragmentsResponse.ListedFragment] = (),
@@ -219,7 +217,6 @@ class Reader:
         Args:
             transport: Reaches brokers.
             request: What to read.
-            clock: Times how long a read that does not block is tried.
             linger_seconds: See `broadsheet.consumer.protocol.call_metadata`.
             guard: Ends the read with JournalReplacedError if the journal no longer holds what was read before.
             stored: Fragments with signed URLs, which are read without asking a broker.
@@ -231,7 +228,7 @@ class Reader:
         self._options = (BRIEF_TAIL, *metadata_of_linger(linger_seconds))
         self._transport = transport
         self._request = request
-        self._clock = clock or SystemClock()
+        self._clock = transport.clock
         self._progress = ReadProgress(request.offset, request.end_offset)
         self._guard = guard
         self._backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
@@ -447,7 +444,7 @@ class Reader:
         request.offset, request.end_offset = -1, 0
         request.block, request.metadata_only = False, True
         try:
-            async with Reader(self._transport, request, clock=self._clock) as probe:
+            async with Reader(self._transport, request) as probe:
                 async for _ in probe:
                     raise AssertionError("a metadata-only read delivers nothing")
         except (EndpointError, JournalUnavailableError, RpcFailedError) as error:

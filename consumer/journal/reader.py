@@ -69,6 +69,8 @@ Another broker may not yet know a journal that was just applied.
 """
 BACKOFF_SECONDS_MAX = 2.0
 """Longest pause between attempts."""
+_TOLD_ONCE = ("refused", "unreachable")
+"""Reasons of direct reads that fail which are logged once for all readers of a client."""
 _DOOMED_CODES = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION")
 _log = structlog.get_logger()
 
@@ -500,14 +502,17 @@ class Reader:
 
     def _on_direct_failure(self, error: DirectReadError, fragment: Fragment) -> None:
         """Continue at the broker: with a new URL if that may help, else with what it delivers itself."""
-        self._transport.read_totals.on_failure(error.reason)
-        _log.warning(
-            "read.direct_failed",
-            journal=self.journal,
-            offset=self.offset,
-            reason=error.reason,
-            error=str(error),
-        )
+        totals = self._transport.read_totals
+        # Our own rules and a store that is left alone are no news to each reader.
+        if error.reason not in _TOLD_ONCE or error.reason not in totals.failures:
+            _log.warning(
+                "read.direct_failed",
+                journal=self.journal,
+                offset=self.offset,
+                reason=error.reason,
+                error=str(error),
+            )
+        totals.on_failure(error.reason)
         if error.reason == "refused":
             self._wants_direct = False  # by our own rules, which do not change
             return

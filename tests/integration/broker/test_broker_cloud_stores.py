@@ -108,6 +108,9 @@ async def test_fragments_in_s3_are_signed_for_readers_and_outlive_the_disk(
             spans = [span.content async for span in client.reader(JOURNAL, block=False)]
             assert b"".join(spans) == b"".join(CONTENT)
             assert client.read_totals.direct_bytes == len(CONTENT[0]) + len(CONTENT[1])
+            part = client.reader(JOURNAL, offset=1000, end_offset=1100, block=False)
+            assert b"".join([each.content async for each in part]) == b"".join(CONTENT)[1000:1100]
+            assert client.read_totals.direct_bytes == len(CONTENT[0]) + len(CONTENT[1]) + 100
         health = FragmentStoreHealthRequest(fragment_store=STORE, check_delete=True)
         assert (await stub.FragmentStoreHealth(health)).store_health_error == ""
 

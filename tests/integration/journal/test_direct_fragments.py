@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.server import Broker
@@ -448,6 +449,7 @@ async def test_wrong_objects_of_a_store_are_damage(tmp_path: Path) -> None:
         "ftp://127.0.0.1/{path}",
         "http://user:word@127.0.0.1:1/{path}",
         "http://127.0.0.1:1/{path}",
+        "https://127.0.0.1:1/{path}?signature=secret",
     ],
 )
 async def test_urls_that_lead_elsewhere_are_never_opened(url: str, tmp_path: Path) -> None:
@@ -463,10 +465,13 @@ async def test_urls_that_lead_elsewhere_are_never_opened(url: str, tmp_path: Pat
     )
 
     async with _client(journal, allow_http=False) as client:
-        content = await _read(client)
-        totals = client.read_totals
+        with capture_logs() as logs:
+            content = await _read(client)
+            totals = client.read_totals
 
     assert (content, totals.direct_bytes) == (b"one\n", 0)
+    assert "read.direct_failed" in [log["event"] for log in logs]
+    assert "signature" not in str(logs), "whoever has the URL may read the fragment"
     assert totals.failures in ({"refused": 1}, {"failed": 1}, {"missing": 1})
 
 

@@ -88,6 +88,7 @@ class MemberSettings(TypedDict, total=False):
     bind_host: str
     admin_port: int | None
     metrics_push_url: str
+    lease_stores: tuple[str, ...]
     traces: bool
     state_dir: str
     shard_limit: int

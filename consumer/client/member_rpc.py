@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
@@ -322,15 +321,12 @@ class MemberRpc:
         Raises:
             EndpointError: it is not done, and its member takes no new connection.
         """
-        done = asyncio.Event()
-        call.add_done_callback(lambda _: done.set())
         patience_seconds = DOUBT_SECONDS_FIRST
         try:
             while not call.done():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(patience_seconds):
-                        await done.wait()
-                        return
+                await _done_or_late(call, patience_seconds)
+                if call.done():
+                    return
                 patience_seconds *= DOUBT_RATIO
                 async with self._new_channel(endpoint) as channel:
                     await _ready(channel, endpoint, deadline)
@@ -395,6 +391,23 @@ class MemberRpc:
         self._stubs.clear()
         for channel in channels.values():
             await channel.close(None)
+
+
+async def _done_or_late(call: Any, seconds: float) -> None:
+    """Return once a call is done, or some time has passed: one future, because this is a part of every short call."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    call.add_done_callback(wake)
+    timer = loop.call_later(seconds, wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
 
 
 async def _ready(channel: grpc.aio.Channel, endpoint: str, deadline: float) -> None:

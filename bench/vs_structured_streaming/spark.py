@@ -121,11 +121,16 @@ class _Query:
 
 
 def executor_pids(cluster: StandaloneCluster) -> list[int]:
-    """Return the processes of a cluster's executors, which run in directories of its workers."""
+    """Return the processes of the executors of a cluster's newest application.
+
+    Those of an application that has ended live on for a while, because they notice the end of their driver late; the
+    kill of one of them would look like a recovery without an outage.
+    """
     directory = str(cluster.directory)
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline", "cwd"])
-        if (process.info["cwd"] or "").startswith(directory)
-        and any("CoarseGrainedExecutorBackend" in part for part in process.info["cmdline"] or ())
-    ]
+    by_application: dict[str, list[int]] = {}
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        command = process.info["cmdline"] or []
+        if (process.info["cwd"] or "").startswith(directory) and "--app-id" in command:
+            application = command[command.index("--app-id") + 1]
+            by_application.setdefault(application, []).append(process.pid)
+    return by_application[max(by_application)]

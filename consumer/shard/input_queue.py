@@ -177,6 +177,11 @@ class InputQueue:
         """Report whether the queue is empty, but not closed. Any thread may ask."""
         return not self._batches and not self._closed
 
+    @property
+    def is_behind(self) -> bool:
+        """Report whether readers wait for room."""
+        return bool(self._waiting)
+
     async def put(self, batch: MessageBatch) -> None:
         """Add a batch; wait while the queue is full. Once it is closed, batches are dropped."""
         if len(batch) == 0 or self._closed:

@@ -60,6 +60,8 @@ class BatchRead:
     """Messages arrived from a source."""
 
     batch: MessageBatch
+    is_behind: bool = False
+    """More waits than may be read ahead: the transactions are slower than the sources, or catch up with them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,9 +222,10 @@ class TransactionLoop:
             return self._events.popleft()
         match self._machine.demand:
             case InputDemand.BATCH | InputDemand.BATCH_IF_READY:
+                is_behind = self.input.is_behind
                 batch = self.input.take_or_none()
                 if batch is not None:
-                    return tx.BatchRead(batch)
+                    return tx.BatchRead(batch, is_behind)
                 return tx.SourcesClosed() if self.input.exhausted else None
             case InputDemand.REPLAY:
                 assert self._replay is not None, "no replay was started"

@@ -34,6 +34,7 @@ from tests.support.eventually import eventually
 from tests.support.fixed_shard import FixedShard
 from tests.support.live_shards import Counting
 from tests.support.message_batches import Written, WrittenJournal, single
+from tests.support.stepping_clock import SteppingClock
 
 ResultT = TypeVar("ResultT")
 PATIENCE_SECONDS = 10.0
@@ -124,7 +125,8 @@ async def running(directory: Path, fail: Callable[[str], None]) -> AsyncIterator
                 begun=completed(),
                 keep_rollbacks=lambda rollbacks: completed(),
                 resumed=asyncio.Event(),
-                clock=SystemClock(),
+                # Stands still, because a transaction leaves ready input to the next one after some time.
+                clock=SteppingClock(),
                 observer=observed,
                 read_replay=_no_replay,
             ),

@@ -7,7 +7,11 @@ import pytest
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import Activity, InputDemand, TxnLimits
-from broadsheet.consumer.shard.transaction_machine import FIRST_TXN_SECONDS
+from broadsheet.consumer.shard.transaction_machine import (
+    BUSY_TXN_SECONDS_LEAST,
+    COMMITS_PER_BUSY_TXN,
+    FIRST_TXN_SECONDS,
+)
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
 
@@ -91,11 +95,71 @@ def test_first_transaction_does_not_go_on_for_ready_input_alone() -> None:
     stage.close()
     stage.on(tx.CommitResolved())
 
-    stage.on(tx.BatchRead(journal.batch(single(12))))
+    stage.on(tx.BatchRead(journal.batch(single(12)), is_behind=True))
     stage.consume(1)
-    stage.on(tx.BatchRead(journal.batch(single(13))), later=9 * FIRST_TXN_SECONDS)
+    stage.on(tx.BatchRead(journal.batch(single(13)), is_behind=True), later=9 * FIRST_TXN_SECONDS)
     assert stage.on(tx.BatchDelivered(1)) == ()
     assert stage.takes() is InputDemand.BATCH_IF_READY
+
+
+def test_busy_transaction_closes_after_some_times_its_predecessors_commit() -> None:
+    """Under load input is always ready. A transaction takes it for as long as makes commits a small part of the work,
+    and then leaves it to the next one, long before its maximum duration: somebody waits for its output.
+    """
+    journal = WrittenJournal()
+    stage = Stage(max_seconds=100)
+    commit_seconds = _commit_one(stage, journal, seconds=0.5)
+    enough = COMMITS_PER_BUSY_TXN * commit_seconds
+
+    stage.on(tx.BatchRead(journal.batch(single(20))))
+    stage.consume(1)
+    assert stage.takes() is InputDemand.BATCH_IF_READY
+    stage.on(tx.BatchRead(journal.batch(single(21))), later=enough - 0.1)
+    assert stage.on(tx.BatchDelivered(1)) == ()
+    stage.on(tx.BatchRead(journal.batch(single(22))), later=0.2)
+    assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
+
+
+def test_busy_transaction_of_a_quick_store_takes_ready_input_for_its_least_time() -> None:
+    """A commit of no time at all must not make transactions of single batches."""
+    journal = WrittenJournal()
+    stage = Stage(max_seconds=100)
+    _commit_one(stage, journal, seconds=0.0)
+
+    stage.on(tx.BatchRead(journal.batch(single(20))))
+    stage.consume(1)
+    stage.on(tx.BatchRead(journal.batch(single(21))), later=BUSY_TXN_SECONDS_LEAST / 2)
+    assert stage.on(tx.BatchDelivered(1)) == ()
+    stage.on(tx.BatchRead(journal.batch(single(22))), later=BUSY_TXN_SECONDS_LEAST)
+    assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
+
+
+def test_busy_transaction_keeps_its_minimum_duration() -> None:
+    """Who asks for long transactions gets them, however quick the store is."""
+    journal = WrittenJournal()
+    stage = Stage(min_seconds=5, max_seconds=100)
+    stage.on(tx.BatchRead(journal.batch(single(10))))
+    stage.consume(1)
+    assert kinds(stage.on(tx.Ticked(), later=5)) == [tx.Finalize]
+    stage.close()
+    stage.on(tx.CommitResolved())
+
+    stage.on(tx.BatchRead(journal.batch(single(20))))
+    stage.consume(1)
+    stage.on(tx.BatchRead(journal.batch(single(21))), later=4)
+    assert stage.on(tx.BatchDelivered(1)) == ()
+    stage.on(tx.BatchRead(journal.batch(single(22))), later=1)
+    assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
+
+
+def _commit_one(stage: Stage, journal: WrittenJournal, *, seconds: float) -> float:
+    """Run the machine's first transaction, whose commit takes this long; return how long it took."""
+    stage.on(tx.BatchRead(journal.batch(single(10))))
+    stage.consume(1)
+    assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
+    stage.close()
+    stage.on(tx.CommitResolved(), later=seconds)
+    return seconds
 
 
 def test_first_transaction_keeps_its_minimum_and_waits_for_acknowledgements() -> None:

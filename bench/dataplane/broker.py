@@ -24,11 +24,17 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.interpreter import serve_only
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES, TransportPolicy
+from broadsheet.consumer.journal.transport import (
+    BULK_APPEND_BYTES_MAX,
+    BULK_CHUNK_BYTES,
+    TransportPolicy,
+)
 
 MEGABYTE = 1_000_000
 CHUNKS_KB = (64, 1024)
 WRITERS = (1, 8)
+POLICY = TransportPolicy(chunk_bytes=BULK_CHUNK_BYTES, whole_bytes_max=BULK_APPEND_BYTES_MAX)
+"""As of a member."""
 LIMIT = "bare gRPC stream of the same bytes"
 
 
@@ -94,7 +100,7 @@ def _emit(bench: str, figure: str, medians: Sequence[float], sizes: _Sizes) -> N
 
 async def _append(address: str, sizes: _Sizes) -> float:
     content = bytes(sizes.chunk_bytes)
-    async with JournalClient(address, policy=_policy(sizes)) as client:
+    async with JournalClient(address, policy=POLICY) as client:
         journals = [sizes.journal(writer) for writer in range(sizes.writers)]
         await client.apply([journal_change(journal) for journal in journals])
 
@@ -152,7 +158,3 @@ async def _timed(write: Callable[[int], Coroutine[object, object, None]], sizes:
         for writer in range(sizes.writers):
             group.start_soon(write(writer), name=f"writer {writer}")
     return sizes.megabytes / (time.perf_counter() - began)
-
-
-def _policy(sizes: _Sizes) -> TransportPolicy:
-    return TransportPolicy(chunk_bytes=min(sizes.chunk_bytes, BULK_CHUNK_BYTES))

@@ -13,7 +13,7 @@ from broadsheet.spark_bridge.formats import register_formats
 from broadsheet.spark_bridge.session import start_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CORES = 2
 _CONF = {
@@ -46,3 +46,10 @@ def running() -> Iterator[Machine]:
         register_formats(spark)
         with find_or_start(None, None, data_dir=directory / "services") as services:
             yield Machine(spark, services, directory)
+
+
+def rows_of(spark: SparkSession, count: int) -> DataFrame:
+    """Return this many rows of a whole number, a key, a double and a text."""
+    return spark.range(count, numPartitions=CORES).selectExpr(
+        "id", "concat('key-', id % 1000) AS k", "id + 0.5D AS v", "'some text of sixteen' AS s"
+    )

@@ -1,4 +1,11 @@
-"""Rows a second into journals, beside Spark's own sink of JSON files with the same rows."""
+"""Rows a second into journals, beside Spark's own sinks of JSON and Parquet files with the same rows.
+
+sink_vs_json         Spark's JSON sink took this many times as long as the sink into journals of JSON lines (params
+                     encoding, rows, cores, journals)
+sink_vs_parquet      the same of its Parquet sink and the sink into journals of Arrow messages
+
+A sink into journals is done when readers can see the rows, and they are synced; files are not synced.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bench.journal_specs import journal_change
 from bench.report import emit
-from bench.spark.machine import CORES, Machine, running
+from bench.spark.machine import CORES, Machine, rows_of, running
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
@@ -24,52 +31,49 @@ ROUNDS = 5
 JOURNALS = 2
 BYTES_PER_MEGABYTE = 1_000_000
 _ENCODINGS = {"json": NDJSON, "csv": CSV, "arrow": ARROW_STREAM}
+_FILES = {"json files": "json", "parquet files": "arrow"}
+"""Spark's files, and the encoding of journals that each is compared with."""
 
 
-def run(bench: str) -> None:
-    """Write the same rows into journals and into JSON files, in turn, until readers can see them."""
+def run(bench: str, count: int = ROWS, rounds: int = ROUNDS) -> None:
+    """Write the same rows into journals and into files, in turn, until readers can see them."""
     with running() as machine:
-        rows = _rows(machine)
+        rows = rows_of(machine.spark, count)
         files = machine.directory / "written"
-        seconds: dict[str, list[float]] = {name: [] for name in (*_ENCODINGS, "file")}
-        _file_seconds(rows, files)
-        _journal_seconds(machine, rows, "json")
-        few = [_journal_seconds(machine, rows.limit(FEW_ROWS), "json") for _ in range(ROUNDS)]
+        seconds: dict[str, list[float]] = {name: [] for name in (*_ENCODINGS, *_FILES)}
+        few = [_journal_seconds(machine, rows.limit(FEW_ROWS), "json") for _ in range(rounds)]
         emit(bench, "sink_few_rows_s", statistics.median(few), "s", rows=FEW_ROWS, cores=CORES)
-        for _ in range(ROUNDS):
-            seconds["file"].append(_file_seconds(rows, files))
-            for encoding in _ENCODINGS:
-                seconds[encoding].append(_journal_seconds(machine, rows, encoding))
-        _emit(bench, {name: statistics.median(found) for name, found in seconds.items()})
-        size = sum(file.stat().st_size for file in files.glob("*.json"))
-        megabytes = size / BYTES_PER_MEGABYTE
-        _emit_megabytes(bench, megabytes, statistics.median(seconds["json"]))
+        for measured in (False, *[True] * rounds):  # the first round warms up
+            for name in seconds:
+                if name in _FILES:
+                    took = _file_seconds(rows, files / name, name.removesuffix(" files"))
+                else:
+                    took = _journal_seconds(machine, rows, name)
+                if measured:
+                    seconds[name].append(took)
+        medians = {name: statistics.median(found) for name, found in seconds.items()}
+        _emit(bench, count, medians)
+        size = sum(file.stat().st_size for file in (files / "json files").glob("*.json"))
+        # In bytes of the rows as files have them: without UUIDs.
+        rate = size / BYTES_PER_MEGABYTE / medians["json"]
+        emit(bench, "sink_mb_per_s", rate, "MB/s", encoding="json", cores=CORES)
 
 
-def _emit(bench: str, seconds: dict[str, float]) -> None:
-    params: dict[str, str | int] = {"rows": ROWS, "cores": CORES, "journals": JOURNALS}
+def _emit(bench: str, rows: int, seconds: dict[str, float]) -> None:
+    params: dict[str, str | int] = {"rows": rows, "cores": CORES, "journals": JOURNALS}
     for encoding in _ENCODINGS:
-        rate = ROWS / seconds[encoding]
+        rate = rows / seconds[encoding]
         emit(bench, "sink_rows_per_s", rate, "rows/s", encoding=encoding, **params)
-    emit(bench, "json_sink_rows_per_s", ROWS / seconds["file"], "rows/s", **params)
-    ratio = seconds["file"] / seconds["json"]
-    emit(bench, "sink_rows_per_s_ratio", ratio, "ratio", encoding="json", **params)
+    for files, encoding in _FILES.items():
+        theirs = files.removesuffix(" files")
+        emit(bench, f"{theirs}_sink_rows_per_s", rows / seconds[files], "rows/s", **params)
+        ratio = seconds[files] / seconds[encoding]
+        emit(bench, f"sink_vs_{theirs}", ratio, "ratio", encoding=encoding, **params)
 
 
-def _emit_megabytes(bench: str, megabytes: float, seconds: float) -> None:
-    """Print the rate in bytes of the rows as files have them: without UUIDs."""
-    emit(bench, "sink_mb_per_s", megabytes / seconds, "MB/s", encoding="json", cores=CORES)
-
-
-def _rows(machine: Machine) -> DataFrame:
-    return machine.spark.range(ROWS, numPartitions=CORES).selectExpr(
-        "id", "concat('key-', id % 1000) AS k", "id + 0.5D AS v", "'some text of sixteen' AS s"
-    )
-
-
-def _file_seconds(rows: DataFrame, files: Path) -> float:
+def _file_seconds(rows: DataFrame, files: Path, kind: str) -> float:
     began = time.perf_counter()
-    rows.write.mode("overwrite").json(str(files))
+    rows.write.mode("overwrite").format(kind).save(str(files))
     return time.perf_counter() - began
 
 

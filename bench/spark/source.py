@@ -1,18 +1,26 @@
-"""Rows a second out of a journal, beside Spark's own source of JSON files with the same rows."""
+"""Rows a second out of sealed fragments of journals, beside Spark's own sources of JSON and Parquet files.
+
+source_vs_json       Spark's JSON source took this many times as long as the source of JSON lines (params rows, cores,
+                     row_bytes)
+source_vs_parquet    the same of its Parquet source and the source of Arrow messages
+
+All read the same rows, and look at every column.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.journal_specs import journal_change
-from bench.report import emit
-from bench.spark.machine import CORES, Machine, running
+from bench.report import Params, emit
+from bench.spark.machine import CORES, Machine, rows_of, running
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, FixedFraming
 from broadsheet.consumer.message.uuid import (
     Flags,
     MessageClock,
@@ -20,6 +28,7 @@ from broadsheet.consumer.message.uuid import (
     format_uuid,
     new_producer_id,
 )
+from broadsheet.consumer.protocol.validation_journal_spec import FRAGMENT_LENGTH_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,58 +36,117 @@ if TYPE_CHECKING:
 ROWS = 1_000_000
 ROUNDS = 5
 TRANSACTION_ROWS = 10_000
-JOURNAL = "bench/source/part-000"
+JSON_JOURNAL = "bench/source/json/part-000"
+ARROW_JOURNAL = "bench/source/arrow/part-000"
 SCHEMA = "id BIGINT, k STRING, v DOUBLE, s STRING"
+_JOURNALS = {"json": (JSON_JOURNAL, NDJSON), "arrow": (ARROW_JOURNAL, ARROW_STREAM)}
+"""Name and content type by encoding."""
+_FILES = {"json": "json", "parquet": "arrow"}
+"""Spark's files, and the encoding of the journal that each is compared with."""
 
 
-def run(bench: str) -> None:
-    """Read the same rows from one journal and from JSON files, in turn; every column is looked at."""
+def run(bench: str, rows: int = ROWS, rounds: int = ROUNDS) -> None:
+    """Read the same rows from journals and from files, in turn."""
     with running() as machine:
-        files = machine.directory / "rows"
-        _rows(machine).write.json(str(files))
-        journal_bytes = asyncio.run(_publish(machine.services.broker_address, files))
-        ours = (
-            machine.spark.read.format("journal")
-            .option("address", machine.services.broker_address)
-            .option("selector", f"name={JOURNAL}")
-            .option("schema", SCHEMA)
-        )
-        theirs = machine.spark.read.schema(SCHEMA)
-        _seconds(ours.load())
-        _seconds(theirs.json(str(files)))
-        journal_seconds, file_seconds = [], []
-        for _ in range(ROUNDS):
-            journal_seconds.append(_seconds(ours.load()))
-            file_seconds.append(_seconds(theirs.json(str(files))))
-    mine, json = statistics.median(journal_seconds), statistics.median(file_seconds)
-    params = {"rows": ROWS, "cores": CORES, "row_bytes": round(journal_bytes / ROWS)}
-    emit(bench, "source_rows_per_s", ROWS / mine, "rows/s", **params)
-    emit(bench, "json_source_rows_per_s", ROWS / json, "rows/s", **params)
-    emit(bench, "source_mb_per_s", journal_bytes / mine / 1e6, "MB/s", **params)
-    emit(bench, "source_to_json_source", json / mine, "ratio", **params)
+        directory = machine.directory / "rows"
+        written = rows_of(machine.spark, rows)
+        written.write.json(str(directory / "json"))
+        written.write.parquet(str(directory / "parquet"))
+        address = machine.services.broker_address
+        asyncio.run(_publish_json(address, directory / "json"))
+        _publish_arrow(machine, written)
+        sizes = asyncio.run(_seal(address))
+        read = machine.spark.read
+        sources: dict[str, Callable[[], DataFrame]] = {
+            "journal of json": lambda: _journal(machine, JSON_JOURNAL),
+            "journal of arrow": lambda: _journal(machine, ARROW_JOURNAL),
+            "json": lambda: read.schema(SCHEMA).json(str(directory / "json")),
+            "parquet": lambda: read.schema(SCHEMA).parquet(str(directory / "parquet")),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in sources}
+        for measured in (False, *[True] * rounds):  # the first round warms up
+            for name, source in sources.items():
+                took = _seconds(source(), rows)
+                if measured:
+                    seconds[name].append(took)
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    _emit(bench, rows, medians, sizes)
 
 
-def _rows(machine: Machine) -> DataFrame:
-    return machine.spark.range(ROWS, numPartitions=CORES).selectExpr(
-        "id", "concat('key-', id % 1000) AS k", "id + 0.5D AS v", "'some text of sixteen' AS s"
+def _emit(bench: str, rows: int, medians: dict[str, float], sizes: dict[str, int]) -> None:
+    for theirs, encoding in _FILES.items():
+        mine, size = medians[f"journal of {encoding}"], sizes[encoding]
+        row_bytes = round(size / rows)
+        params: Params = {
+            "encoding": encoding,
+            "rows": rows,
+            "cores": CORES,
+            "row_bytes": row_bytes,
+        }
+        emit(bench, "source_rows_per_s", rows / mine, "rows/s", **params)
+        emit(bench, "source_mb_per_s", size / mine / 1e6, "MB/s", **params)
+        spark: Params = {"rows": rows, "cores": CORES}
+        emit(bench, f"{theirs}_source_rows_per_s", rows / medians[theirs], "rows/s", **spark)
+        emit(bench, f"source_vs_{theirs}", medians[theirs] / mine, "ratio", **params)
+
+
+def _journal(machine: Machine, name: str) -> DataFrame:
+    return (
+        machine.spark.read.format("journal")
+        .option("address", machine.services.broker_address)
+        .option("selector", f"name={name}")
+        .option("schema", SCHEMA)
+        .load()
     )
 
 
-def _seconds(rows: DataFrame) -> float:
+def _seconds(rows: DataFrame, count: int) -> float:
     began = time.perf_counter()
     found = rows.selectExpr("count(*)", "sum(id)", "max(k)", "sum(v)", "max(s)").first()
     assert found is not None
-    assert found[0] == ROWS, f"read {found[0]} rows of {ROWS}"
+    assert found[0] == count, f"read {found[0]} rows of {count}"
     return time.perf_counter() - began
 
 
-async def _publish(broker_address: str, files: Path) -> int:
-    """Append the lines of the files, in transactions; return the journal's size, bytes."""
-    async with JournalClient(broker_address) as client:
-        await client.apply([journal_change(JOURNAL)])
+async def _publish_json(address: str, files: Path) -> None:
+    """Make both journals, and fill the first one."""
+    async with JournalClient(address) as client:
+        await client.apply([journal_change(*journal) for journal in _JOURNALS.values()])
         for content in _transactions(files):
-            await client.append(JOURNAL, content)
-        return await client.write_head(JOURNAL)
+            await client.append(JSON_JOURNAL, content)
+
+
+def _publish_arrow(machine: Machine, rows: DataFrame) -> None:
+    writer = rows.write.format("journal").options(
+        address=machine.services.broker_address,
+        etcd=",".join(machine.services.etcd.endpoints),
+        selector=f"name={ARROW_JOURNAL}",
+        root="/bench/source",
+        key="k",
+    )
+    writer.mode("append").save()
+
+
+async def _seal(address: str) -> dict[str, int]:
+    """Seal all fragments with rows, and return the sizes of the journals by encoding, bytes."""
+    acknowledgements = _acknowledgements()
+    sizes = {}
+    async with JournalClient(address) as client:
+        for encoding, (journal, kind) in _JOURNALS.items():
+            sizes[encoding] = await client.write_head(journal)
+            await client.apply([journal_change(journal, kind, fragment_bytes=FRAGMENT_LENGTH_MIN)])
+            # Content that follows a full fragment seals it; this one has no rows.
+            await client.append(journal, acknowledgements[encoding])
+    return sizes
+
+
+def _acknowledgements() -> dict[str, bytes]:
+    """Return, for each encoding, a message that commits a transaction without rows."""
+    uuid = build_uuid(new_producer_id(), MessageClock().tick(), Flags.ACK_TXN)
+    return {
+        "json": b'{"_meta":{"uuid":"%s"}}\n' % format_uuid(uuid).encode(),
+        "arrow": FixedFraming(ARROW_STREAM).frame(uuid),
+    }
 
 
 def _transactions(files: Path) -> Iterator[bytes]:

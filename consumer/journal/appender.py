@@ -312,20 +312,23 @@ class _Append:
 
 def chunks_of(
     content: Sequence[bytes | memoryview], chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[bytes | memoryview]:
-    """Cut and join pieces into chunks of at most `chunk_bytes`; none is empty, because an empty one means commit."""
+) -> Iterator[Sequence[bytes | memoryview]]:
+    """Cut and group pieces, uncopied, into chunks of at most `chunk_bytes`.
+
+    None is empty, because an empty one means commit.
+    """
     small: list[bytes | memoryview] = []
     size = 0
     for piece in content:
         if size + len(piece) > chunk_bytes and small:
-            yield b"".join(small)
+            yield small
             small, size = [], 0
         if len(piece) >= chunk_bytes:
             view = memoryview(piece)
             for begin in range(0, len(piece), chunk_bytes):
-                yield view[begin : begin + chunk_bytes]
+                yield [view[begin : begin + chunk_bytes]]
         elif piece:
             small.append(piece)
             size += len(piece)
     if small:
-        yield b"".join(small)
+        yield small

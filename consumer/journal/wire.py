@@ -7,6 +7,7 @@ Source: consumer/protocol/journal.proto (field numbers); protobuf's wire format 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError, Message
@@ -58,9 +59,9 @@ def decode_read(message: bytes) -> ReadChunk | ReadResponse:
     return ReadResponse.FromString(message)
 
 
-def encode_append_chunk(content: bytes | memoryview) -> bytes:
-    """Return an AppendRequest that has only content, which must not be empty."""
-    return b"".join((_APPEND_CONTENT_HEAD, encode_varint(len(content)), content))
+def encode_append_chunk(pieces: Sequence[bytes | memoryview]) -> bytes:
+    """Return an AppendRequest that has only content, copied once; the pieces must not all be empty."""
+    return b"".join((_APPEND_CONTENT_HEAD, encode_varint(sum(map(len, pieces))), *pieces))
 
 
 def append_content(message: bytes) -> memoryview | None:

@@ -45,7 +45,11 @@ from broadsheet.consumer.application import Application
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.errors import ResolverStoppedError
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES, TransportPolicy
+from broadsheet.consumer.journal.transport import (
+    BULK_APPEND_BYTES_MAX,
+    BULK_CHUNK_BYTES,
+    TransportPolicy,
+)
 from broadsheet.consumer.key_space import process_id_of
 from broadsheet.consumer.member.drain import Drain, DrainBounds, DrainVerdict
 from broadsheet.consumer.member.parts import (
@@ -201,6 +205,7 @@ class Service:
                     policy=TransportPolicy(
                         zone=config.zone,
                         chunk_bytes=BULK_CHUNK_BYTES,
+                        whole_bytes_max=BULK_APPEND_BYTES_MAX,
                         tls=config.tls,
                         fragments=config.fragments,
                     ),

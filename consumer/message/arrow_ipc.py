@@ -1,4 +1,4 @@
-"""Arrow IPC streams from untrusted bytes.
+"""Arrow IPC streams: written in frames, and read from untrusted bytes.
 
 Arrow verifies the flatbuffers of a stream, but not their values: after a flipped bit in a length, an offset or a type
 it reads memory outside the message, or crashes. So each batch is checked against bounds before Arrow allocates memory,
@@ -12,11 +12,16 @@ Source: Apache Arrow format/Message.fbs (tables and field ids), columnar format 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from broadsheet.consumer.message.framing import FRAME_BYTES_MAX
+from broadsheet.consumer.message.framing import (
+    FIXED_HEADER_BYTES,
+    FRAME_BYTES_MAX,
+    FixedFraming,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +40,31 @@ _DATA_OF_DICTIONARY = 1
 _NODE = struct.Struct("<qq")
 _BUFFER = struct.Struct("<qq")
 _NOT_COMPRESSED = -1
+
+
+def framed_streams(messages: Iterable[tuple[bytes, pa.RecordBatch]]) -> memoryview:
+    """Return the frames of Arrow messages, one after the other; values are copied once, to their place in a frame.
+
+    Args:
+        messages: The UUID, 16 bytes, and the rows of each.
+
+    Raises:
+        pyarrow.ArrowException: a column cannot be written.
+    """
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    bounds = [0]
+    for uuid, rows in messages:
+        sink.write(bytes(FIXED_HEADER_BYTES) + uuid)
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_batch(rows)
+        bounds.append(sink.tell())
+    frames = memoryview(sink.getvalue()).cast("B")
+    # Last, because only now are the lengths known.
+    for begin, end in itertools.pairwise(bounds):
+        FixedFraming.write_header(frames[begin:end])
+    return frames
 
 
 def read_stream(content: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:

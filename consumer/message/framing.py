@@ -38,6 +38,7 @@ FRAME_BYTES_MAX: Final = 64 << 20
 
 FIXED_MAGIC: Final = bytes((0x66, 0x33, 0x93, 0x36))
 _FIXED_HEADER = struct.Struct("<4sI")
+FIXED_HEADER_BYTES: Final = _FIXED_HEADER.size
 _UUID_FIELD: Final = re.compile(
     rb'"?[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"?(,|$)'
 )
@@ -311,6 +312,11 @@ class FixedFraming:
     def frame(self, payload: bytes) -> bytes:
         """Return header and payload."""
         return _FIXED_HEADER.pack(FIXED_MAGIC, len(payload)) + payload
+
+    @staticmethod
+    def write_header(frame: memoryview) -> None:
+        """Write the header of a whole frame whose payload is in its place already."""
+        _FIXED_HEADER.pack_into(frame, 0, FIXED_MAGIC, len(frame) - FIXED_HEADER_BYTES)
 
     def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
         """Return an unframer of length-prefixed payloads from `offset` on."""

@@ -446,6 +446,7 @@ class ArrowType:
         if message.rows is None:
             return bytes(message.uuid)
         sink = pa.BufferOutputStream()
+        sink.write(message.uuid)
         schema = message.rows.schema
         if message.traceparent:
             schema = schema.with_metadata(
@@ -453,7 +454,7 @@ class ArrowType:
             )
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(message.rows)
-        return bytes(message.uuid) + bytes(sink.getvalue())
+        return bytes(sink.getvalue())
 
     def uuid_of(self, payload: bytes) -> bytes:
         """Return the first 16 bytes."""

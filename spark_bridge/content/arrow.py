@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from broadsheet.consumer.message.arrow_ipc import read_stream
+from broadsheet.consumer.message.arrow_ipc import framed_streams, read_stream
 from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
@@ -112,13 +112,10 @@ class ArrowFrames:
     ) -> Encoded:
         """Return the messages of each stretch of rows: one, unless the stretch is large."""
         rows = in_order(rows, order)
-        streams = [_cut(rows.slice(begin, end - begin)) for begin, end in stretches]
-        messages = [len(pieces) for pieces in streams]
-        uuids = iter(stamper.stamp_messages(sum(messages)))
-        contents = [
-            b"".join(_framed(next(uuids).tobytes(), piece) for piece in pieces)
-            for pieces in streams
-        ]
+        pieces = [_cut(rows.slice(begin, end - begin)) for begin, end in stretches]
+        messages = [len(each) for each in pieces]
+        stamped = (uuid.tobytes() for uuid in stamper.stamp_messages(sum(messages)))
+        contents = [framed_streams((next(stamped), piece) for piece in each) for each in pieces]
         return Encoded(contents, messages)
 
     def acknowledgement(self, uuid: bytes) -> bytes:
@@ -126,20 +123,9 @@ class ArrowFrames:
         return FixedFraming().frame(uuid)
 
 
-def _cut(rows: pa.RecordBatch) -> list[bytes]:
-    """Return the IPC streams of rows, each at most the aimed length unless a single row is longer."""
+def _cut(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Cut rows into pieces of at most the aimed length, unless a single row is longer."""
     if rows.nbytes <= _FRAME_BYTES_AIM or rows.num_rows == 1:
-        return [_stream_of(rows)]
+        return [rows]
     half = rows.num_rows // 2
     return _cut(rows.slice(0, half)) + _cut(rows.slice(half))
-
-
-def _stream_of(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    return bytes(sink.getvalue())
-
-
-def _framed(uuid: bytes, stream: bytes) -> bytes:
-    return FixedFraming().frame(uuid + stream)

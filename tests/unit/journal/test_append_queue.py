@@ -79,7 +79,7 @@ def test_future_of_a_group_cannot_be_cancelled() -> None:
 )
 def test_chunks_hold_all_bytes_in_order_within_bounds(pieces: list[bytes]) -> None:
     """None is empty, for an empty message commits; none is too large for a broker."""
-    chunks = list(chunks_of(pieces))
+    chunks = [b"".join(chunk) for chunk in chunks_of(pieces)]
 
     assert b"".join(chunks) == b"".join(pieces)
     assert all(0 < len(chunk) <= CHUNK_BYTES for chunk in chunks)

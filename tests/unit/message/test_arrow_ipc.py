@@ -9,7 +9,9 @@ import sys
 import pyarrow as pa
 import pytest
 
-from broadsheet.consumer.message.types import ArrowType
+from broadsheet.consumer.message.arrow_ipc import framed_streams
+from broadsheet.consumer.message.framing import FixedFraming
+from broadsheet.consumer.message.types import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.content.arrow import read_arrow
 
 _UUID = b"U" * 16
@@ -121,3 +123,17 @@ def test_types_that_arrow_has_no_class_for_are_refused() -> None:
 
     with pytest.raises(ValueError, match="field 'wait': pyarrow cannot read month_interval"):
         ArrowType().decode(bytes(16) + of_months)
+
+
+def test_frames_in_one_buffer_are_those_of_single_messages() -> None:
+    """Also after a message of odd length: Arrow aligns what it writes, and readers look for each frame's own length."""
+    tables = [pa.record_batch({"text": ["a", "bcd"]}), pa.record_batch({"v": [1.5]})]
+    messages = [(bytes([number]) * 16, rows) for number, rows in enumerate(tables, start=1)]
+
+    frames = framed_streams(messages)
+
+    arrow = ArrowType()
+    singly = [
+        FixedFraming().frame(arrow.encode(ArrowMessage(rows, uuid))) for uuid, rows in messages
+    ]
+    assert bytes(frames) == b"".join(singly)

@@ -20,6 +20,7 @@ import grpc.aio
 from bench.bare_server import OPTIONS, bare_server
 from bench.journal_specs import journal_change
 from bench.report import alternate, emit_pair
+from broadsheet.allocator.runtime.event_loop import new_event_loop
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.interpreter import serve_only
@@ -74,7 +75,9 @@ def run(bench: str, plan: BrokerPlan) -> None:
         tempfile.TemporaryDirectory(prefix="dataplane-") as name,
         EmbeddedBrokerProcess(Path(name) / "broker") as broker,
         bare_server(Path(name)) as bare,
-        asyncio.Runner() as runner,  # One loop for all: gRPC does not like loops that come and go.
+        asyncio.Runner(
+            loop_factory=new_event_loop
+        ) as runner,  # One loop for all: gRPC does not like loops that come and go.
     ):
         for chunk_kb in CHUNKS_KB:
             for writers in WRITERS:

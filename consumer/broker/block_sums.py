@@ -65,14 +65,23 @@ class BlockSums:
     def update(self, buffer: Buffer) -> None:
         """Extend the content."""
         view = memoryview(buffer)
-        while len(view):
-            part = view[: BLOCK_BYTES - self.length % BLOCK_BYTES]
-            self._tail.update(part)
-            self.length += len(part)
-            view = view[len(part) :]
-            if self.length % BLOCK_BYTES == 0:
-                self._fresh += self._tail.digest()
-                self._tail = xxh3_64()
+        begun = view[: -self.length % BLOCK_BYTES]
+        whole = (len(view) - len(begun)) // BLOCK_BYTES * BLOCK_BYTES
+        self._extend_tail(begun)
+        if whole:
+            self._fresh += _digests(view[len(begun) :][:whole])
+            self.length += whole
+        self._extend_tail(view[len(begun) + whole :])
+
+    def _extend_tail(self, part: memoryview) -> None:
+        """Extend the last block by a part that does not go beyond it."""
+        if not part:
+            return
+        self._tail.update(part)
+        self.length += len(part)
+        if self.length % BLOCK_BYTES == 0:
+            self._fresh += self._tail.digest()
+            self._tail = xxh3_64()
 
     def settle(self) -> None:
         """Make this fork the base of later forks."""
@@ -123,12 +132,21 @@ class StoredSums:
 Sums = BlockSums | StoredSums
 
 
-def _bad_blocks(position: int, content: Buffer, sums: bytes) -> Iterator[BlockSpan]:
+def _digests(content: Buffer) -> bytes:
+    """Return the checksums of blocks, of which only the last one may be shorter."""
     view = memoryview(content)
-    for index, begin in enumerate(range(0, len(view), BLOCK_BYTES)):
-        block = view[begin : begin + BLOCK_BYTES]
-        if xxh3_64_digest(block) != sums[index * SUM_BYTES : (index + 1) * SUM_BYTES]:
-            yield position + begin, position + begin + len(block)
+    blocks = range(0, len(view), BLOCK_BYTES)
+    return b"".join([xxh3_64_digest(view[begin : begin + BLOCK_BYTES]) for begin in blocks])
+
+
+def _bad_blocks(position: int, content: Buffer, sums: bytes) -> Iterator[BlockSpan]:
+    found = _digests(content)
+    if sums.startswith(found):
+        return
+    for at in range(0, len(found), SUM_BYTES):
+        if found[at : at + SUM_BYTES] != sums[at : at + SUM_BYTES]:
+            begin = at // SUM_BYTES * BLOCK_BYTES
+            yield position + begin, position + min(begin + BLOCK_BYTES, len(content))
 
 
 def sums_path(fragment: Path) -> Path:

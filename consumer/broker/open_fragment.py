@@ -37,8 +37,8 @@ class Written(NamedTuple):
 
     position: int
     """Position after the content, bytes."""
-    checksum: bytes
-    """XXH3, 16 bytes."""
+    checksum: bytes | None
+    """XXH3, 16 bytes, if the content was summed."""
 
 
 def open_path(directory: Path, begin: int) -> Path:
@@ -76,20 +76,21 @@ class OpenFragment:
         self.sha1 = sha1
         self.sums = self.file.sums = sums
 
-    def write(self, contents: Sequence[StagedAppend], position: int) -> Written:
-        """Write contents at a position of the file, bytes.
+    def write(self, contents: Sequence[StagedAppend], position: int, *, summed: bool) -> Written:
+        """Write contents at a position of the file, bytes, and sum them if their record needs a checksum.
 
         Raises:
             OSError: the disk failed.
         """
-        checksum = xxh3_128()
+        checksum = xxh3_128() if summed else None
         for content in contents:
             for group in content.blocks():
-                for buffer in group:
-                    checksum.update(buffer)
+                if checksum is not None:
+                    for buffer in group:
+                        checksum.update(buffer)
                 position = self._disk.write_at(self.file.fd, group, position)
         self._fill_page(position)
-        return Written(position, checksum.digest())
+        return Written(position, None if checksum is None else checksum.digest())
 
     def _fill_page(self, position: int) -> None:
         """Write zeros to the end of a position's page, because otherwise the disk must be read for the old bytes."""

@@ -40,8 +40,12 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 from broadsheet.consumer.protocol.validation_journal import validate_read_request
 
 WRITE_HEAD = -1
-INLINE_BYTES_MAX = 32 << 10
-"""Bytes read from the kernel's cache without a hop to a thread, which would cost more than the copy."""
+INLINE_BYTES_MAX = 512 << 10
+"""Bytes read from the kernel's cache without a hop to a thread, which would cost more than the copy: a chunk of 256 KiB
+takes 0.07 ms of processor time, and 0.15 ms by way of a thread.
+"""
+BRIEF_BYTES_MAX = 32 << 10
+"""New content of the open fragment that is sent without metadata."""
 
 logger = structlog.get_logger()
 
@@ -142,14 +146,12 @@ class ReadHandler:
 
     def start_reading(
         self, file: ContentFile, length: int, position: int
-    ) -> asyncio.Future[memoryview]:
-        """Start reading bytes of a file; a small, recently written range is returned at once."""
+    ) -> memoryview | asyncio.Future[memoryview]:
+        """Return bytes of a file that are in the kernel's cache, or start reading them in a thread."""
         if length <= INLINE_BYTES_MAX:
             content = file.read_cached_or_none(length, position)
             if content is not None:
-                done: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-                done.set_result(content)
-                return done
+                return content
         return self._disk.submit(lambda: file.read(length, position))
 
     @property
@@ -173,9 +175,9 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Content that is being read from a file."""
+    """Content of a file, or the read of it."""
 
-    content: asyncio.Future[memoryview]
+    content: memoryview | asyncio.Future[memoryview]
     counted: int
     """Number of its bytes in the reader's account."""
 
@@ -248,7 +250,7 @@ class _ReadStream:
             self._brief
             and self._described_to == self._offset > span.begin
             and span.path is None
-            and span.end - self._offset <= INLINE_BYTES_MAX
+            and span.end - self._offset <= BRIEF_BYTES_MAX
         )
 
     def _is_over(self) -> bool:
@@ -328,17 +330,19 @@ class _ReadStream:
             raise _damaged(self._name, span, error) from error
 
     async def _send_verified(self, span: ReadableSpan, end: int) -> None:
-        """Send bytes of a span; the next chunk is read while this one is sent, if there is room for it."""
+        """Send bytes of a span; while one chunk is sent, the disk reads the next one, if there is room for it."""
         account = self._call.account
         following: _Chunk | None = None
         while self._offset < end and not self._is_over():
             if following is None:
                 following = self._start_reading(span, account.take(self._wanted(span, end)))
             chunk = following
-            content = await chunk.content
+            is_cached = isinstance(chunk.content, memoryview)
+            content = await _arrived(chunk.content)
             offset = self._offset
             self._offset += len(content)
-            ahead = account.take_ahead(self._wanted(span, end))
+            # What is in memory is copied by the loop itself, so to read it now would only delay this chunk.
+            ahead = 0 if is_cached else account.take_ahead(self._wanted(span, end))
             following = self._start_reading(span, ahead) if ahead else None
             await self._call.write(encode_read_chunk(offset, content), chunk.counted)
 
@@ -358,6 +362,10 @@ class _ReadStream:
         if self._file is not None:
             self._file.release()
             self._file = None
+
+
+async def _arrived(content: memoryview | asyncio.Future[memoryview]) -> memoryview:
+    return content if isinstance(content, memoryview) else await content
 
 
 def fragment_message(name: str, span: ReadableSpan) -> Fragment:

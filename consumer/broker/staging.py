@@ -73,7 +73,7 @@ class StagedContent:
         """True if `sum` is available."""
         self._parts: list[Buffer] = []
         self._taken = 0
-        self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._sha1 = hashlib.sha1(usedforsecurity=False) if summed else None
         self._unhashed: list[memoryview] = []
         """Content that `_sha1` does not include yet, in order."""
         self._unhashed_bytes = 0
@@ -168,11 +168,15 @@ class StagedContent:
     @property
     def sum(self) -> bytes:
         """SHA-1 of the added content, 20 bytes; once settled. Requires `summed`."""
-        assert self.summed, "the content is not summed"
+        assert self._sha1 is not None, "the content is not summed"
         return self._sha1.digest()
 
     def _hash(self, chunks: Sequence[memoryview]) -> None:
         with self._working:
+            self._update_sum(chunks)
+
+    def _update_sum(self, chunks: Sequence[memoryview]) -> None:
+        if self._sha1 is not None:
             for chunk in chunks:
                 self._sha1.update(chunk)
 
@@ -185,8 +189,7 @@ class StagedContent:
                 self._spool_fd = os.open(
                     self.spool, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
                 )
-            for part in unhashed:
-                self._sha1.update(part)
+            self._update_sum(unhashed)
             self._spooled = self._area.disk.write_at(
                 self._spool_fd, [*self._parts, chunk], self._spooled
             )

@@ -154,11 +154,11 @@ class JournalStore:
             hashing = self._disk.start_hashing(lambda: extend_sums(sha1, sums, batch.contents))
         try:
             inlined = end - begin <= INLINE_BYTES_MAX
-            written = self._open.write(batch.contents, begin - self.open_begin)
+            position = begin - self.open_begin
+            written = self._open.write(batch.contents, position, summed=not inlined)
             # Content must precede its record, because the record makes it count.
             _require_length(written.position, end - self.open_begin)
-            checksum = None if inlined else written.checksum
-            record = self._record(batch, begin, end, checksum)
+            record = self._record(batch, begin, end, written.checksum)
             self._log_commit(encode_record(record), inlined=inlined)
         finally:
             hashed = hashing.result()

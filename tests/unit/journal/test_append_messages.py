@@ -15,6 +15,7 @@ from broadsheet.consumer.journal.append_stream import (
     decode_appends,
     encode_appends,
 )
+from broadsheet.consumer.journal.wire import encode_varint
 from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
 from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
 
@@ -63,6 +64,15 @@ def test_long_content_is_not_copied() -> None:
     assert isinstance(content, memoryview)
     assert content.obj is message
     assert decoded.append == AppendStreamRequest.Append(number=3)
+
+
+def test_last_of_two_contents_counts() -> None:
+    """Why: protobuf's rule, by which a broker that parses the message itself stores the same bytes."""
+    twice = AppendStreamRequest.Append(content=_LONG).SerializeToString()
+    twice += AppendStreamRequest.Append(number=3, content=b"last").SerializeToString()
+    message = b"\x0a" + encode_varint(len(twice)) + twice
+
+    assert _plain(decode_appends(message)) == AppendStreamRequest.FromString(message)
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:

@@ -72,13 +72,13 @@ class DiskThreads:
             # The job holds references to content, and the next job may come much later.
             del job
 
-    def close(self) -> None:
-        """Wait for all jobs, and end the threads. Idempotent."""
+    def close(self, *, waits: bool = True) -> None:
+        """End the threads, and wait for all jobs unless told not to. Idempotent."""
         if not self._closed:
             self._closed = True
             for _ in self._threads:
                 self._jobs.put(None)
-        for thread in self._threads:
+        for thread in self._threads if waits else ():
             thread.join()
 
 

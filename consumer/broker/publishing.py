@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -49,10 +49,13 @@ from broadsheet.consumer.broker.fragments import (
 from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
 from broadsheet.consumer.protocol.journal_pb2 import FragmentStoreHealthRequest, JournalSpec
 
+T = TypeVar("T")
 CONCURRENCY = 4
 """Fragments on their way to or from stores at once, of all journals: compression must leave processors to appends."""
 RETRY_SECONDS_MAX = 30.0
 """Longest interval between attempts at a store that fails."""
+STOP_SECONDS = 3.0
+"""Time that operations in progress have at a stop of the broker."""
 READ_URL_SECONDS = 60
 """Validity of URLs in the metadata of reads."""
 _ACTION = re.compile(r"\{\{-?\s*\.Spool\.FirstAppendTime\.Format\s+\"([^\"]*)\"\s*-?\}\}")
@@ -192,6 +195,11 @@ class FragmentPublisher:
         self._local: OrderedDict[Path, int] = OrderedDict()
         """Lengths of local files of published fragments, those first that were used least recently."""
         self._local_bytes = 0
+        self._withdrawn: set[Path] = set()
+        """Fragments that are being removed."""
+        self._jobs: set[asyncio.Future[Any]] = set()
+        """Operations in progress. `Any`: their results differ in type."""
+        self._stopping = False
         self._changed = Signal()
         self._metrics = PublishMetrics(registry)
         self._metrics.unpublished.set_function(lambda: len(self._waiting()))
@@ -214,7 +222,8 @@ class FragmentPublisher:
         url = self._stores.first_of(journal.entry.spec.fragment.stores)
         now = self._parts.clock.monotonic_seconds()
         for fragment in fragments:
-            if fragment.stored is None and fragment.path not in self._publishing:
+            is_known = fragment.path in self._publishing or fragment.path in self._withdrawn
+            if fragment.stored is None and not is_known:
                 self._forget(fragment.path)
                 if url:
                     queue = self._queues.setdefault(url, _Queue())
@@ -283,7 +292,7 @@ class FragmentPublisher:
     async def _store(self, url: str, pending: _Pending) -> None:
         journal, fragment = pending.journal, pending.fragment
         spec = journal.entry.spec
-        copy = await self._threads.submit(partial(self._put, url, spec, fragment))
+        copy = await self._submit(partial(self._put, url, spec, fragment))
         known = journal.index.at(fragment.begin)
         if known is not None and known.path == fragment.path:
             stored = replace(known, stored=copy, mod_time=copy.mod_time)
@@ -303,6 +312,9 @@ class FragmentPublisher:
         key = "/".join(filter(None, (spec.name, postfix, object_name(fragment, codec))))
         mod_time = store.put(key, fragment, codec)
         copy = StoredCopy(store=url, key=key, codec=codec, mod_time=mod_time, postfix=postfix)
+        if self._stopping:
+            # Another broker may have the directory by now. Its own attempt finds the object.
+            raise _stopped()
         write_record(self._parts.disk, replace(fragment, stored=copy))
         return copy
 
@@ -327,7 +339,7 @@ class FragmentPublisher:
         for url in spec.fragment.stores:
             listing = partial(self._listed, url, spec.name, directory, others)
             try:
-                found += await self._threads.submit(listing)
+                found += await self._submit(listing)
             except ValidationError as error:
                 # Nothing was ever published under such a path.
                 logger.warning("fragments.not_listed", store=url, detail=str(error))
@@ -363,7 +375,7 @@ class FragmentPublisher:
         return found
 
     def _note_failure(self, url: str, queue: _Queue, pending: _Pending, error: Exception) -> None:
-        if pending.journal.deleted:
+        if pending.journal.deleted or self._stopping:
             queue.pending.pop(pending.fragment.path, None)
             return
         self._metrics.failures.inc()
@@ -399,7 +411,7 @@ class FragmentPublisher:
         if store is None:
             return False
         prefix = request.check_delete_prefix if request.check_delete else None
-        await self._threads.submit(partial(probe, store, prefix))
+        await self._submit(partial(probe, store, prefix))
         if problem := self.problem_of(url):
             raise OSError(errno.EIO, problem)
         return True
@@ -432,7 +444,7 @@ class FragmentPublisher:
         keys = [each.stored.key for each in fragments if each.stored is not None]
         if store.signs_locally:
             return store.sign(keys, seconds)
-        return await self._threads.submit(partial(store.sign, keys, seconds))
+        return await self._submit(partial(store.sign, keys, seconds))
 
     async def remove_copies(
         self, journal: PublishedJournal, chosen: Sequence[SealedFragment]
@@ -444,6 +456,22 @@ class FragmentPublisher:
         """
         if not self._stores.is_any and not any(each.stored for each in chosen):
             return
+        paths = {each.path for each in chosen}
+        # Nobody may queue them again meanwhile.
+        self._withdrawn |= paths
+        try:
+            await self._remove_copies(journal, chosen)
+        except BaseException:
+            self._withdrawn -= paths
+            # Those that are still there wait for their store again.
+            present = [journal.index.at(each.begin) for each in chosen]
+            self.offer(journal, [each for each in present if each is not None])
+            raise
+        self._withdrawn -= paths
+
+    async def _remove_copies(
+        self, journal: PublishedJournal, chosen: Sequence[SealedFragment]
+    ) -> None:
         for fragment in chosen:
             self._forget(fragment.path)
         # What is on its way to the store must arrive first, else it would stay there.
@@ -455,7 +483,7 @@ class FragmentPublisher:
             known = journal.index.at(fragment.begin)
             stored = known.stored if known is not None else None
             if stored is not None:
-                await self._threads.submit(partial(self._remove, stored))
+                await self._submit(partial(self._remove, stored))
             self._drop_local(fragment.path)
 
     def _remove(self, stored: StoredCopy) -> None:
@@ -476,7 +504,7 @@ class FragmentPublisher:
         """
         running = self._fetching.get(fragment.path)
         if running is None:
-            running = self._threads.submit(partial(self._fetch, fragment))
+            running = self._submit(partial(self._fetch, fragment))
             self._fetching[fragment.path] = running
             running.add_done_callback(self._fetched(fragment))
         await asyncio.shield(running)
@@ -539,9 +567,30 @@ class FragmentPublisher:
     def _drop_local(self, path: Path) -> None:
         self._local_bytes -= self._local.pop(path, 0)
 
+    def _submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Start a blocking operation, which a stop of the broker gives up."""
+        job = self._threads.submit(function)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        return job
+
+    async def stop(self) -> None:
+        """Give operations in progress a moment, then fail those that remain: a store may take minutes to fail."""
+        self._stopping = True
+        if self._jobs:
+            await asyncio.wait(list(self._jobs), timeout=STOP_SECONDS)
+        for job in list(self._jobs):
+            if not job.done():
+                job.set_exception(_stopped())
+
     def close(self) -> None:
-        """Wait for running operations and end the threads."""
-        self._threads.close()
+        """End the threads; one that is still at work ends with it."""
+        self._stopping = True
+        self._threads.close(waits=False)
+
+
+def _stopped() -> OSError:
+    return OSError(errno.ECANCELED, "the broker stops")
 
 
 def _is_of_other(journal: str, where: str, others: Set[str]) -> bool:

@@ -164,7 +164,7 @@ class Broker:
         spares = SegmentRecycler(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
         floor = self._config.free_space_floor_bytes
         free_space = FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor)
-        publisher = FragmentPublisher(
+        publisher = self._publisher = FragmentPublisher(
             PublisherParts(
                 stores=self._stores,
                 disk=self._disk,
@@ -351,6 +351,7 @@ class Broker:
         await self._server.stop(self._config.stop_grace_seconds)
         for tick in self._ticks:
             tick.cancel()
+        await self._publisher.stop()
         await self._journals.close()
         await self._group.__aexit__(None, None, None)
         self._abandon()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import gzip
+import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import boto3
+import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.errors import ExtraMissingError, ValidationError
+from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.fragment_stores import FragmentStores
 from broadsheet.consumer.broker.server import Broker
@@ -35,6 +40,7 @@ JOURNAL = "a/jö%2=+urnal"
 BUCKET = "broadsheet-fragments"
 STORE = f"s3://{BUCKET}/below/"
 FRAGMENT_BYTES = 1024
+STOP_SECONDS_MAX = 120.0
 CONTENT = [letter * (FRAGMENT_BYTES + 1) for letter in (b"a", b"b", b"c")]
 
 
@@ -135,6 +141,58 @@ async def test_specs_reach_only_the_stores_that_the_operator_permits(moto_endpoi
     for inside in ("../", "%2e%2e/", "a/../../"):
         with pytest.raises(ValidationError, match="names between slashes"):
             stores.at(f"s3://{BUCKET}/below/{inside}")
+
+
+@pytest.mark.parametrize("held_up", ["listing", "upload"])
+async def test_store_that_never_answers_holds_up_no_stop(
+    tmp_path: Path, held_up: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop is bounded, whatever a network does."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    taken, ended = asyncio.Event(), asyncio.Event()
+    nothing = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if held_up == "upload" and head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(nothing) + nothing)
+        else:
+            taken.set()
+        await ended.wait()
+        writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        group.start_soon(take(reader, writer), name="answer")
+
+    async with TaskGroup() as group, await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        permitted = config_of(tmp_path / "b", f"http://{host}:{port}")
+        config = dataclasses.replace(permitted, stop_grace_seconds=1.0)
+        async with Broker(config) as broker, broker_stub(broker.address) as stub:
+            await apply_specs(stub, spec_of(CompressionCodec.NONE))
+
+            async def append_all() -> None:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    for each in CONTENT:
+                        await append(stub, JOURNAL, each)
+
+            appends = group.start_soon(append_all(), name="appends")
+            await taken.wait()
+            # The store would take five minutes to fail, and then be tried again.
+            await asyncio.wait_for(broker.stop(), timeout=STOP_SECONDS_MAX)
+            await appends
+        ended.set()
+
+
+async def test_cloud_without_its_library_is_an_error_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The extra is optional, and a start must not seem to work without it."""
+    monkeypatch.setitem(sys.modules, "obstore", None)
+
+    with pytest.raises(ExtraMissingError, match=r"pip install 'broadsheet\[stores\]'"):
+        FragmentStores(None, (STORE,))
 
 
 async def test_bucket_that_is_missing_is_told_and_holds_up_no_start(

@@ -21,6 +21,7 @@ from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.fragments import STORED_SUFFIX
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.consumer.errors import ConsumerError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.journal_pb2 import (
     ApplyRequest,
@@ -387,6 +388,32 @@ async def test_deleted_fragments_leave_the_store_and_unknown_files_stay(tmp_path
     async with running(config_of(tmp_path)) as stub:
         await apply_specs(stub, stored_spec())
         assert (await read(stub, JOURNAL)).content == b"".join(CONTENT[1:])
+
+
+async def test_fragments_whose_removal_failed_wait_for_their_store_again(tmp_path: Path) -> None:
+    """One is in the store, which cannot be reached; the other has yet to be published, and must not be forgotten."""
+    store = tmp_path / "root" / "store"
+    async with Broker(config_of(tmp_path)) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, stored_spec())
+        for content in CONTENT[:2]:
+            await append(stub, JOURNAL, content)
+        (first,) = await published(stub, 1)
+        store.rename(tmp_path / "root" / "aside")
+        store.write_bytes(b"in the way")
+        for content in (CONTENT[2], CONTENT[0]):
+            await append(stub, JOURNAL, content)
+        second = (await listed(stub)).fragments[1].spec
+        assert not second.backing_store
+
+        async with JournalClient(broker.address) as client:
+            with pytest.raises(ConsumerError, match="store below the file root"):
+                await client.delete_fragments(JOURNAL, [first, second])
+        store.unlink()
+        (tmp_path / "root" / "aside").rename(store)
+
+        # The deletion that failed closed the newest one, too.
+        stored = await published(stub, len(CONTENT) + 1)
+        assert [each.begin for each in stored[:2]] == [first.begin, second.begin]
 
 
 async def test_fragments_of_a_journal_with_a_longer_name_are_not_taken(tmp_path: Path) -> None:

@@ -124,7 +124,9 @@ async def test_a_message_is_followed_to_what_is_derived_from_it(
         await wait_for_primaries(client, "shard-1")
         producer = Producer(journals)
         tracer = trace.get_tracer("test")
-        await producer.publish(SOURCE, ["untraced"])
+        end = await producer.publish(SOURCE, ["untraced"])
+        # In one transaction with it, the traced message would be a link of a trace that the transaction began.
+        await client.wait_read_through("shard-1", {SOURCE: end}, timeout_seconds=30)
         with tracer.start_as_current_span("test") as own:
             end = await producer.publish(SOURCE, ["traced"])
         await client.wait_read_through("shard-1", {SOURCE: end}, timeout_seconds=30)

@@ -20,10 +20,13 @@ from typing import Any, Protocol, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.stores.sqlite.tables import execute_in_runs
 
+MODE_RETRY_SECONDS_MAX = 0.02
+"""Longest wait before another attempt to set WAL mode, which takes others a few milliseconds."""
 SetClause: TypeAlias = Callable[[Any], Mapping[str, Any]]
 """Returns, given the columns of a new row, what to set in the old one that has its key. `Any`: SQL expressions."""
 
@@ -146,6 +149,10 @@ def dialect_of(engine: Engine, *, lock_wait_seconds: float, takeover_seconds: fl
     )
 
 
+def _is_locked(error: BaseException) -> bool:
+    return isinstance(error, sa.exc.OperationalError) and "locked" in str(error.orig)
+
+
 class SqliteDialect:
     """SQLite files, in WAL mode so that committed reads never wait."""
 
@@ -177,8 +184,15 @@ class SqliteDialect:
 
     def prepare(self, create: Callable[[Connection], None]) -> None:
         """Set WAL mode, and run `create` under the write lock."""
-        with self._connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        # Where two processes prepare a new file, SQLite refuses one of them at once, whatever its lock wait is.
+        for attempt in Retrying(
+            retry=retry_if_exception(_is_locked),
+            stop=stop_after_delay(self._lock_wait_milliseconds / 1000),
+            wait=wait_random(0.001, MODE_RETRY_SECONDS_MAX),
+            reraise=True,
+        ):
+            with attempt, self._connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         with self.begin_write() as connection:
             create(connection)
             connection.commit()

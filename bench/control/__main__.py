@@ -5,6 +5,7 @@
     shardctl   applying and listing as many from files, by the command
     stats      Stats a second of one shard, asked at its primary and through another member
     transport  appends and Stats in clear text, divided by those with mutual TLS
+    traces     appends and Stats without OpenTelemetry, divided by those with tracing off and on
 
 Names of rows may be given to run those alone: `python -m bench.control shards`. The shards of the second row are placed
 on members that do not exist, so the figures show the service, and not what shards do.
@@ -27,7 +28,7 @@ import grpc
 import psutil
 
 from bench.bare_server import OPTIONS, bare_server
-from bench.control import transport
+from bench.control import calls
 from bench.journal_specs import journal_change
 from bench.report import Params, emit, emit_pair
 from bench.skeleton.key_sums import DIRECTORY_VARIABLE
@@ -76,7 +77,8 @@ def main() -> None:
         "shards": _shards,
         "shardctl": _shardctl,
         "stats": _stats,
-        "transport": lambda: transport.measure(BENCH),
+        "transport": lambda: calls.measure_transport(BENCH),
+        "traces": lambda: calls.measure_traces(BENCH),
     }
     for name in sys.argv[1:] or rows:
         rows[name]()

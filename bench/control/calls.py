@@ -1,4 +1,9 @@
-"""What TLS costs: the same appends and Stats in clear text and with mutual TLS, in turn."""
+"""What options cost calls: the same appends and Stats of servers that are started in several ways, in turn.
+
+transport  in clear text, divided by those with mutual TLS
+traces     where OpenTelemetry cannot be imported, divided by those where it is there and tracing is off; and by those
+           where each call has its spans, which are not exported
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -27,22 +33,59 @@ from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from broadsheet.consumer.tracing import TRACES_VARIABLE
 
 APPENDED = "bench/bytes"
-ROUNDS = 5
+ROUNDS = 21
 APPENDS, APPEND_BYTES = 512, 64 << 10
 STATS = 3_200
 IN_FLIGHT = 32
 DEADLINE_SECONDS = 300.0
 
 
-def measure(bench: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a broker and a member are started."""
+
+    tls: TlsConfig | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of their environment."""
+
+
+def measure_transport(bench: str) -> None:
     """Emit `tls_overhead_ratio` of both paths: calls a second in clear text over those with TLS."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        tls = _certificates(directory)
-        os.environ[DIRECTORY_VARIABLE] = str(directory)
-        asyncio.run(_measure(bench, directory, tls))
+        ways = {"clear": _Way(), "tls": _Way(tls=_certificates(directory))}
+        _emit_ratios(bench, directory, ways, {"tls": "tls_overhead_ratio"})
+
+
+def measure_traces(bench: str) -> None:
+    """Emit `trace_off_overhead_ratio` and `trace_on_overhead_ratio` of both paths: calls a second without over with."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        hidden = directory / "hidden" / "opentelemetry"
+        hidden.mkdir(parents=True)
+        (hidden / "__init__.py").write_text("raise ModuleNotFoundError(name=__name__)")
+        ways = {
+            "absent": _Way(variables={"PYTHONPATH": str(hidden.parent)}),
+            "off": _Way(),
+            "on": _Way(variables={TRACES_VARIABLE: "1", "OTEL_TRACES_EXPORTER": "none"}),
+        }
+        figures = {"off": "trace_off_overhead_ratio", "on": "trace_on_overhead_ratio"}
+        _emit_ratios(bench, directory, ways, figures)
+
+
+def _emit_ratios(
+    bench: str, directory: Path, ways: Mapping[str, _Way], figures: Mapping[str, str]
+) -> None:
+    """Emit how the first way stands to others, by their figures' names."""
+    os.environ[DIRECTORY_VARIABLE] = str(directory)
+    first = next(iter(ways))
+    for path, rates in asyncio.run(_measure(directory, ways)).items():
+        for way, figure in figures.items():
+            ratio = rates[first] / rates[way]
+            emit(bench, figure, ratio, "ratio", path=path, in_flight=IN_FLIGHT)
 
 
 def _certificates(directory: Path) -> TlsConfig:
@@ -62,33 +105,49 @@ def _certificates(directory: Path) -> TlsConfig:
     )
 
 
-async def _measure(bench: str, directory: Path, tls: TlsConfig) -> None:
-    transports: Mapping[str, TlsConfig | None] = {"clear": None, "tls": tls}
+async def _measure(directory: Path, ways: Mapping[str, _Way]) -> dict[str, dict[str, float]]:
+    """Return calls a second, by path and way."""
     async with AsyncExitStack() as stack:
         etcd = stack.enter_context(EmbeddedEtcdProcess(directory / "etcd"))
         appends: dict[str, Callable[[], Awaitable[object]]] = {}
         stats: dict[str, Callable[[], Awaitable[object]]] = {}
-        for name, config in transports.items():
-            broker = stack.enter_context(EmbeddedBrokerProcess(directory / name, tls=config))
-            policy = TransportPolicy(tls=config)
-            journals = await stack.enter_async_context(JournalClient(broker.address, policy=policy))
-            await journals.apply([journal_change(JOURNAL), journal_change(APPENDED)])
-            content = os.urandom(APPEND_BYTES)
-            appends[name] = lambda journals=journals, content=content: journals.append(  # type: ignore[misc]
-                APPENDED, content
-            )
-            shards = await stack.enter_async_context(
-                _member(directory, name, [etcd.endpoint, broker.address], config)
-            )
-            stats[name] = lambda shards=shards: shards.stat(SHARD)  # type: ignore[misc]
+        for name, way in ways.items():
+            with _environment(way.variables):
+                broker = EmbeddedBrokerProcess(directory / name, tls=way.tls)
+                stack.enter_context(broker)
+                policy = TransportPolicy(tls=way.tls)
+                journals = await stack.enter_async_context(
+                    JournalClient(broker.address, policy=policy)
+                )
+                await journals.apply([journal_change(JOURNAL), journal_change(APPENDED)])
+                content = os.urandom(APPEND_BYTES)
+                appends[name] = lambda journals=journals, content=content: journals.append(  # type: ignore[misc]
+                    APPENDED, content
+                )
+                shards = await stack.enter_async_context(
+                    _member(directory, name, [etcd.endpoint, broker.address], way.tls)
+                )
+                stats[name] = lambda shards=shards: shards.stat(SHARD)  # type: ignore[misc]
+        found: dict[str, dict[str, float]] = {}
         for path, calls, total in (("append", appends, APPENDS), ("stat", stats, STATS)):
-            rates: dict[str, list[float]] = {name: [] for name in transports}
+            rates: dict[str, list[float]] = {name: [] for name in ways}
             for _ in range(ROUNDS):
                 for name, call in calls.items():
                     rates[name].append(await _rate(call, total))
-            clear, encrypted = (statistics.median(rates[name]) for name in transports)
-            ratio = clear / encrypted
-            emit(bench, "tls_overhead_ratio", ratio, "ratio", path=path, in_flight=IN_FLIGHT)
+            found[path] = {name: statistics.median(each) for name, each in rates.items()}
+        return found
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started in the block."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 async def _rate(call: Callable[[], Awaitable[object]], total: int) -> float:

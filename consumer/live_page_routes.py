@@ -23,7 +23,11 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.admin import CLAIMS, AdminRoute
 from broadsheet.consumer.errors import NotAuthorizedError
-from broadsheet.consumer.leasing.addresses import StoreAddress, parse_store_address
+from broadsheet.consumer.leasing.addresses import (
+    StoreAddress,
+    parse_store_address,
+    without_passwords,
+)
 from broadsheet.consumer.protocol.auth import Capability
 from broadsheet.consumer.shard_changes import is_scoped
 
@@ -112,7 +116,7 @@ async def _agree(request: web.Request) -> web.Response:
 
 
 class _LeaseTables:
-    """Reads lease stores for pages: one look at a time, which all share, and none while nobody asks."""
+    """Reads lease stores for pages: only when one asks, and one look at a time, which all share."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = [_store_address(number, text) for number, text in enumerate(addresses)]
@@ -148,12 +152,8 @@ def _store_address(number: int, text: str) -> StoreAddress:
 
 async def _leases_of(address: StoreAddress) -> dict[str, object]:
     # Imported here, because only a member that shows leases needs the stores.
-    from broadsheet.consumer.leasing.opening import (
-        LEASE_COLUMNS,
-        existing_store,
-        lease_row,
-        lease_states,
-    )
+    from broadsheet.consumer.leasing.lease_rows import LEASE_COLUMNS, lease_row, lease_states
+    from broadsheet.consumer.leasing.opening import existing_store
 
     names = [column.lower() for column in LEASE_COLUMNS]
     told: dict[str, object] = {"store": address.text}
@@ -162,7 +162,11 @@ async def _leases_of(address: StoreAddress) -> dict[str, object]:
             states = await lease_states(store, address.layout, leases_max=LEASES_MAX + 1)
     # Each backend has its own errors, and one that fails must not hide the others.
     except Exception as error:
-        cause = str(error).removeprefix(f"store: {address.text}: ") or type(error).__name__
+        # A driver's error may quote the address as it was written, or parts of it.
+        cause = (
+            without_passwords(str(error)).removeprefix(f"store: {address.text}: ")
+            or type(error).__name__
+        )
         return told | {"error": cause[:CAUSE_CHARACTERS_MAX]}
     rows = [lease_row(found, is_free=is_free) for found, is_free in states[:LEASES_MAX]]
     return told | {

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.consumer.journal.wire import encode_varint
 from broadsheet.consumer.key_space import (
     ShardItem,
     ShardKeySpace,
@@ -26,7 +27,7 @@ from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
 from broadsheet.consumer.resolver.decision import build_route, replicas_of
 
 HISTORY_SHARDS_MAX = 65_536
-"""Changed shards that are remembered; who was away for longer gets the table anew."""
+"""Changed shards that are remembered; a watcher that was away for longer gets the whole table again."""
 
 
 def list_shards(
@@ -44,7 +45,7 @@ def list_shards(
     for item_id in key_space.items:
         row = listing.encoded_row(item_id)
         if row is not None:
-            parts += _SHARDS_TAG, varint(len(row)), row
+            parts += _SHARDS_TAG, encode_varint(len(row)), row
     # Joined encodings are the encoding of the whole. Messages of specs that are stored encoded would be made, copied,
     # and dropped for each row, which takes several times as long and as much memory.
     return ListResponse.FromString(b"".join(parts))
@@ -85,14 +86,14 @@ class Listing:
         if not self._sees_item(shard):
             return None
         replicas = replicas_of(key_space.assignments_of(item_id))
-        parts = [_SPEC_TAG, varint(len(shard.encoded)), shard.encoded]
-        parts += _MOD_REVISION_TAG, varint(item.kv.mod_revision)
+        parts = [_SPEC_TAG, encode_varint(len(shard.encoded)), shard.encoded]
+        parts += _MOD_REVISION_TAG, encode_varint(item.kv.mod_revision)
         route = self._route(replicas)
-        parts += _ROUTE_TAG, varint(len(route)), route
+        parts += _ROUTE_TAG, encode_varint(len(route)), route
         for replica in replicas:
             status = status_of(replica).SerializeToString()
-            parts += _STATUS_TAG, varint(len(status)), status
-        parts += _CREATE_REVISION_TAG, varint(item.kv.create_revision)
+            parts += _STATUS_TAG, encode_varint(len(status)), status
+        parts += _CREATE_REVISION_TAG, encode_varint(item.kv.create_revision)
         row = b"".join(parts)
         if refused := shard.standbys_refused:
             row += ListResponse.Shard(standbys_refused=refused).SerializeToString()
@@ -111,22 +112,9 @@ class Listing:
 
 
 def _tag(message: type[Message], name: str, wire_type: int) -> bytes:
-    return varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | wire_type)
+    return encode_varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | wire_type)
 
 
-def varint(number: int) -> bytes:
-    """Return the encoding of a number from 0."""
-    if number < 0x80:
-        return _SMALL[number]
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-_SMALL = tuple(bytes((number,)) for number in range(0x80))
 _NUMBER, _BYTES = 0, 2
 _SHARDS_TAG = _tag(ListResponse, "shards", _BYTES)
 _SPEC_TAG = _tag(ListResponse.Shard, "spec", _BYTES)

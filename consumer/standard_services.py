@@ -517,7 +517,7 @@ async def _push(url: str, key: dict[str, str], metrics: AllMetrics, pause_second
 class NamedServices(grpc.aio.Server):
     """A server that notes the names of the services that are added to it, and delegates everything else.
 
-    Methods are served by their generic handlers alone: gRPC's loop waits, anew with each call, for one future of every
+    Methods are served by their generic handlers alone: for each call, gRPC's loop waits for one future of every
     registered method, which with 25 of them takes a tenth of the time of a short call.
     """
 

@@ -55,7 +55,7 @@ TRACES_VARIABLE: Final = "BROADSHEET_TRACES"
 
 def tracing() -> Tracing | None:
     """Return the tracing of this process; None if it has no tracer provider."""
-    # A provider is set by the library alone, so where nobody has imported it there is none.
+    # A provider is set by the library alone: as long as it is not imported, there is none.
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_tracer_provider
@@ -175,7 +175,7 @@ class Tracing:
     def traceparent(self) -> str:
         """Return the context that a message carries: that of the current span if it is sampled, else nothing.
 
-        A trace that nobody records needs no bytes in a journal.
+        A trace that is not sampled needs no bytes in a journal.
         """
         found = self._trace.get_current_span().get_span_context()
         if not (found.is_valid and found.trace_flags.sampled):

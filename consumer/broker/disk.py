@@ -46,7 +46,7 @@ class DiskThreads:
         self._closed = False
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a function in a thread; if the future is cancelled before it begins, it never runs.
+        """Run a function in a thread; if the future is done before it begins, it never runs.
 
         Raises:
             RuntimeError: closed.
@@ -83,7 +83,8 @@ class DiskThreads:
 
 
 def _run(job: _Job) -> None:
-    if job.future.cancelled():
+    # Cancelled, or failed by a stop that did not wait for it.
+    if job.future.done():
         return
     result, error = None, None
     try:

@@ -143,7 +143,9 @@ class FileStore:
         """Read a file; see `FragmentStore`."""
         *parents, name = path_parts(key)
         with self._directory(parents) as directory:
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+            # Not blocking, because a stranger's pipe would be waited for; content of files is read all the same.
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            fd = os.open(name, flags, dir_fd=directory)
         with os.fdopen(fd, "rb", buffering=0) as source:
             _require_regular(os.fstat(fd), key)
             while piece := source.read(PIECE_BYTES):

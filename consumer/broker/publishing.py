@@ -15,13 +15,15 @@ import contextlib
 import errno
 import os
 import re
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
+from uuid import uuid4
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -37,6 +39,7 @@ from broadsheet.consumer.broker.disk import Disk, DiskThreads
 from broadsheet.consumer.broker.fragment_codecs import decode_to_file
 from broadsheet.consumer.broker.fragment_stores import FragmentStores, path_parts, probe
 from broadsheet.consumer.broker.fragments import (
+    FETCHED_SUFFIX,
     FragmentIndex,
     SealedFragment,
     StoredCopy,
@@ -200,6 +203,8 @@ class FragmentPublisher:
         self._jobs: set[asyncio.Future[Any]] = set()
         """Operations in progress. `Any`: their results differ in type."""
         self._stopping = False
+        self._landing = threading.Lock()
+        """Held while a file gets its final name. None may after a stop: another broker may have the directory."""
         self._changed = Signal()
         self._metrics = PublishMetrics(registry)
         self._metrics.unpublished.set_function(lambda: len(self._waiting()))
@@ -312,10 +317,10 @@ class FragmentPublisher:
         key = "/".join(filter(None, (spec.name, postfix, object_name(fragment, codec))))
         mod_time = store.put(key, fragment, codec)
         copy = StoredCopy(store=url, key=key, codec=codec, mod_time=mod_time, postfix=postfix)
-        if self._stopping:
-            # Another broker may have the directory by now. Its own attempt finds the object.
-            raise _stopped()
-        write_record(self._parts.disk, replace(fragment, stored=copy))
+        # If the broker has stopped, the next one's attempt finds the object.
+        with self._landing:
+            self._require_running()
+            write_record(self._parts.disk, replace(fragment, stored=copy))
         return copy
 
     async def stored_fragments(
@@ -457,7 +462,7 @@ class FragmentPublisher:
         if not self._stores.is_any and not any(each.stored for each in chosen):
             return
         paths = {each.path for each in chosen}
-        # Nobody may queue them again meanwhile.
+        # An offer must not queue them again while they are removed.
         self._withdrawn |= paths
         try:
             await self._remove_copies(journal, chosen)
@@ -529,15 +534,20 @@ class FragmentPublisher:
         if store is None:
             raise OSError(errno.EIO, f"{where} is in a store that this broker does not serve")
         self._parts.free_space.require(fragment.end - fragment.begin)
-        temporary = fragment.path.with_name(f".{fragment.path.name}.fetched")
+        # A name of its own, because the fetch of a broker that has stopped may still be at work.
+        temporary = fragment.path.with_name(f".{fragment.path.name}.{uuid4().hex}{FETCHED_SUFFIX}")
         try:
             with temporary.open("wb") as target:
-                decode_to_file(fragment, store.pieces(stored.key), target, stored.codec)
+                decode_to_file(
+                    fragment, self._while_running(store.pieces(stored.key)), target, stored.codec
+                )
                 target.flush()
                 # A file with the final name is believed to be whole.
                 self._parts.disk.sync_data(target.fileno())
             os.utime(temporary, (fragment.mod_time, fragment.mod_time))
-            temporary.rename(fragment.path)
+            with self._landing:
+                self._require_running()
+                temporary.rename(fragment.path)
         except FileNotFoundError as error:
             raise OSError(errno.EIO, f"{where} is not in its store: {error}") from error
         except DamagedContentError as error:
@@ -546,6 +556,15 @@ class FragmentPublisher:
             raise OSError(errno.ENOSYS, f"{where} cannot be decompressed: {error}") from error
         finally:
             temporary.unlink(missing_ok=True)
+
+    def _while_running(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._require_running()
+            yield piece
+
+    def _require_running(self) -> None:
+        if self._stopping:
+            raise _stopped()
 
     def _note_local(self, fragment: SealedFragment) -> None:
         """Note the use of a published fragment's local file; remove others if they have become too many bytes."""
@@ -576,7 +595,8 @@ class FragmentPublisher:
 
     async def stop(self) -> None:
         """Give operations in progress a moment, then fail those that remain: a store may take minutes to fail."""
-        self._stopping = True
+        with self._landing:
+            self._stopping = True
         if self._jobs:
             await asyncio.wait(list(self._jobs), timeout=STOP_SECONDS)
         for job in list(self._jobs):
@@ -584,8 +604,9 @@ class FragmentPublisher:
                 job.set_exception(_stopped())
 
     def close(self) -> None:
-        """End the threads; one that is still at work ends with it."""
-        self._stopping = True
+        """End the threads; one that is still at work ends with its job."""
+        with self._landing:
+            self._stopping = True
         self._threads.close(waits=False)
 
 

@@ -26,6 +26,7 @@ from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragment_sums import write_sums
 from broadsheet.consumer.broker.fragments import (
+    FETCHED_SUFFIX,
     STORED_SUFFIX,
     FragmentIndex,
     SealedFragment,
@@ -163,6 +164,9 @@ class _Recovery:
     def run(self) -> RecoveredJournal:
         log = self._newest_log()
         self._settle_older_files(log)
+        # A crash interrupted these fetches; the store still has the content.
+        for path in self._directory.glob(f".*{FETCHED_SUFFIX}"):
+            path.unlink(missing_ok=True)
         current = open_path(self._directory, log.checkpoint.head)
         replayed = self._with_later_fragments(self._replay_open(log, current))
         self._damage += replayed.damage

@@ -28,6 +28,7 @@ from broadsheet.consumer.leasing.addresses import (
 )
 from broadsheet.consumer.leasing.codec import encode
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.consumer.leasing.lease_rows import LEASE_COLUMNS, lease_row, lease_states, state_of
 from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
 from broadsheet.consumer.leasing.migration.layouts import LAYOUTS
 from broadsheet.consumer.leasing.migration.merge import below, said
@@ -39,13 +40,9 @@ from broadsheet.consumer.leasing.migration.plan import (
     records_of,
 )
 from broadsheet.consumer.leasing.opening import (
-    LEASE_COLUMNS,
     existing_store,
-    lease_row,
-    lease_states,
     missing_file,
     open_store,
-    state_of,
 )
 from broadsheet.consumer.leasing.position import Position
 from broadsheet.consumer.leasing.record import LeaseRecord, Versioned

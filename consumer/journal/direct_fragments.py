@@ -231,7 +231,7 @@ class FragmentOpener:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if isinstance(error, (aiohttp.ClientConnectionError, TimeoutError)):
                 # Else each reader would wait for it again and again.
-                self._shunned_until[host] = now + SHUN_SECONDS
+                self._shun(host, now)
             raise _failed(wanted.fragment, error) from error
         try:
             start, is_gzip = _answered(wanted, response)
@@ -240,6 +240,12 @@ class FragmentOpener:
             response.close()
             raise
         return FragmentStream(threads, None, _Body(response, content, wanted.fragment))
+
+    def _shun(self, host: str, now: float) -> None:
+        past = [each for each, until in self._shunned_until.items() if until <= now]
+        for each in past:
+            del self._shunned_until[each]
+        self._shunned_until[host] = now + SHUN_SECONDS
 
     async def _get(
         self, session: aiohttp.ClientSession, wanted: WantedSpan
@@ -475,7 +481,7 @@ def _pieces_of(decoded: bytes) -> Iterator[bytes]:
 
 def _close_pieces(pieces: Iterator[bytes] | None, job: asyncio.Future[bytes | None] | None) -> None:
     if job is not None and not job.cancelled():
-        job.exception()  # retrieved, because nobody waits for it any more
+        job.exception()  # Retrieved, because its reader has gone; else asyncio would report it.
     close = getattr(pieces, "close", None)
     if close is not None:
         close()
@@ -601,7 +607,7 @@ def _told(response: aiohttp.ClientResponse) -> str:
 
 
 def _failed(fragment: Fragment, error: Exception) -> DirectReadError:
-    # Not the error's text, because aiohttp's may have the URL, and whoever has that may read the fragment.
+    # Not the error's text, because aiohttp's may contain the URL, which by itself gives access to the fragment.
     return DirectReadError(fragment, "failed", f"its store failed ({type(error).__name__})")
 
 

@@ -93,8 +93,13 @@ def parse_append(message: bytes) -> AppendRequest:
         raise ValueError(f"malformed AppendRequest: {error}") from error
 
 
+_SMALL = tuple(bytes((value,)) for value in range(0x80))
+
+
 def encode_varint(value: int) -> bytes:
     """Encode a number that is not negative."""
+    if value < 0x80:
+        return _SMALL[value]
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -65,7 +65,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
         },
     ),
 }
-_SECRET: Final = re.compile(r"(://[^/@:]*):[^/@]*@|((?:password|sslpassword)=)[^&]*")
+_SECRET: Final = re.compile(r"(://[^/@:\s]*):[^/\s]*@|((?:password|sslpassword)=)[^&\s]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,15 @@ def parse_store_address(text: str) -> StoreAddress:
     kind_name, separator, rest = text.partition(":")
     if not separator or kind_name not in KINDS:
         forms = ", ".join(kind.example for kind in KINDS.values())
-        raise ValidationError("store", f"expected e.g. {forms}; got {_shown(text)!r:.80}")
+        raise ValidationError(
+            "store", f"expected e.g. {forms}; got {without_passwords(text)!r:.80}"
+        )
     kind = KINDS[kind_name]
     place, options = _taken_apart(kind_name, rest)
     if not place or (kind_name == "etcd" and not place.startswith("/")):
-        raise ValidationError("store", f"expected e.g. {kind.example}, got {_shown(text)!r:.80}")
+        raise ValidationError(
+            "store", f"expected e.g. {kind.example}, got {without_passwords(text)!r:.80}"
+        )
     layout = options.pop("layout", NATIVE)
     if layout not in kind.options_by_layout:
         known = ", ".join(kind.options_by_layout)
@@ -115,7 +119,7 @@ def parse_store_address(text: str) -> StoreAddress:
                 f"{kind_name} with layout {layout} takes {', '.join(sorted(known_options))}",
             )
     return StoreAddress(
-        kind=kind_name, place=place, layout=layout, options=options, text=_shown(text)
+        kind=kind_name, place=place, layout=layout, options=options, text=without_passwords(text)
     )
 
 
@@ -131,6 +135,6 @@ def _taken_apart(kind_name: str, rest: str) -> tuple[str, dict[str, str]]:
     return "?".join([place, *(["&".join(own)] if own else [])]), options
 
 
-def _shown(text: str) -> str:
-    """Return an address without passwords."""
+def without_passwords(text: str) -> str:
+    """Return a text without the passwords in its addresses."""
     return _SECRET.sub(lambda found: f"{found[1]}@" if found[1] else f"{found[2]}…", text)

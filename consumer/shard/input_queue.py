@@ -5,7 +5,7 @@
                               └─ Share ─► ReadAhead             one account a member
 
 Sources of one shard share its queue by bytes: of the readers that wait, the one goes first whose source has the fewest
-bytes in the queue. So a source of large batches does not crowd out one of small batches, whoever comes first.
+bytes in the queue. So a source of large batches does not crowd out one of small batches, whichever comes first.
 
 Shards of one member share its memory in equal parts. A slow shard fills its own part and then makes its own readers
 wait; what its neighbours may read ahead does not depend on how slow it is, only on how many shards there are.

@@ -10,7 +10,7 @@ so at most two transactions exist and commits never overlap. A transaction close
 * not while a producer's messages were read but not yet acknowledged (unless told not to wait),
 * then at the first instant at which no input is ready (the *stall rule*), the first one soon even if some is, and a
   busy one once it has been open for a few times as long as the one before it took to commit: under load some input is
-  always ready, and nobody should wait for the maximum duration because of that. If more waits than may be read ahead,
+  always ready, and the maximum duration is long for a message. If more waits than may be read ahead,
   it does go on: then latency is lost anyway, and fewer commits catch up sooner,
 * at the latest when its maximum duration is over: input is left to the next transaction, even in the middle of a
   committed sequence, and the checkpoint says where to resume.

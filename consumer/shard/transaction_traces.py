@@ -93,7 +93,7 @@ class TransactionTraces:
     def _contexts(self, transaction: _Transaction, batch: MessageBatch) -> list[SpanContext]:
         """Return the contexts to link that the transaction has not met yet."""
         found: list[SpanContext] = []
-        # A span that nobody records needs no links.
+        # A span that is not recorded needs no links.
         if transaction.span is not None and not transaction.span.is_recording():
             return found
         for text in traceparents_in(batch):

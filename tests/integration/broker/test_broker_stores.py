@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -17,8 +19,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.fragments import STORED_SUFFIX
+from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragments import FETCHED_SUFFIX, STORED_SUFFIX
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.errors import ConsumerError
@@ -276,6 +280,64 @@ async def test_fragments_beyond_the_local_bound_are_read_from_the_store(tmp_path
     async with running(config) as stub:
         assert (await read(stub, JOURNAL)).content == b"".join(CONTENT)
         assert (await append(stub, JOURNAL, b"!")).commit.begin == len(b"".join(CONTENT))
+
+
+class _HeldDisk(Disk):
+    """Syncs no fetched file while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__(writes_durably=False)
+        self.reached, self.released = threading.Event(), threading.Event()
+
+    def sync_data(self, fd: int) -> None:
+        """Wait, if the file is one that content was fetched into."""
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == FETCHED_SUFFIX:
+            self.reached.set()
+            assert self.released.wait(60)
+        super().sync_data(fd)
+
+
+async def test_fetch_that_outlives_the_broker_leaves_no_file(tmp_path: Path) -> None:
+    """Another broker may have the directory by then. What a kill leaves of a fetch, the next start removes."""
+    config = config_of(tmp_path, local_fragment_bytes_max=FRAGMENT_BYTES, spare_bytes_max=0)
+    config = replace(config, stop_grace_seconds=0.1)
+
+    def files(pattern: str) -> list[Path]:
+        return sorted((tmp_path / "b" / "journals").rglob(pattern))
+
+    async def read_all() -> None:
+        with suppress(grpc.aio.AioRpcError):
+            await read(stub, JOURNAL)
+
+    disk = _HeldDisk()
+    async with (
+        TaskGroup() as group,
+        Broker(config, disk=disk) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        await apply_specs(stub, stored_spec())
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+        await published(stub, 2)
+        (left,) = await eventually(lambda: _one_of(files("*.raw")))
+        group.start_soon(read_all(), name="read")
+        await eventually(disk.reached.is_set)
+        await broker.stop()
+        disk.released.set()
+        await eventually(lambda: not files(f".*{FETCHED_SUFFIX}"))
+    # The first fragment was not brought back; a start seals what was open.
+    assert left in files("*.raw")
+    assert not [path for path in files("*.raw") if path.name.startswith("0" * 16)]
+
+    killed = left.with_name(f".{left.name}.1{FETCHED_SUFFIX}")
+    killed.write_bytes(b"half")
+    async with running(config) as stub:
+        assert (await read(stub, JOURNAL)).content == b"".join(CONTENT)
+    assert not killed.exists()
+
+
+def _one_of(found: list[Path]) -> list[Path]:
+    return found if len(found) == 1 else []
 
 
 async def test_upload_whose_record_is_missing_is_recorded_without_another(tmp_path: Path) -> None:

@@ -105,3 +105,19 @@ def test_job_may_outlive_its_loop() -> None:
     gate.set()
     assert asyncio.run(use()) == 7
     threads.close()
+
+
+async def test_job_failed_before_it_begins_never_does() -> None:
+    """A stop fails the jobs that it does not wait for; one that still ran would write into a directory of others."""
+    threads = DiskThreads(1, name="disk")
+    gate, ran = threading.Event(), list[str]()
+    running = threads.submit(partial(gate.wait, 20))
+    waiting = threads.submit(lambda: ran.append("second"))
+    waiting.set_exception(OSError(5, "stopped"))
+    gate.set()
+    assert await running
+    await threads.submit(lambda: ran.append("third"))
+    assert ran == ["third"]
+    with pytest.raises(OSError, match="stopped"):
+        await waiting
+    threads.close()

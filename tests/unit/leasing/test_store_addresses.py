@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.leasing.addresses import parse_store_address
+from broadsheet.consumer.leasing.addresses import parse_store_address, without_passwords
 from broadsheet.consumer.leasing.opening import missing_file, open_store
 
 
@@ -68,12 +68,19 @@ def test_mistake_in_an_address_is_named(text: str, problem: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["sql:postgresql://me:s3cret@db/leases", "sql:postgresql://db/l?user=me&password=s3cret"],
+    [
+        "sql:postgresql://me:s3cret@db/leases",
+        "sql:postgresql://me:at@s3cret@db/leases",
+        "sql:postgresql://db/l?user=me&password=s3cret",
+    ],
 )
 def test_password_is_not_shown(text: str) -> None:
     """Addresses are printed, and stand in exports."""
     assert "s3cret" not in parse_store_address(text).text
     assert "s3cret" in parse_store_address(text).place
+    cause = f"connection failed: {text} (try again)"
+    assert "s3cret" not in without_passwords(cause)
+    assert without_passwords(cause).endswith(" (try again)")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Fragments in an object store: a real S3 server, reached as AWS is."""
+"""Fragments in object stores: real servers of S3 and of Azure Blob Storage, reached as AWS and Azure are."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import dataclasses
 import gzip
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import boto3
 import grpc
 import pytest
+from azure.storage.blob import ContainerClient
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.allocator.errors import ExtraMissingError, ValidationError
@@ -62,11 +64,11 @@ def config_of(directory: Path, endpoint: str) -> BrokerConfig:
     return BrokerConfig(data_dir=directory, cloud_stores=(permitted,))
 
 
-def spec_of(codec: int) -> JournalSpec:
+def spec_of(codec: int, store: str = STORE, journal: str = JOURNAL) -> JournalSpec:
     """Return the spec of a journal that is published to the bucket."""
-    spec = journal_spec(JOURNAL, length=FRAGMENT_BYTES)
+    spec = journal_spec(journal, length=FRAGMENT_BYTES)
     spec.fragment.compression_codec = CompressionCodec.ValueType(codec)
-    spec.fragment.stores.append(STORE)
+    spec.fragment.stores.append(store)
     return spec
 
 
@@ -77,6 +79,35 @@ def fetched(url: str) -> bytes:
     return content
 
 
+class _Cloud(NamedTuple):
+    """An object store that exists."""
+
+    permitted: str
+    """URL for the broker's operator."""
+    store: str
+    """URL for specs."""
+    journal: str = JOURNAL
+
+
+@pytest.fixture(params=["s3", pytest.param("azure", marks=pytest.mark.azurite)])
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _Cloud:
+    """Return an empty bucket of S3, or container of Azure Blob Storage."""
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+        endpoint = request.getfixturevalue("moto_endpoint")
+        return _Cloud(f"s3://{BUCKET}/?endpoint={endpoint}&region={REGION}", STORE)
+    with ContainerClient.from_connection_string(
+        request.getfixturevalue("azurite"), f"{BUCKET}-{uuid4().hex}"
+    ) as container:
+        container.create_container()
+        account: Any = container.credential
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", account.account_name)
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", account.account_key)
+        bucket, endpoint = f"azure://{container.container_name}/", container.primary_endpoint
+        endpoint = endpoint.removesuffix(f"/{container.container_name}")
+    return _Cloud(f"{bucket}?endpoint={endpoint}", f"{bucket}below/", "a/journal")
+
+
 @pytest.mark.parametrize(
     ("codec", "decode"),
     [
@@ -85,46 +116,75 @@ def fetched(url: str) -> bytes:
         (CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION, gzip.decompress),
     ],
 )
-async def test_fragments_in_s3_are_signed_for_readers_and_outlive_the_disk(
-    tmp_path: Path, moto_endpoint: str, s3: Any, codec: int, decode: Callable[[bytes], bytes]
+async def test_fragments_in_a_cloud_are_signed_for_readers_and_outlive_the_disk(
+    tmp_path: Path, cloud: _Cloud, codec: int, decode: Callable[[bytes], bytes]
 ) -> None:
     """The whole way: published, told to readers, and served by a broker whose disk is empty."""
-    del s3
-    config = config_of(tmp_path / "b", moto_endpoint)
+    config = BrokerConfig(data_dir=tmp_path / "b", cloud_stores=(cloud.permitted,))
     async with Broker(config) as broker, broker_stub(broker.address) as stub:
-        await apply_specs(stub, spec_of(codec))
+        await apply_specs(stub, spec_of(codec, cloud.store, cloud.journal))
         for content in CONTENT:
-            await append(stub, JOURNAL, content)
+            await append(stub, cloud.journal, content)
 
         async def urls() -> list[str]:
             response = await stub.ListFragments(
-                FragmentsRequest(journal=JOURNAL, signatureTTL=Duration(seconds=60))
+                FragmentsRequest(journal=cloud.journal, signatureTTL=Duration(seconds=60))
             )
             found = [each.signed_url for each in response.fragments if each.signed_url]
             return found if len(found) == 2 else []
 
         contents = [await asyncio.to_thread(fetched, url) for url in await eventually(urls)]
         assert [decode(each) for each in contents] == CONTENT[:2]
-        got = await read(stub, JOURNAL, do_not_proxy=True)
+        got = await read(stub, cloud.journal, do_not_proxy=True)
         assert got.chunks == []
         url = got.metadata[0].fragment_url
         assert decode(await asyncio.to_thread(fetched, url)) == CONTENT[0]
         policy = TransportPolicy(fragments=DirectFragments(allow_http=True))
         async with JournalClient(broker.address, policy=policy) as client:
-            spans = [span.content async for span in client.reader(JOURNAL, block=False)]
+            spans = [span.content async for span in client.reader(cloud.journal, block=False)]
             assert b"".join(spans) == b"".join(CONTENT)
             assert client.read_totals.direct_bytes == len(CONTENT[0]) + len(CONTENT[1])
-            part = client.reader(JOURNAL, offset=1000, end_offset=1100, block=False)
+            part = client.reader(cloud.journal, offset=1000, end_offset=1100, block=False)
             assert b"".join([each.content async for each in part]) == b"".join(CONTENT)[1000:1100]
             assert client.read_totals.direct_bytes == len(CONTENT[0]) + len(CONTENT[1]) + 100
-        health = FragmentStoreHealthRequest(fragment_store=STORE, check_delete=True)
+        health = FragmentStoreHealthRequest(fragment_store=cloud.store, check_delete=True)
         assert (await stub.FragmentStoreHealth(health)).store_health_error == ""
 
-    config = config_of(tmp_path / "empty", moto_endpoint)
+    config = BrokerConfig(data_dir=tmp_path / "empty", cloud_stores=(cloud.permitted,))
     async with Broker(config) as broker, broker_stub(broker.address) as stub:
-        await apply_specs(stub, spec_of(codec))
-        assert (await read(stub, JOURNAL)).content == b"".join(CONTENT[:2])
-        assert (await append(stub, JOURNAL, b"!")).status == Status.INDEX_HAS_GREATER_OFFSET
+        await apply_specs(stub, spec_of(codec, cloud.store, cloud.journal))
+        assert (await read(stub, cloud.journal)).content == b"".join(CONTENT[:2])
+        assert (await append(stub, cloud.journal, b"!")).status == Status.INDEX_HAS_GREATER_OFFSET
+
+
+@pytest.mark.parametrize("cloud", [pytest.param("azure", marks=pytest.mark.azurite)], indirect=True)
+async def test_journal_whose_name_azure_cannot_sign_is_read_through_the_broker(
+    tmp_path: Path, cloud: _Cloud
+) -> None:
+    """A URL that Azure refuses would cost each reader a call."""
+    config = BrokerConfig(data_dir=tmp_path / "b", cloud_stores=(cloud.permitted,))
+    async with Broker(config) as broker, broker_stub(broker.address) as stub:
+        await apply_specs(stub, spec_of(CompressionCodec.NONE, cloud.store))
+        for content in CONTENT:
+            await append(stub, JOURNAL, content)
+
+        async def published() -> int:
+            response = await stub.ListFragments(
+                FragmentsRequest(journal=JOURNAL, signatureTTL=Duration(seconds=60))
+            )
+            assert not any(each.signed_url for each in response.fragments)
+            return sum(bool(each.spec.backing_store) for each in response.fragments)
+
+        await eventually(lambda: _is(published, 2))
+        policy = TransportPolicy(fragments=DirectFragments(allow_http=True))
+        async with JournalClient(broker.address, policy=policy) as client:
+            spans = [span.content async for span in client.reader(JOURNAL, block=False)]
+            assert b"".join(spans) == b"".join(CONTENT)
+            assert client.read_totals.direct_bytes == 0
+
+
+async def _is(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
+    return await count() == wanted
 
 
 async def test_specs_reach_only_the_stores_that_the_operator_permits(moto_endpoint: str) -> None:

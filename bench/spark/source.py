@@ -1,10 +1,11 @@
 """Rows a second out of sealed fragments of journals, beside Spark's own sources of JSON and Parquet files.
 
-source_vs_json       Spark's JSON source took this many times as long as the source of JSON lines (params rows, cores,
-                     row_bytes)
+source_vs_json       Spark's JSON source took this many times as long as the source of JSON lines (params path, rows,
+                     cores, row_bytes)
 source_vs_parquet    the same of its Parquet source and the source of Arrow messages
 
-All read the same rows, and look at every column.
+All read the same rows, and look at every column. The journals' fragments are sealed, and published to a directory:
+they are read there (path is direct), as Spark reads its files, and through the broker.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from bench.journal_specs import journal_change
+from bench.journal_specs import FRAGMENT_BYTES, journal_change
 from bench.report import Params, emit
 from bench.spark.machine import CORES, Machine, rows_of, running
+from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, FixedFraming
 from broadsheet.consumer.message.uuid import (
@@ -28,6 +33,7 @@ from broadsheet.consumer.message.uuid import (
     format_uuid,
     new_producer_id,
 )
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.protocol.validation_journal_spec import FRAGMENT_LENGTH_MIN
 
 if TYPE_CHECKING:
@@ -41,25 +47,31 @@ ARROW_JOURNAL = "bench/source/arrow/part-000"
 SCHEMA = "id BIGINT, k STRING, v DOUBLE, s STRING"
 _JOURNALS = {"json": (JSON_JOURNAL, NDJSON), "arrow": (ARROW_JOURNAL, ARROW_STREAM)}
 """Name and content type by encoding."""
+_PATHS = ("direct", "broker")
+"""How fragments are read."""
+POLL_SECONDS = 0.1
 _FILES = {"json": "json", "parquet": "arrow"}
 """Spark's files, and the encoding of the journal that each is compared with."""
 
 
 def run(bench: str, rows: int = ROWS, rounds: int = ROUNDS) -> None:
     """Read the same rows from journals and from files, in turn."""
-    with running() as machine:
+    with running() as machine, ExitStack() as stack:
         directory = machine.directory / "rows"
         written = rows_of(machine.spark, rows)
         written.write.json(str(directory / "json"))
         written.write.parquet(str(directory / "parquet"))
-        address = machine.services.broker_address
-        asyncio.run(_publish_json(address, directory / "json"))
-        _publish_arrow(machine, written)
-        sizes = asyncio.run(_seal(address))
+        history = stack.enter_context(_history(machine))
+        asyncio.run(_publish_json(history.address, directory / "json"))
+        _publish_arrow(machine, history, written)
+        sizes = asyncio.run(_seal(history.address))
         read = machine.spark.read
         sources: dict[str, Callable[[], DataFrame]] = {
-            "journal of json": lambda: _journal(machine, JSON_JOURNAL),
-            "journal of arrow": lambda: _journal(machine, ARROW_JOURNAL),
+            **{
+                f"{encoding} {path}": partial(_journal, machine, history, journal, path)
+                for path in _PATHS
+                for encoding, (journal, _) in _JOURNALS.items()
+            },
             "json": lambda: read.schema(SCHEMA).json(str(directory / "json")),
             "parquet": lambda: read.schema(SCHEMA).parquet(str(directory / "parquet")),
         }
@@ -74,11 +86,12 @@ def run(bench: str, rows: int = ROWS, rounds: int = ROUNDS) -> None:
 
 
 def _emit(bench: str, rows: int, medians: dict[str, float], sizes: dict[str, int]) -> None:
-    for theirs, encoding in _FILES.items():
-        mine, size = medians[f"journal of {encoding}"], sizes[encoding]
+    for (theirs, encoding), path in product(_FILES.items(), _PATHS):
+        mine, size = medians[f"{encoding} {path}"], sizes[encoding]
         row_bytes = round(size / rows)
         params: Params = {
             "encoding": encoding,
+            "path": path,
             "rows": rows,
             "cores": CORES,
             "row_bytes": row_bytes,
@@ -90,12 +103,28 @@ def _emit(bench: str, rows: int, medians: dict[str, float], sizes: dict[str, int
         emit(bench, f"source_vs_{theirs}", medians[theirs] / mine, "ratio", **params)
 
 
-def _journal(machine: Machine, name: str) -> DataFrame:
+class _History(NamedTuple):
+    """A broker whose sealed fragments are published."""
+
+    address: str
+    root: Path
+    """Directory that they are published to."""
+
+
+@contextmanager
+def _history(machine: Machine) -> Iterator[_History]:
+    root = machine.directory / "fragments"
+    root.mkdir()
+    arguments = ("--file-root", str(root))
+    with EmbeddedBrokerProcess(machine.directory / "history", arguments=arguments) as broker:
+        yield _History(broker.address, root)
+
+
+def _journal(machine: Machine, history: _History, name: str, path: str) -> DataFrame:
+    rules = {"fragmentRoots": str(history.root)} if path == "direct" else {"directFragments": "off"}
     return (
         machine.spark.read.format("journal")
-        .option("address", machine.services.broker_address)
-        .option("selector", f"name={name}")
-        .option("schema", SCHEMA)
+        .options(address=history.address, selector=f"name={name}", schema=SCHEMA, **rules)
         .load()
     )
 
@@ -111,14 +140,22 @@ def _seconds(rows: DataFrame, count: int) -> float:
 async def _publish_json(address: str, files: Path) -> None:
     """Make both journals, and fill the first one."""
     async with JournalClient(address) as client:
-        await client.apply([journal_change(*journal) for journal in _JOURNALS.values()])
+        await client.apply([_change(*journal) for journal in _JOURNALS.values()])
         for content in _transactions(files):
             await client.append(JSON_JOURNAL, content)
 
 
-def _publish_arrow(machine: Machine, rows: DataFrame) -> None:
+def _change(
+    name: str, content_type: str, fragment_bytes: int = FRAGMENT_BYTES
+) -> ApplyRequest.Change:
+    change = journal_change(name, content_type, fragment_bytes=fragment_bytes)
+    change.upsert.fragment.stores.append("file:///store/")
+    return change
+
+
+def _publish_arrow(machine: Machine, history: _History, rows: DataFrame) -> None:
     writer = rows.write.format("journal").options(
-        address=machine.services.broker_address,
+        address=history.address,
         etcd=",".join(machine.services.etcd.endpoints),
         selector=f"name={ARROW_JOURNAL}",
         root="/bench/source",
@@ -128,16 +165,28 @@ def _publish_arrow(machine: Machine, rows: DataFrame) -> None:
 
 
 async def _seal(address: str) -> dict[str, int]:
-    """Seal all fragments with rows, and return the sizes of the journals by encoding, bytes."""
+    """Seal all fragments with rows, wait until they are published, and return the sizes of the journals by encoding,
+    bytes.
+    """
     acknowledgements = _acknowledgements()
     sizes = {}
     async with JournalClient(address) as client:
         for encoding, (journal, kind) in _JOURNALS.items():
             sizes[encoding] = await client.write_head(journal)
-            await client.apply([journal_change(journal, kind, fragment_bytes=FRAGMENT_LENGTH_MIN)])
+            await client.apply([_change(journal, kind, FRAGMENT_LENGTH_MIN)])
             # Content that follows a full fragment seals it; this one has no rows.
             await client.append(journal, acknowledgements[encoding])
+            await _published(client, journal)
     return sizes
+
+
+async def _published(client: JournalClient, journal: str) -> None:
+    while True:
+        # The last one is open.
+        sealed = (await client.list_fragments(journal))[:-1]
+        if sealed and all(each.spec.backing_store for each in sealed):
+            return
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _acknowledgements() -> dict[str, bytes]:

@@ -11,7 +11,7 @@ Pure.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,40 +30,71 @@ from broadsheet.spark_bridge.journal_source.message_table import (
 _UUID_CHARACTERS: Final = 36
 _HYPHENS: Final = (8, 13, 18, 23)
 _NEWLINE: Final = ord("\n")
-
-
-_IS_HEXADECIMAL: Final = np.isin(
-    np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", dtype=np.uint8)
-)
-"""True for the codes of hexadecimal digits."""
+_WORD: Final = 8
+_ALL_TRUE: Final = np.uint64(0x0101010101010101)
+"""Eight booleans in a word."""
+Uuids: TypeAlias = NDArray[np.uint8]
+"""Shape (M, 16)."""
 
 
 class _Template:
     """The text around a UUID at a fixed place of a line."""
 
     def __init__(self, before: bytes, after: bytes) -> None:
-        pattern = before + b"0" * _UUID_CHARACTERS + after
-        digits = len(before) + np.arange(_UUID_CHARACTERS)
-        hyphens = digits[list(_HYPHENS)]
-        text = np.frombuffer(pattern, dtype=np.uint8).copy()
-        text[hyphens] = ord("-")
-        self.size = len(pattern)
-        self._fixed = np.setdiff1d(np.arange(self.size), np.setdiff1d(digits, hyphens))
-        self._text = text[self._fixed]
-        self._digits = np.setdiff1d(digits, hyphens)
+        self.size = len(before) + _UUID_CHARACTERS + len(after)
+        """Bytes."""
+        self._window = -(-self.size // _WORD) * _WORD
+        hyphens = len(before) + np.array(_HYPHENS)
+        digits = np.setdiff1d(len(before) + np.arange(_UUID_CHARACTERS), hyphens)
+        text = bytearray(before + b"-" * _UUID_CHARACTERS + after).ljust(self._window, b"\0")
+        mask = bytearray(b"\xff" * self.size).ljust(self._window, b"\0")
+        for digit in digits.tolist():
+            text[digit] = mask[digit] = 0
+        masks = np.frombuffer(mask, dtype=np.uint64)
+        texts = np.frombuffer(text, dtype=np.uint64)
+        self._fixed = [(word, masks[word], texts[word]) for word in np.flatnonzero(masks).tolist()]
+        # Slices are copied in one piece each; picked by an array of indices, each byte would be.
+        cuts = np.flatnonzero(np.diff(digits) > 1) + 1
+        self._digits = [slice(int(run[0]), int(run[-1]) + 1) for run in np.split(digits, cuts)]
 
-    def match(self, buffer: NDArray[np.uint8], places: Offsets) -> tuple[NDArray[np.bool_], bytes]:
-        """Return the lines that match, shape (N,), and their UUIDs, 16 bytes each."""
-        if len(buffer) < self.size:
-            return np.zeros(len(places), dtype=np.bool_), b""
-        fitting = (places >= 0) & (places <= len(buffer) - self.size)
-        windows = np.lib.stride_tricks.sliding_window_view(buffer, self.size)
-        found = windows[np.where(fitting, places, 0)]
-        matching = fitting & (found[:, self._fixed] == self._text).all(axis=1)
-        digits = found[:, self._digits]
-        # Matched line by line, so that the result for one never depends on the others that arrive with it.
-        matching &= _IS_HEXADECIMAL[digits].all(axis=1)
-        return matching, bytes.fromhex(digits[matching].tobytes().decode("ascii"))
+    def match(self, buffer: NDArray[np.uint8], places: Offsets) -> tuple[NDArray[np.bool_], Uuids]:
+        """Find the template at places of a buffer.
+
+        Args:
+            buffer: Lines.
+            places: Where the template should begin in each of N lines; -1 if the line has no room for it. Compared are
+                whole words, so the last places of a buffer never match.
+
+        Returns:
+            The lines that match, shape (N,), and the UUIDs of those, shape (M, 16).
+        """
+        if len(buffer) < self._window:
+            return np.zeros(len(places), dtype=np.bool_), np.zeros((0, 16), dtype=np.uint8)
+        matching = (places >= 0) & (places <= len(buffer) - self._window)
+        windows = np.lib.stride_tricks.sliding_window_view(buffer, self._window)
+        found = windows[np.where(matching, places, 0)]
+        words = found.view(np.uint64)
+        for word, mask, text in self._fixed:
+            matching &= (words[:, word] & mask) == text
+        digits = np.concatenate([found[:, each] for each in self._digits], axis=1)
+        # Checked line by line, so that the result for one never depends on the others that arrive with it.
+        matching &= _are_hexadecimal(digits)
+        return matching, _bytes_of(digits if matching.all() else digits[matching])
+
+
+def _are_hexadecimal(digits: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Tell for each row of 32 characters whether all are hexadecimal digits."""
+    # Differences below zero wrap to large ones.
+    each = (digits - ord("0") < 10) | ((digits | 0x20) - ord("a") < 6)
+    first, second, third, fourth = each.view(np.uint64).T
+    return np.asarray((first & second & third & fourth) == _ALL_TRUE)
+
+
+def _bytes_of(digits: NDArray[np.uint8]) -> Uuids:
+    """Return the bytes that rows of 32 hexadecimal digits stand for."""
+    nibbles = (digits & 0xF) + 9 * (digits >> 6)
+    pairs = nibbles.view("<u2")
+    return ((pairs << 4) | (pairs >> 8)).astype(np.uint8)
 
 
 # The key's quote begins a string, because within a string a backslash would precede it; the braces close it and the
@@ -154,7 +185,7 @@ def _uuids_and_errors(
         # A place outside its line counts as no match.
         places = np.where(stops[todo] - starts[todo] >= template.size, places, -1)
         matching, found = template.match(codes, places)
-        uuids[todo[matching]] = np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
+        uuids[todo[matching]] = found
         todo = todo[~matching]
     for index in todo.tolist():
         try:

@@ -17,6 +17,7 @@ from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from broadsheet.consumer.protocol.selector_text import parse_selector
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 
+SMALL_PARTITION_BYTES: Final = 4 << 20
 PARTITION_BYTES: Final = 64 << 20
 """Default bytes of a journal that one task reads. The overhead of a task is that of some 10 MiB more."""
 _ADDRESS: Final = "the address of a broker, e.g. http://127.0.0.1:8081"
@@ -187,8 +188,9 @@ class ReadOptions:
     bytes_max: int | None = None
     """Of a micro-batch."""
     partition_bytes: int = PARTITION_BYTES
-    partitions_min: int = 1
-    """Least partitions of a read, over all journals."""
+    partitions_min: int | None = None
+    """Least partitions of a read, over all journals. None: one for each processor of the driver's machine, if each has
+    `SMALL_PARTITION_BYTES` then."""
 
 
 def read_options(options: Mapping[str, Any]) -> ReadOptions:
@@ -229,7 +231,7 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         rows_max=given.count_or_none("maxRowsPerTrigger", _ROWS),
         bytes_max=given.count_or_none("maxBytesPerTrigger", _BYTES),
         partition_bytes=given.count_or_none("maxBytesPerPartition", _BYTES) or PARTITION_BYTES,
-        partitions_min=given.count_or_none("minPartitions", _PARTITIONS) or 1,
+        partitions_min=given.count_or_none("minPartitions", _PARTITIONS),
     )
 
 

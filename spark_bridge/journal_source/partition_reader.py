@@ -57,8 +57,10 @@ def read_partition(
     if partition.bytes.damaged:
         yield from _damaged_rows(partition.bytes, options, columns)
         return
+    from broadsheet.consumer.interpreter import keep_freed_buffers
     from broadsheet.spark_bridge.journal_source.codecs import tolerant_decoder_for
 
+    keep_freed_buffers()
     journal = partition.bytes.journal
     decoder = tolerant_decoder_for(
         journal, partition.content_type, options=options, columns=columns

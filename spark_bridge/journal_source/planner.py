@@ -6,6 +6,7 @@ not in memory (the query was restarted) is scanned again with the same result.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import structlog
 
+from broadsheet.consumer.interpreter import keep_freed_buffers
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
 from broadsheet.consumer.message.uuid import unix_seconds_of
@@ -48,7 +50,11 @@ from broadsheet.spark_bridge.journal_source.journals import (
 )
 from broadsheet.spark_bridge.journal_source.message_table import MessageTable
 from broadsheet.spark_bridge.journal_source.offsets import BatchSpan, States
-from broadsheet.spark_bridge.journal_source.options import ReadMode, ReadOptions
+from broadsheet.spark_bridge.journal_source.options import (
+    SMALL_PARTITION_BYTES,
+    ReadMode,
+    ReadOptions,
+)
 from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
 
 _STRETCHES: Final = 16
@@ -322,8 +328,7 @@ class Planner:
             for name in span.names
         }
         wanted = sum(int((batch.ends - batch.begins).sum()) for batch in batches.values())
-        share = max(1, wanted // self._options.partitions_min)
-        bytes_max = min(self._options.partition_bytes, share)
+        bytes_max = min(self._options.partition_bytes, _equal_part(wanted, self._options))
         return [
             partition
             for name, batch in batches.items()
@@ -439,8 +444,18 @@ async def batch_span(client: JournalClient, start: States, options: ReadOptions)
 
 def _stretch_bytes(options: ReadOptions) -> int:
     """Return the length of stretches, which bounds how finely partitions can be cut."""
-    bytes_max = _SHORT_STRETCH_BYTES_MAX if options.partitions_min > 1 else _STRETCH_BYTES_MAX
+    cuts_finely = options.partitions_min is not None and options.partitions_min > 1
+    bytes_max = _SHORT_STRETCH_BYTES_MAX if cuts_finely else _STRETCH_BYTES_MAX
     return max(1, min(bytes_max, options.partition_bytes // _STRETCHES))
+
+
+def _equal_part(wanted_bytes: int, options: ReadOptions) -> int:
+    """Return the bytes of one of the least number of partitions."""
+    if options.partitions_min is not None:
+        return max(1, wanted_bytes // options.partitions_min)
+    # The number of the cluster's processors is not told to a source. On one machine, this uses them all.
+    processors = os.cpu_count() or 1
+    return max(SMALL_PARTITION_BYTES, -(-wanted_bytes // processors))
 
 
 def _share(limit: int, used: int, left: int) -> int:
@@ -493,6 +508,7 @@ async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
         FramingError: content is no messages.
         ConsumerError: the journals cannot be listed or read.
     """
+    keep_freed_buffers()
     async with open_client(options.access) as client:
         content_types = await selected_journals(client, options)
         if not content_types:

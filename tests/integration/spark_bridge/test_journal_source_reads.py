@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -76,6 +77,24 @@ def test_batch_is_as_many_partitions_as_it_must_be(address: str) -> None:
     assert 6 <= partitions <= 9
     assert Counter(row["id"] for row in rows) == Counter(range(8100))
     assert Counter(row["id"] for row in same_rows) == Counter(range(8100))
+
+
+@pytest.mark.parametrize(("processors", "least"), [(1, 1), (2, 2), (64, 2)])
+def test_batch_uses_the_processors_there_are(
+    address: str, monkeypatch: pytest.MonkeyPatch, processors: int, least: int
+) -> None:
+    """Plan: 9 MB in one journal, and a driver with some processors.
+
+    Why: as with Spark's files, a batch of one partition would leave processors idle; one of many small ones costs more.
+    """
+    topic = Topic(address, 1)
+    topic.writer().committed(range(100_000))
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+
+    partitions, rows = topic.batch()
+
+    assert partitions == least
+    assert len({row["id"] for row in rows}) == 100_000
 
 
 def test_metadata_places_are_those_of_the_messages(address: str) -> None:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from broadsheet.consumer.message.types import Meta
@@ -64,7 +65,11 @@ def add_table(sums: Sums, table: pa.Table) -> None:
         return
     grouped = table.select(["k", "v"]).group_by("k").aggregate([("v", "count"), ("v", "sum")])
     keys = grouped.column("k").to_pylist()
-    counts, totals = (grouped.column(name).to_numpy().tolist() for name in ("v_count", "v_sum"))
+    # Acknowledgements are a group without a key, whose sum would make all sums floats.
+    sums_of_keys = pc.fill_null(grouped.column("v_sum"), 0)
+    counts, totals = (
+        each.to_numpy().tolist() for each in (grouped.column("v_count"), sums_of_keys)
+    )
     for key, n, total in zip(keys, counts, totals, strict=True):
         if key is None:
             continue

@@ -15,7 +15,8 @@ from click.shell_completion import get_completion_class
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.output import errors_in_one_line, print_table, say
-from broadsheet.consumer.cli.specs_file import decode_yaml, read_text
+from broadsheet.consumer.cli.specs_file import read_text
+from broadsheet.consumer.yaml_documents import decode_yaml
 
 CURRENT_MARK = "*"
 

@@ -24,14 +24,10 @@ import msgspec
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.shard_space import LabelNode, union_by_name
-from broadsheet.consumer.cli.specs_file import (
-    decode_yaml,
-    encode_yaml,
-    format_duration,
-    parse_duration,
-)
+from broadsheet.consumer.cli.specs_file import format_duration, parse_duration
 from broadsheet.consumer.protocol import journal_pb2
 from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.consumer.yaml_documents import decode_yaml, encode_yaml
 
 
 class FragmentNode(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):

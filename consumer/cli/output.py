@@ -26,7 +26,6 @@ from rich.cells import cell_len, set_cell_size
 
 from broadsheet.allocator.errors import AllocatorError, ValidationError
 from broadsheet.consumer.cli.lazy_group import ExitStatus
-from broadsheet.consumer.cli.specs_file import encode_yaml
 from broadsheet.consumer.errors import (
     ApplyConflictError,
     ConsumerError,
@@ -36,6 +35,7 @@ from broadsheet.consumer.errors import (
     ShardNotFoundError,
     os_error_text,
 )
+from broadsheet.consumer.yaml_documents import encode_yaml
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

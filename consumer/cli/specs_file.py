@@ -1,4 +1,4 @@
-"""Files of specs: the `--specs` option, a file or `-` for standard input; strict YAML; and durations as text.
+"""Files of specs: the `--specs` option, a file or `-` for standard input; and durations as text.
 
 Source: the syntax of durations is that of Go's `time.ParseDuration`, which Gazette's YAML uses.
 """
@@ -11,10 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
 
-import msgspec
-import yaml
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.allocator.errors import ValidationError
@@ -55,84 +52,6 @@ def read_text(path: Path, *, option: str = "--specs") -> tuple[str, str]:
     except UnicodeDecodeError as error:
         raise ValidationError(option, f"{name} is not UTF-8 text") from error
     return text, name
-
-
-# Strict YAML: unknown keys and wrong types are errors that name the place.
-_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where it is there: a file of 10,000 shards takes much less time."""
-_FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_TEXT, _LIST, _MAP = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
-DocumentT = TypeVar("DocumentT")
-
-
-def decode_yaml(text: str, document_type: type[DocumentT], source: str) -> DocumentT:
-    """Parse YAML into a typed document.
-
-    Args:
-        text: The YAML.
-        document_type: A msgspec Struct type.
-        source: Where the text came from, for error messages.
-
-    Raises:
-        ValidationError: the text is no YAML, or does not fit the type.
-    """
-    try:
-        raw = _loaded(text)
-    # The library lets errors of Python through: of numbers that are none, and of text that is nested too deep.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValidationError(source, f"is not YAML: {_one_line(error)}") from error
-    if raw is None:
-        raise ValidationError(source, "is empty")
-    try:
-        return msgspec.convert(raw, document_type)
-    except msgspec.ValidationError as error:
-        raise ValidationError(source, str(error)) from error
-
-
-class _PlainLoader(_FAST_LOADER):  # type: ignore[misc, valid-type]  # one of two classes
-    """Makes texts, lists and maps without the library's generators, which take a third of the time."""
-
-    def construct_document(self, node: yaml.Node) -> Any:
-        """Return the value of a document."""
-        return self._plain(node)
-
-    def _plain(self, node: yaml.Node) -> Any:
-        tag = node.tag
-        if tag == _TEXT and type(node) is yaml.ScalarNode:
-            return node.value
-        if tag == _MAP and type(node) is yaml.MappingNode:
-            pairs = node.value
-            if all(type(key) is yaml.ScalarNode for key, _ in pairs):
-                return {self._plain(key): self._plain(value) for key, value in pairs}
-        elif tag == _LIST and type(node) is yaml.SequenceNode:
-            return [self._plain(each) for each in node.value]
-        return self.construct_object(node, deep=True)
-
-
-def _loader_of(text: str) -> type[Any]:
-    """Return what loads a text: the library's own, if it may have anchors, aliases or merges."""
-    return _FAST_LOADER if any(mark in text for mark in ("&", "*", "<<")) else _PlainLoader
-
-
-def _loaded(text: str) -> Any:
-    try:
-        return yaml.load(text, _loader_of(text))  # noqa: S506 - as safe as the library's
-    except (yaml.YAMLError, ValueError, RecursionError):
-        # The other loader says more clearly where it is wrong.
-        return yaml.safe_load(text)
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
-
-
-def encode_yaml(document: object) -> str:
-    """Return a document as YAML, fields in their declared order, without fields that have their default."""
-    builtins = msgspec.to_builtins(document)
-    return str(yaml.dump(builtins, Dumper=_FAST_DUMPER, sort_keys=False, allow_unicode=True))
 
 
 # Errors refer to the file that the user wrote, not to the request that was made from it.

@@ -466,13 +466,16 @@ def parse_identities(content: bytes) -> Identities:
     Raises:
         ValidationError: it is malformed; the error names the entry.
     """
-    import yaml  # Here, because clients do not need it.
+    # Here, because clients do not need it.
+    from broadsheet.consumer.yaml_documents import decode_yaml
 
     try:
-        entries = msgspec.convert(yaml.safe_load(content), _Grants).identities
-    except (yaml.YAMLError, msgspec.ValidationError, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise ValidationError("identities_file", f"expected `identities:` {problem}") from error
+        entries = decode_yaml(content.decode(), _Grants, "identities_file").identities
+    except UnicodeDecodeError as error:
+        raise ValidationError("identities_file", "is not UTF-8 text") from error
+    except ValidationError as error:
+        problem = f"expected a list `identities:` ({error.problem})"
+        raise ValidationError("identities_file", problem) from error
     exact: dict[str, Claims] = {}
     prefixes: dict[str, Claims] = {}
     for index, entry in enumerate(entries):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.cli.progress import LONG_TEXT_BYTES, say_reading
-from broadsheet.consumer.cli.specs_file import decode_yaml, encode_yaml
+from broadsheet.consumer.yaml_documents import decode_yaml, encode_yaml
 
 scalars = st.one_of(
     st.none(),
@@ -65,6 +65,29 @@ def test_malformed_yaml_is_refused_with_its_source(text: str) -> None:
     """Also what only the library's constructors refuse, such as a list as a key, and code."""
     with pytest.raises(ValidationError, match=r"^f: is not YAML: "):
         decode_yaml(text, dict, "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a: 1\nb: 2\na: 3", "line 3, column 1"),
+        ("a:\n- {b: 1, c: 2, b: 3}", "line 2, column 16"),
+        ("x: &x {b: 1}\na: {<<: *x, c: 2, c: 3}", "line 2, column 19"),
+        ("a: &x 1\nb: *x\nb: 2", "line 3, column 1"),
+    ],
+    ids=["flat", "nested", "beside a merge", "beside an alias"],
+)
+def test_key_that_is_there_twice_is_refused(text: str, place: str) -> None:
+    """The library takes the last one, and a source or a label that was written would be lost in silence."""
+    with pytest.raises(ValidationError, match=rf"^f: is not YAML: {place}: the key '.' is there"):
+        decode_yaml(text, dict, "f")
+
+
+def test_merged_key_may_be_there_again() -> None:
+    """That is what merges are for."""
+    text = "x: &x {b: 1}\na: {<<: *x, b: 2}"
+
+    assert decode_yaml(text, dict, "f")["a"] == {"b": 2}
 
 
 def test_reading_of_long_texts_is_said(capsys: pytest.CaptureFixture[str]) -> None:

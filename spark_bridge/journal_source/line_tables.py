@@ -61,16 +61,15 @@ class _Template:
         """Find the template at places of a buffer.
 
         Args:
-            buffer: Lines.
-            places: Where the template should begin in each of N lines; -1 if the line has no room for it. Compared are
-                whole words, so the last places of a buffer never match.
+            buffer: Lines, and `_WORD` bytes more, because whole words are compared.
+            places: Where the template should begin in each of N lines; -1 if the line has no room for it.
 
         Returns:
             The lines that match, shape (N,), and the UUIDs of those, shape (M, 16).
         """
-        if len(buffer) < self._window:
-            return np.zeros(len(places), dtype=np.bool_), np.zeros((0, 16), dtype=np.uint8)
-        matching = (places >= 0) & (places <= len(buffer) - self._window)
+        matching = places >= 0
+        if not matching.any():
+            return matching, np.zeros((0, 16), dtype=np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(buffer, self._window)
         found = windows[np.where(matching, places, 0)]
         words = found.view(np.uint64)
@@ -174,7 +173,8 @@ def _uuids_and_errors(
     buffer: bytes, starts: Offsets, stops: Offsets
 ) -> tuple[bytes, dict[int, ValueError]]:
     """Return the UUIDs of N lines, zero bytes for those that are not messages, and the errors of these."""
-    codes = np.frombuffer(buffer, dtype=np.uint8)
+    # The last line is compared like all others: if it were parsed instead, the result would depend on what follows it.
+    codes = np.frombuffer(buffer + bytes(_WORD), dtype=np.uint8)
     uuids = np.zeros((len(stops), 16), dtype=np.uint8)
     errors: dict[int, ValueError] = {}
     todo = np.arange(len(stops))

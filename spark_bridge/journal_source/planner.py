@@ -455,7 +455,8 @@ def _equal_part(wanted_bytes: int, options: ReadOptions) -> int:
         return max(1, wanted_bytes // options.partitions_min)
     # The number of the cluster's processors is not told to a source. On one machine, this uses them all.
     processors = os.cpu_count() or 1
-    return max(SMALL_PARTITION_BYTES, -(-wanted_bytes // processors))
+    # A stretch more, because stretches are not cut: a small last partition would be left over.
+    return max(SMALL_PARTITION_BYTES, -(-wanted_bytes // processors) + _STRETCH_BYTES_MAX)
 
 
 def _share(limit: int, used: int, left: int) -> int:

@@ -165,3 +165,17 @@ def test_line_tables_say_where_no_message_stands(line: bytes) -> None:
     tables.restart(100)
     with pytest.raises(FramingError, match="103"):
         tables.feed(b"{}\n" + line + b"\n")
+
+
+@pytest.mark.parametrize("meta_first", [True, False])
+def test_last_line_is_judged_like_those_before_it(meta_first: bool) -> None:
+    """A line with a UUID where it is searched for counts as a message though a text in it is malformed, wherever it
+    stands: else what a batch holds would depend on how its bytes arrived.
+    """
+    meta, rest = f'"_meta":{{"uuid":"{OTHER_UUID}"}}', r'"a":"\ud800"'
+    line = f"{{{meta},{rest}}}\n" if meta_first else f"{{{rest},{meta}}}\n"
+    twice = LineTables("j").feed(2 * line.encode())
+    alone = LineTables("j").feed(line.encode())
+
+    assert len(twice) == 2
+    assert len(alone) == 1

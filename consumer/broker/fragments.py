@@ -23,9 +23,9 @@ from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, SHA1Sum
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})\.raw")
 STORED_SUFFIX: Final = ".stored"
+"""Added to a fragment's path: the record of its copy in a store."""
 FETCHED_SUFFIX: Final = ".fetched"
 """Of a file that content is fetched into; the name begins with a dot."""
-"""Added to a fragment's path: the record of its copy in a store."""
 _OBJECT_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.[a-z]+)?", re.IGNORECASE)
 _EXTENSIONS: Final = {
     CompressionCodec.NONE: ".raw",

@@ -18,6 +18,7 @@ from broadsheet.consumer.protocol.selector_text import parse_selector
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 
 SMALL_PARTITION_BYTES: Final = 4 << 20
+"""Default bytes of a partition below which a read is not cut further to occupy processors."""
 PARTITION_BYTES: Final = 64 << 20
 """Default bytes of a journal that one task reads. The overhead of a task is that of some 10 MiB more."""
 _ADDRESS: Final = "the address of a broker, e.g. http://127.0.0.1:8081"
@@ -190,7 +191,8 @@ class ReadOptions:
     partition_bytes: int = PARTITION_BYTES
     partitions_min: int | None = None
     """Least partitions of a read, over all journals. None: one for each processor of the driver's machine, if each has
-    `SMALL_PARTITION_BYTES` then."""
+    `SMALL_PARTITION_BYTES` then.
+    """
 
 
 def read_options(options: Mapping[str, Any]) -> ReadOptions:

@@ -8,7 +8,7 @@ import dataclasses
 import gzip
 import sys
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -168,23 +168,19 @@ async def test_journal_whose_name_azure_cannot_sign_is_read_through_the_broker(
         for content in CONTENT:
             await append(stub, JOURNAL, content)
 
-        async def published() -> int:
+        async def are_published() -> bool:
             response = await stub.ListFragments(
                 FragmentsRequest(journal=JOURNAL, signatureTTL=Duration(seconds=60))
             )
             assert not any(each.signed_url for each in response.fragments)
-            return sum(bool(each.spec.backing_store) for each in response.fragments)
+            return sum(bool(each.spec.backing_store) for each in response.fragments) == 2
 
-        await eventually(lambda: _is(published, 2))
+        await eventually(are_published)
         policy = TransportPolicy(fragments=DirectFragments(allow_http=True))
         async with JournalClient(broker.address, policy=policy) as client:
             spans = [span.content async for span in client.reader(JOURNAL, block=False)]
             assert b"".join(spans) == b"".join(CONTENT)
             assert client.read_totals.direct_bytes == 0
-
-
-async def _is(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
-    return await count() == wanted
 
 
 async def test_specs_reach_only_the_stores_that_the_operator_permits(moto_endpoint: str) -> None:

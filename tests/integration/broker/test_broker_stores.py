@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.disk import Disk
+from broadsheet.consumer.broker.fragment_stores import FileStore
 from broadsheet.consumer.broker.fragments import FETCHED_SUFFIX, STORED_SUFFIX
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
@@ -280,6 +282,15 @@ async def test_fragments_beyond_the_local_bound_are_read_from_the_store(tmp_path
     async with running(config) as stub:
         assert (await read(stub, JOURNAL)).content == b"".join(CONTENT)
         assert (await append(stub, JOURNAL, b"!")).commit.begin == len(b"".join(CONTENT))
+
+
+def test_pipe_in_a_store_is_refused_at_once(tmp_path: Path) -> None:
+    """Whoever may write there could hold up a thread for ever by one that has no writer."""
+    (tmp_path / "store").mkdir()
+    os.mkfifo(tmp_path / "store" / "object")
+
+    with pytest.raises(OSError, match="object"):
+        next(FileStore(tmp_path, "/store/").pieces("object"))
 
 
 class _HeldDisk(Disk):

@@ -89,6 +89,10 @@ def test_an_identity_has_the_nearest_entry(identity: str, capability: Capability
         ),
         ("identities: !!python/object/apply:os.system [id]", "identities"),
         ("identities: [", "identities"),
+        (
+            "identities:\n- {identity: a, capabilities: [READ], selector: a=1, selector: a=2}",
+            "line 2, column 54: the key 'selector' is there already",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_by_the_place(text: str, told: str) -> None:

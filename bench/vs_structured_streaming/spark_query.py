@@ -144,9 +144,13 @@ def _start_session(plan: QueryPlan) -> SparkSession:
 
 def _start_query(plan: QueryPlan, spark: SparkSession) -> StreamingQuery:
     sums = _aggregated(plan, _rows(plan, spark))
+    # With the key, so that all results of a key are in one partition: a reader of several takes them in any order, and
+    # would see older sums last.
+    results = sums.select(
+        F.col("k").alias("key"), F.to_json(F.struct("k", "n", "total")).alias("value")
+    )
     writer: Any = (  # The stubs do not know `realTime`.
-        sums.select(F.to_json(F.struct("k", "n", "total")).alias("value"))
-        .writeStream.outputMode("update")
+        results.writeStream.outputMode("update")
         .format("kafka")
         .option("kafka.bootstrap.servers", plan.servers)
         .option("topic", plan.sums_topic)

@@ -211,7 +211,7 @@ def test_available_now_reads_a_topic_and_ends(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(600), "the stream did not end"
         writers[0].committed([9999])
     assert sorted(found) == sorted([*range(100), *range(1000, 1100), 9999])
 

@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from broadsheet.allocator.errors import ExtraMissingError
@@ -18,6 +16,7 @@ from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
 from broadsheet.consumer.tracing import traces_exported
 from tests.support.broker import RPC_TIMEOUT_SECONDS, apply_specs, broker_stub, journal_spec
+from tests.support.otlp_collector import collecting
 
 pytestmark = pytest.mark.e2e
 
@@ -39,22 +38,9 @@ async def _running(directory: Path) -> AsyncIterator[EmbeddedBrokerProcess]:
 async def test_broker_exports_to_the_collector_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector is a server of OTLP over HTTP. What is in memory at the end of the process is exported, too."""
-    exported = ExportTraceServiceRequest()
-
-    async def collect(request: web.Request) -> web.Response:
-        exported.MergeFromString(await request.read())
-        return web.Response()
-
-    collector = web.Application()
-    collector.router.add_post("/v1/traces", collect)
-    runner = web.AppRunner(collector)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        _, port = runner.addresses[0]
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    """What is in memory at the end of the process is exported, too."""
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         # Longer than the test: the spans come from the flush at the end.
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
         async with _running(tmp_path / "b") as broker, broker_stub(broker.address) as stub:
@@ -69,18 +55,10 @@ async def test_broker_exports_to_the_collector_that_the_environment_names(
                 await call.write(each)
             await call.done_writing()
             await call
-    finally:
-        await runner.cleanup()
 
-    ((resource, span),) = [
-        (each.resource, span)
-        for each in exported.resource_spans
-        for scope in each.scope_spans
-        for span in scope.spans
-        if span.trace_id == bytes.fromhex(TRACE)
-    ]
-    names = {each.key: each.value.string_value for each in resource.attributes}
-    assert names["service.name"] == "broadsheet-broker"
+    traced = [found for found in collector.spans() if found[1].trace_id == bytes.fromhex(TRACE)]
+    ((service, span),) = traced
+    assert service == "broadsheet-broker"
     assert (span.name, span.kind) == ("protocol.Journal/Append", Span.SPAN_KIND_SERVER)
     assert span.parent_span_id == bytes.fromhex(SPAN)
     attributes = {each.key: each.value.string_value for each in span.attributes}

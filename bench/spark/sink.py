@@ -3,6 +3,7 @@
 sink_vs_json         Spark's JSON sink took this many times as long as the sink into journals of JSON lines (params
                      encoding, rows, cores, journals)
 sink_vs_parquet      the same of its Parquet sink and the sink into journals of Arrow messages
+sink_limit_rows_per_s    a sink in Python that drops its rows: no sink in Python is faster
 
 A sink into journals is done when readers can see the rows, and they are synced; files are not synced.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bench.journal_specs import journal_change
 from bench.report import emit
+from bench.spark.dropping_format import DroppingFormat
 from bench.spark.machine import CORES, Machine, rows_of, running
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON
@@ -33,6 +35,7 @@ BYTES_PER_MEGABYTE = 1_000_000
 _ENCODINGS = {"json": NDJSON, "csv": CSV, "arrow": ARROW_STREAM}
 _FILES = {"json files": "json", "parquet files": "arrow"}
 """Spark's files, and the encoding of journals that each is compared with."""
+_DROPPED = "dropped"
 
 
 def run(bench: str, count: int = ROWS, rounds: int = ROUNDS) -> None:
@@ -40,12 +43,16 @@ def run(bench: str, count: int = ROWS, rounds: int = ROUNDS) -> None:
     with running() as machine:
         rows = rows_of(machine.spark, count)
         files = machine.directory / "written"
-        seconds: dict[str, list[float]] = {name: [] for name in (*_ENCODINGS, *_FILES)}
+        names = (*_ENCODINGS, *_FILES, _DROPPED)
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        machine.spark.dataSource.register(DroppingFormat)
         few = [_journal_seconds(machine, rows.limit(FEW_ROWS), "json") for _ in range(rounds)]
         emit(bench, "sink_few_rows_s", statistics.median(few), "s", rows=FEW_ROWS, cores=CORES)
         for measured in (False, *[True] * rounds):  # the first round warms up
             for name in seconds:
-                if name in _FILES:
+                if name == _DROPPED:
+                    took = _dropped_seconds(rows)
+                elif name in _FILES:
                     took = _file_seconds(rows, files / name, name.removesuffix(" files"))
                 else:
                     took = _journal_seconds(machine, rows, name)
@@ -64,11 +71,19 @@ def _emit(bench: str, rows: int, seconds: dict[str, float]) -> None:
     for encoding in _ENCODINGS:
         rate = rows / seconds[encoding]
         emit(bench, "sink_rows_per_s", rate, "rows/s", encoding=encoding, **params)
+    limit = rows / seconds[_DROPPED]
+    emit(bench, "sink_limit_rows_per_s", limit, "rows/s", rows=rows, cores=CORES)
     for files, encoding in _FILES.items():
         theirs = files.removesuffix(" files")
         emit(bench, f"{theirs}_sink_rows_per_s", rows / seconds[files], "rows/s", **params)
         ratio = seconds[files] / seconds[encoding]
         emit(bench, f"sink_vs_{theirs}", ratio, "ratio", encoding=encoding, **params)
+
+
+def _dropped_seconds(rows: DataFrame) -> float:
+    began = time.perf_counter()
+    rows.write.format(DroppingFormat.name()).mode("append").save()
+    return time.perf_counter() - began
 
 
 def _file_seconds(rows: DataFrame, files: Path, kind: str) -> float:

@@ -53,7 +53,8 @@ def hashes_of(column: Any) -> Hashes:
     if not _repeat(texts):
         return fnv1a_32_of(texts)
     encoded = texts.dictionary_encode()
-    return fnv1a_32_of(encoded.dictionary)[encoded.indices.to_numpy()]
+    hashes: Hashes = fnv1a_32_of(encoded.dictionary)[encoded.indices.to_numpy()]
+    return hashes
 
 
 def _repeat(texts: Any) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 
 class OtlpCollector:
@@ -60,6 +60,8 @@ def collecting() -> Iterator[OtlpCollector]:
             thread.join()
 
 
-def _service(resource: object) -> str:
-    attributes = resource.resource.attributes  # type: ignore[attr-defined]
-    return {each.key: each.value.string_value for each in attributes}["service.name"]
+def _service(spans: ResourceSpans) -> str:
+    found: str = next(
+        each.value.string_value for each in spans.resource.attributes if each.key == "service.name"
+    )
+    return found

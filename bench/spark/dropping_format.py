@@ -1,4 +1,7 @@
-"""A sink in Python that drops its rows: what Spark itself takes to bring rows to any sink in Python."""
+"""A sink in Python that drops its rows: what Spark itself takes to bring rows to any sink in Python.
+
+It is a module of its own because Spark's workers import it, and must not import the benchmark with it.
+"""
 
 from __future__ import annotations
 

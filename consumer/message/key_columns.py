@@ -23,8 +23,6 @@ Hashes: TypeAlias = npt.NDArray[np.uint32]
 
 _BLOCK_BYTES = 16
 """Bytes of each key that are fetched at once; fetching one byte of each takes as long."""
-_SAMPLE_KEYS = 4_096
-"""Keys at the beginning of a column, by which it is judged."""
 _UINT16_MAX = np.iinfo(np.uint16).max
 _FNV_OFFSET, _FNV_PRIME = np.uint32(0x811C9DC5), np.uint32(0x01000193)
 
@@ -49,19 +47,7 @@ def rendezvous_indices(hashes: Hashes, journals: Sequence[str]) -> Indices:
 
 def hashes_of(column: Any) -> Hashes:
     """Return the FNV-1a hash of each key of a column without nulls; shape (N,)."""
-    texts = _key_texts(column)
-    if not _repeat(texts):
-        return fnv1a_32_of(texts)
-    encoded = texts.dictionary_encode()
-    hashes: Hashes = fnv1a_32_of(encoded.dictionary)[encoded.indices.to_numpy()]
-    return hashes
-
-
-def _repeat(texts: Any) -> bool:
-    """Tell whether the keys seem to be few: then they are hashed once each, in half of the time."""
-    sample = texts.slice(0, _SAMPLE_KEYS)
-    # To find the different ones among many takes longer than to hash them all.
-    return len(texts) > len(sample) and len(sample.unique()) <= _SAMPLE_KEYS // 4
+    return fnv1a_32_of(_key_texts(column))
 
 
 def fnv1a_32_of(texts: Any) -> Hashes:

@@ -212,7 +212,7 @@ def test_application_in_a_zip_is_imported_where_it_runs(
 def test_application_is_submitted_as_any_other(tmp_path: Path) -> None:
     """`spark-submit --py-files zip --conf … script`: the script's class extends one of the zip; arguments by conf.
 
-    So is the wish for traces, which the members export to the collector that executors' environment names.
+    Traces are turned on by conf, too: the members export them to the collector that the executors' environment names.
     """
     archive, script = tmp_path / "shipped_by_submit.zip", tmp_path / "script.py"
     with zipfile.ZipFile(archive, "w") as writing:

@@ -25,7 +25,7 @@ class OtlpCollector:
             self._exported.MergeFromString(content)
 
     def spans(self) -> list[tuple[str, Span]]:
-        """Return the service's name, and a span of it, of each span so far."""
+        """Return every span so far, after the name of the service that exported it."""
         with self._lock:
             return [
                 (_service(resource), span)

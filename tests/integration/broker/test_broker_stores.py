@@ -285,7 +285,7 @@ async def test_fragments_beyond_the_local_bound_are_read_from_the_store(tmp_path
 
 
 def test_pipe_in_a_store_is_refused_at_once(tmp_path: Path) -> None:
-    """Whoever may write there could hold up a thread for ever by one that has no writer."""
+    """Opening a pipe waits for its writer, and somebody who may write to the store could make one that has none."""
     (tmp_path / "store").mkdir()
     os.mkfifo(tmp_path / "store" / "object")
 

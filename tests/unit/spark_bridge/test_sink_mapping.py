@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from broadsheet.consumer.message.key_columns import fnv1a_32_of, hashes_of, stable_order
+from broadsheet.consumer.message.key_columns import fnv1a_32_of, stable_order
 from broadsheet.consumer.message.mapping import (
     MappedJournal,
     fnv1a_32,
@@ -50,18 +50,6 @@ def test_fnv1a_32_of_keys_longer_than_a_block() -> None:
     keys = [bytes(range(32, 32 + length)).decode() for length in (17, 15, 33, 16, 32, 31, 0, 48)]
 
     assert fnv1a_32_of(pa.array(keys)).tolist() == [fnv1a_32(key.encode()) for key in keys]
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary(), pa.int64()])
-@pytest.mark.parametrize("different", [1, 300, 30_000])
-def test_hashes_of_many_keys_agree_with_the_reference(kind: pa.DataType, different: int) -> None:
-    """More keys than are looked at before; few different ones, which are hashed once each, and only different ones."""
-    texts = [str(number % different) for number in range(30_000)]
-    keys = pa.array(texts).cast(pa.int64()) if kind == pa.int64() else pa.array(texts).cast(kind)
-    expected = [fnv1a_32(text.encode()) for text in texts]
-
-    assert hashes_of(keys).tolist() == expected
-    assert hashes_of(keys.slice(11, 20_000)).tolist() == expected[11:20_011]
 
 
 @pytest.mark.parametrize("top", [3, 0xFFFF, 0x10000, 2**40])

@@ -48,6 +48,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from broadsheet.allocator.runtime.event_loop import Signal
+from broadsheet.allocator.runtime.log_output import LOSSES, Loss
 from broadsheet.allocator.runtime.task_group import TaskGroup
 
 _log = structlog.get_logger()
@@ -408,7 +409,7 @@ class MeasuredCall:
 
 
 class ProcessMetrics:
-    """The build, and the lateness of the event loop."""
+    """The build, the lateness of the event loop, and lost log lines."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._build = Gauge(
@@ -423,6 +424,7 @@ class ProcessMetrics:
             registry=registry,
             buckets=LAG_BUCKETS_SECONDS,
         )
+        registry.register(_LogMetrics())
 
     def set_build(self, kind: str) -> None:
         """Show the versions.
@@ -440,6 +442,21 @@ class ProcessMetrics:
             due = time.perf_counter() + LAG_LOOK_SECONDS
             await asyncio.sleep(LAG_LOOK_SECONDS)
             self._lag.observe(max(0.0, time.perf_counter() - due))
+
+
+class _LogMetrics(Collector):
+    """Lost log lines, which no line can tell of as long as none can be written."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present counts."""
+        lost = CounterMetricFamily(
+            "broadsheet_log_lines_lost",
+            "Lines of this process's logs that were not written, by reason.",
+            labels=["reason"],
+        )
+        for why in Loss:
+            lost.add_metric([why.value], LOSSES.count(why))
+        yield lost
 
 
 class AllMetrics(Collector):

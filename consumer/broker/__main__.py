@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -13,12 +14,20 @@ from typing import Any
 
 import click
 
+from broadsheet.allocator.runtime.log_output import (
+    guard_standard_streams,
+    open_standard_descriptors,
+)
+
+# Before any file is opened, which would get the number of a standard descriptor that is closed.
+open_standard_descriptors()
 # Before gRPC is imported: it would print a line for each failed handshake of TLS, which anybody can cause as often as
 # they like.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from broadsheet.allocator.errors import AllocatorError
 from broadsheet.allocator.runtime.event_loop import run
+from broadsheet.allocator.runtime.logs import LOG_LEVELS, log_to_stderr
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.config import (
     DIRECT_COMMIT_BYTES_MAX,
@@ -145,6 +154,13 @@ BURST_BYTES = 32 << 20
 @click.option("--list-quarantine", is_flag=True, help="List what was moved aside, and end.")
 @click.option("--restore-quarantined", metavar="ID", help="Put an entry back, and end.")
 @click.option("--purge-quarantined", metavar="ID", help="Remove an entry permanently, and end.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="Least level that is logged.",
+)
 @bound_options
 @traces_option
 # `Any`: options differ in type.
@@ -156,6 +172,8 @@ def main(**options: Any) -> None:
         with _errors_in_one_line(data_dir):
             _tend_quarantine(data_dir, restore=restore, purge=purge)
         return
+    guard_standard_streams()
+    log_to_stderr(options["log_level"], foreign_level=logging.WARNING)
     host, _, port = options["listen"].rpartition(":")
     if not host or not port.isdecimal():
         raise click.BadParameter(

@@ -14,9 +14,10 @@ import click
 from click.core import ParameterSource
 
 from broadsheet.allocator.errors import AllocatorError
+from broadsheet.allocator.runtime.logs import log_to_stderr
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.cli.contexts import complete_contexts, context_values, read_contexts
-from broadsheet.consumer.cli.output import errors_in_one_line, log_to_stderr, say
+from broadsheet.consumer.cli.output import errors_in_one_line, say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
 from broadsheet.consumer.errors import (
     ConsumerError,

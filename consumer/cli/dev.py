@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -17,9 +18,11 @@ from types import FrameType
 import click
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.log_output import guard_standard_streams
+from broadsheet.allocator.runtime.logs import log_to_stderr
 from broadsheet.consumer.cli.application_name import load_application
 from broadsheet.consumer.cli.journals import read_journal_changes
-from broadsheet.consumer.cli.output import errors_in_one_line, log_to_stderr, say
+from broadsheet.consumer.cli.output import errors_in_one_line, say
 from broadsheet.consumer.cli.serve import default_root
 from broadsheet.consumer.cli.shards import places_of, read_shard_changes
 from broadsheet.consumer.cli.specs_file import errors_name_places, read_text
@@ -111,8 +114,9 @@ def dev(
       shardctl dev my.module:make_app --data-dir ./dev \\
           --journals journals.yaml --specs shards.yaml
     """
+    guard_standard_streams()
     # The processes that it starts log for themselves.
-    log_to_stderr("error")
+    log_to_stderr("error", foreign_level=logging.WARNING)
     with errors_in_one_line(), ExitStack() as stack:
         # Mistakes are reported before anything starts.
         load_application(app)

@@ -6,7 +6,11 @@ import os
 
 import click
 
+from broadsheet.allocator.runtime.log_output import open_standard_descriptors
 from broadsheet.consumer.cli.lazy_group import LazyCommand, LazyGroup
+
+# Before any file is opened, which would get the number of a standard descriptor that is closed.
+open_standard_descriptors()
 
 # Before gRPC is imported, with the commands: it would print a line for each failed handshake of TLS, which our own
 # errors tell better, and which anybody can cause as often as they like.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import re
 import sys
@@ -18,7 +17,6 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import click
-import structlog
 from click.shell_completion import CompletionItem
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -491,32 +489,3 @@ def _line_of(error: Exception) -> str:
     if isinstance(error, RpcFailedError) and error.code == "UNIMPLEMENTED":
         return f"{line}: is it a server of this kind? --address is a member's, --broker a broker's"
     return line
-
-
-# Logs on standard error: lines for people on a terminal, JSON for programs.
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-def log_to_stderr(level: str) -> None:
-    """Send every event of `level` and above to standard error.
-
-    Args:
-        level: One of `LOG_LEVELS`.
-    """
-    on_terminal = sys.stderr.isatty()
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if on_terminal else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=False,
-    )

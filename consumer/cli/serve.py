@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import fields
@@ -27,6 +28,8 @@ from broadsheet.allocator.policy import (
     TransitionPolicy,
 )
 from broadsheet.allocator.runtime.event_loop import run
+from broadsheet.allocator.runtime.log_output import guard_standard_streams
+from broadsheet.allocator.runtime.logs import LOG_LEVELS, log_to_stderr
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.cli.application_name import load_application
@@ -35,7 +38,7 @@ from broadsheet.consumer.cli.connection import (
     fragment_options,
     take_fragments,
 )
-from broadsheet.consumer.cli.output import LOG_LEVELS, errors_in_one_line, log_to_stderr
+from broadsheet.consumer.cli.output import errors_in_one_line
 from broadsheet.consumer.cli.shard_options import shard_config, shard_options
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.interpreter import serve_only, tend_memory
@@ -287,7 +290,8 @@ def serve(app: str, **options: Any) -> None:
           --zone us-east-1a --host 10.0.0.7 --metrics-port 9090 \\
           --auth-keys-file /etc/broadsheet/keys
     """
-    log_to_stderr(options["log_level"])
+    guard_standard_streams()
+    log_to_stderr(options["log_level"], foreign_level=logging.WARNING)
     with errors_in_one_line():
         application = load_application(app)
         config = member_config(app, options)

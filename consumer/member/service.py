@@ -433,11 +433,11 @@ def stop_on_signals(target: Stoppable, signals: Collection[signal.Signals]) -> I
 
     def handle(number: signal.Signals) -> None:
         received.append(number)
-        log.info("member.signalled", signal=number.name, count=len(received))
         if len(received) == 1:
             target.stop()
         else:
             target.force_stop()
+        log.info("member.signalled", signal=number.name, count=len(received))
 
     for number in signals:
         loop.add_signal_handler(number, handle, number)

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psutil
 import structlog
 
+from broadsheet.allocator.runtime import logs
+from broadsheet.allocator.runtime.log_output import guard_standard_streams
 from broadsheet.consumer.journal.channels import parse_endpoint, parse_endpoints
 
 ZONE_VARIABLE = "BROADSHEET_ZONE"
@@ -83,28 +84,18 @@ def executor_command() -> list[str]:
     return [] if executor is None else executor.cmdline()
 
 
-def log_to_stderr(**fields: object) -> None:
-    """Send our logs and those of `logging` to the executor's stderr, each line with `fields` and the bound context."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    line = structlog.processors.LogfmtRenderer(key_order=_LOG_KEYS, drop_missing=True)
-    structlog.configure(
-        processors=[*shared, line], logger_factory=structlog.WriteLoggerFactory(sys.stderr)
+def log_to_stderr(*, task: str) -> None:
+    """Send our logs and those of `logging` to the executor's stderr, each line with `task` and the bound context.
+
+    The executor reads that stderr, and both may be gone before the member has left.
+    """
+    guard_standard_streams()
+    logs.log_to_stderr(
+        "debug",
+        renderer=structlog.processors.LogfmtRenderer(key_order=_LOG_KEYS, drop_missing=True),
+        foreign_level=logging.INFO,
+        fields={"task": task},
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, line],
-        )
-    )
-    # Not forced, so that an application that set `logging` up at import keeps its settings.
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
-    structlog.contextvars.bind_contextvars(**fields)
 
 
 def _executor_process() -> psutil.Process | None:

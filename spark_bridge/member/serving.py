@@ -28,7 +28,7 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.interpreter import serve_only, tend_memory
-from broadsheet.consumer.member.service import Service
+from broadsheet.consumer.member.service import Service, Stoppable
 from broadsheet.spark_bridge.errors import MemberReleasedError
 from broadsheet.spark_bridge.member.application import (
     ApplicationFactory,
@@ -161,7 +161,7 @@ class _Orders:
 class _Departure:
     """The reason and the way of a member's leaving; the first reason counts."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Stoppable) -> None:
         self._service = service
         self.reason = ""
         self.for_good = False
@@ -170,15 +170,17 @@ class _Departure:
     def leave(self, reason: str, *, for_good: bool = False) -> None:
         """Hand the shards over, then leave."""
         self._note(reason, for_good=for_good)
+        # Act first, then tell.
         self._service.stop()
+        log.info("member.leaving", reason=reason)
 
     def leave_now(self, reason: str) -> None:
         """Stop the shards and leave at once, because the executor is gone and Spark already starts our successor."""
         self._note(reason, for_good=False)
         self._service.force_stop()
+        log.info("member.leaving", reason=reason)
 
     def _note(self, reason: str, *, for_good: bool) -> None:
-        log.info("member.leaving", reason=reason)
         if not self.reason:
             self.reason, self.for_good = reason, for_good
 

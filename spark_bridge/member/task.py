@@ -65,12 +65,17 @@ class MemberTask:
         if incarnation.attempt > 0:
             asyncio.run(self._bury_predecessors(incarnation))
         from broadsheet.allocator.runtime.event_loop import run
+        from broadsheet.allocator.runtime.log_output import flush_lines
         from broadsheet.spark_bridge.member.executor import log_to_stderr
         from broadsheet.spark_bridge.member.serving import be_member
 
         log_to_stderr(task=incarnation.suffix)
-        plan = pickle.loads(self.plan)  # noqa: S301 - pickled by our own driver
-        run(be_member(plan, incarnation))
+        try:
+            plan = pickle.loads(self.plan)  # noqa: S301 - pickled by our own driver
+            run(be_member(plan, incarnation))
+        finally:
+            # Spark ends its Python workers by `os._exit`.
+            flush_lines()
         yield MemberResult(member=incarnation.suffix)
 
     async def _bury_predecessors(self, incarnation: Incarnation) -> None:

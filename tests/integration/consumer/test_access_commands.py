@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from broadsheet.allocator.runtime.logs import log_to_stderr
 from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.cli.output import log_to_stderr
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess

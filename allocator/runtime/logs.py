@@ -1,0 +1,234 @@
+"""Configuration of logs, for every process of ours: member, broker, `shardctl`, and a task of Spark's.
+
+    structlog event ──► level ──► event rate ──► rendered on the caller's thread ──► `log_output.LineWriter`
+    record of `logging` (gRPC, asyncio, libraries) ──────────────────────────────────────┘
+
+Neither rendering nor writing raises into the caller or makes it wait. Each event has a rate of its own: what a caller
+makes a server log, once a request, stays within `EVENT_BURST` lines and `EVENTS_PER_SECOND`, and cannot push the other
+events out.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TextIO
+
+import structlog
+
+from broadsheet.allocator.runtime.log_output import (
+    LOSSES,
+    LineWriter,
+    Loss,
+    descriptor_of,
+    line_writer,
+    plain_notice,
+)
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+EVENT_BURST: Final = 1_000
+"""Lines of one event that are written at once: a member that takes hundreds of shards logs each of them."""
+EVENTS_PER_SECOND: Final = 10.0
+"""Lines of one event a second, in the long run: about 0.25 GB a day."""
+EVENT_NAMES_MAX: Final = 1_024
+"""Events with rates of their own; all others share one. An application may put values into the names of its events."""
+TEXT_CHARACTERS_MAX: Final = 32 << 10
+"""Longest text in a line: a long traceback, but no request of megabytes."""
+_STANDARD_DESCRIPTORS: Final = (1, 2)
+LOST_EVENT: Final = "log.lines_lost"
+
+Render = Callable[[structlog.typing.EventDict], str]
+
+
+class EventRates:
+    """Decides which events are logged, by how often each was lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with a full burst for each event.
+
+        Args:
+            clock: Seconds; only differences matter.
+        """
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float, int]] = {}
+        """By event: lines that it may still write, as of when, and how many were left out since the last one."""
+
+    def admit(self, event: str) -> int | None:
+        """Return how many lines of this event were left out before this one; None if this one is left out, too."""
+        now = self._clock()
+        if event not in self._buckets and len(self._buckets) >= EVENT_NAMES_MAX:
+            event = ""
+        tokens, since, left_out = self._buckets.get(event, (float(EVENT_BURST), now, 0))
+        tokens = min(float(EVENT_BURST), tokens + (now - since) * EVENTS_PER_SECOND)
+        if tokens < 1:
+            self._buckets[event] = (tokens, now, left_out + 1)
+            LOSSES.add(Loss.TOO_OFTEN)
+            return None
+        self._buckets[event] = (tokens - 1, now, 0)
+        return left_out
+
+
+def json_or_console(stream: TextIO) -> structlog.typing.Processor:
+    """Return a renderer: lines for people if the stream is a terminal, JSON for programs otherwise."""
+    if stream.isatty():
+        return structlog.dev.ConsoleRenderer()
+    return structlog.processors.JSONRenderer()
+
+
+def log_to_stderr(
+    level: str = "info",
+    *,
+    renderer: structlog.typing.Processor | None = None,
+    foreign_level: int | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> None:
+    """Send every event of `level` and above to standard error.
+
+    Args:
+        level: One of `LOG_LEVELS`.
+        renderer: The format of a line; see `json_or_console` if None.
+        foreign_level: Least level of records of `logging` that are logged too; None: their way stays as it is. An
+            application that has set `logging` up keeps its settings.
+        fields: In each line.
+    """
+    render = _Renderer(renderer or json_or_console(sys.stderr))
+    output = _Output(sys.stderr, render)
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, _Admission(), render],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=lambda *_: output,
+        cache_logger_on_first_use=False,
+    )
+    if foreign_level is not None:
+        logging.basicConfig(handlers=[_Handler(output)], level=foreign_level)
+    if fields:
+        structlog.contextvars.bind_contextvars(**fields)
+
+
+class _Admission:
+    """The processor that leaves out events that are logged too often."""
+
+    def __init__(self) -> None:
+        self._rates = EventRates()
+
+    def __call__(
+        self, _: object, method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        # An operator who chose to see `debug` wants all of it.
+        if method == "debug":
+            return event
+        left_out = self._rates.admit(_name_of(event))
+        if left_out is None:
+            raise structlog.DropEvent
+        if left_out:
+            event["left_out_before"] = left_out
+        return event
+
+
+class _Renderer:
+    """The last processor: an event to one line. An event that cannot be rendered is told without its fields."""
+
+    def __init__(self, renderer: structlog.typing.Processor) -> None:
+        self._steps: tuple[structlog.typing.Processor, ...] = (
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _bound_texts,
+            renderer,
+        )
+
+    def __call__(self, logger: object, method: str, event: structlog.typing.EventDict) -> str:
+        try:
+            return self._rendered(logger, method, dict(event))
+        except Exception as error:
+            plain = {"event": _name_of(event), "unrendered": type(error).__name__}
+            return self._rendered(logger, method, plain)
+
+    def _rendered(self, logger: object, method: str, event: structlog.typing.EventDict) -> str:
+        found: object = event
+        for step in self._steps:
+            found = step(logger, method, found)  # type: ignore[arg-type]  # only the last returns no event
+        return str(found)
+
+
+def _name_of(event: structlog.typing.EventDict) -> str:
+    name = event.get("event")
+    return name if isinstance(name, str) else "log.unnamed"
+
+
+def _bound_texts(
+    _: object, __: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    for name, value in event.items():
+        if isinstance(value, str | bytes) and len(value) > TEXT_CHARACTERS_MAX:
+            more = f"… ({len(value) - TEXT_CHARACTERS_MAX} more)"
+            event[name] = f"{value[:TEXT_CHARACTERS_MAX]!s}{more}"
+    return event
+
+
+class _Output:
+    """The logger beneath structlog's: takes rendered lines under each name of a level."""
+
+    def __init__(self, stream: TextIO, render: _Renderer) -> None:
+        self.render = render
+        self._stream = stream
+        self._writer: LineWriter | None = None
+        descriptor = descriptor_of(stream)
+        if descriptor in _STANDARD_DESCRIPTORS:
+            self._writer = line_writer(descriptor)
+            self._writer.notice = self._notice
+
+    def msg(self, line: str) -> None:
+        """Write one line."""
+        if self._writer is not None:
+            self._writer.write(f"{line}\n".encode(errors="backslashreplace"))
+            return
+        # The stream of a test, of a notebook or of a program around us.
+        try:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            LOSSES.add(Loss.NOT_WRITTEN)
+
+    debug = info = warning = warn = error = err = exception = critical = fatal = log = failure = msg
+
+    def _notice(self, lines: int) -> str:
+        try:
+            return self.render(None, "warning", {"event": LOST_EVENT, "lines": lines})
+        except Exception:
+            return plain_notice(lines)
+
+
+class _Handler(logging.Handler):
+    """Sends records of `logging` the same way."""
+
+    def __init__(self, output: _Output) -> None:
+        super().__init__()
+        self._output = output
+        self._rates = EventRates()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; never raises."""
+        # By what the program says, not by what is filled in.
+        left_out = self._rates.admit(f"{record.name}:{record.msg}")
+        if left_out is None:
+            return
+        event: dict[str, object] = {"event": _message_of(record), "logger": record.name}
+        if left_out:
+            event["left_out_before"] = left_out
+        if record.exc_info:
+            event["exc_info"] = record.exc_info
+        try:
+            event = {**structlog.contextvars.get_contextvars(), **event}
+            self._output.msg(self._output.render(None, record.levelname.lower(), event))
+        except Exception:
+            LOSSES.add(Loss.NOT_WRITTEN)
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:
+        return str(record.msg)

@@ -1,0 +1,292 @@
+"""Logs: they never raise into the work, never hold it up, stay bounded, and say what they lost."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from broadsheet.allocator.runtime import log_output
+from broadsheet.allocator.runtime.log_output import LineWriter, Loss, Losses
+from broadsheet.allocator.runtime.logs import (
+    EVENT_BURST,
+    EVENT_NAMES_MAX,
+    EVENTS_PER_SECOND,
+    TEXT_CHARACTERS_MAX,
+    EventRates,
+    log_to_stderr,
+)
+from tests.support.eventually import DEADLINE_SECONDS, eventually_sync
+from tests.support.stepping_clock import SteppingClock
+
+
+@pytest.fixture
+def losses() -> Losses:
+    """Counts of one test."""
+    return Losses()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe of one page, which soon is full."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4_096)
+    yield reader, writer
+    for each in (reader, writer):
+        try:
+            os.close(each)
+        except OSError:
+            continue  # the test closed it
+
+
+def test_lines_whose_reader_has_ended_are_lost_and_counted(
+    pipe: tuple[int, int], losses: Losses
+) -> None:
+    """`| tee` is killed, or journald restarts: a BrokenPipeError must not reach the call that only logged."""
+    reader, descriptor = pipe
+    writer = LineWriter(descriptor, losses)
+    os.close(reader)
+
+    for number in range(3):
+        writer.write(b"line %d\n" % number)
+
+    assert writer.flush()
+    assert losses.count(Loss.NOT_WRITTEN) == 3
+
+
+def test_lines_nobody_reads_hold_up_no_writer(
+    pipe: tuple[int, int], losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that is not read fills up: `write` returns all the same, memory stays bounded, and the rest is counted."""
+    reader, descriptor = pipe
+    monkeypatch.setattr(log_output, "PENDING_BYTES_MAX", 50_000)
+    writer = LineWriter(descriptor, losses)
+    line = b"x" * 999 + b"\n"
+
+    began = time.monotonic()
+    for _ in range(1_000):
+        writer.write(line)
+    assert time.monotonic() - began < DEADLINE_SECONDS
+
+    lost = losses.count(Loss.NOT_READ)
+    assert lost > 900
+    assert not writer.flush(0.01)
+    # Somebody reads again: the lines that waited come, and those that tell of the others.
+    taken = bytearray()
+    drain = threading.Thread(target=_drain, args=(reader, taken), daemon=True)
+    drain.start()
+    assert writer.flush(DEADLINE_SECONDS)
+    writer.write(b"after\n")
+    assert writer.flush(DEADLINE_SECONDS)
+    eventually_sync(lambda: taken.endswith(b"after\n"))
+    lines = taken.decode().splitlines()
+    told = [line for line in lines if line.startswith("log.lines_lost lines=")]
+    assert sum(int(line.partition("=")[2]) for line in told) == lost
+    assert lines[-1] == "after"
+    assert len(lines) == 1_000 - lost + len(told) + 1
+    os.close(descriptor)
+    drain.join()
+
+
+def _drain(reader: int, into: bytearray) -> None:
+    while content := os.read(reader, 65_536):
+        into += content
+
+
+def test_lines_after_a_full_disk_tell_how_many_are_missing(tmp_path: Path, losses: Losses) -> None:
+    """While the log's disk is full nothing can say so; the first line after that must."""
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    writer = LineWriter(descriptor, losses)
+    writer.write(b"one\n")
+    writer.write(b"two\n")
+    assert writer.flush()
+    there = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(there, descriptor)  # space again
+
+    writer.write(b"three\n")
+
+    assert writer.flush()
+    assert (tmp_path / "log").read_bytes() == b"log.lines_lost lines=2\nthree\n"
+    assert losses.count(Loss.NOT_WRITTEN) == 2
+    os.close(there)
+    os.close(descriptor)
+
+
+def test_lines_to_a_non_blocking_pipe_all_arrive(pipe: tuple[int, int], losses: Losses) -> None:
+    """Another program with the same pipe or terminal may make it non-blocking; that is no loss."""
+    reader, descriptor = pipe
+    os.set_blocking(descriptor, False)
+    writer = LineWriter(descriptor, losses)
+    for _ in range(100):
+        writer.write(b"x" * 499 + b"\n")
+    taken = bytearray()
+    drain = threading.Thread(target=_drain, args=(reader, taken), daemon=True)
+    drain.start()
+
+    assert writer.flush(DEADLINE_SECONDS)
+
+    os.close(descriptor)
+    drain.join()
+    assert len(taken) == 50_000
+    assert losses.count(Loss.NOT_WRITTEN) == 0
+
+
+def test_event_logged_too_often_is_left_out_and_counted_in_its_next_line() -> None:
+    """One caller must not make a server write without bound, and must not push the other events out."""
+    clock = SteppingClock()
+    rates = EventRates(clock.monotonic_seconds)
+
+    admitted = [rates.admit("rpc.refused") for _ in range(EVENT_BURST + 7)]
+
+    assert admitted == [0] * EVENT_BURST + [None] * 7
+    assert rates.admit("shard.failed") == 0
+    clock.now_seconds += 2 / EVENTS_PER_SECOND
+    assert rates.admit("rpc.refused") == 7
+
+
+def test_event_names_with_values_in_them_share_one_rate() -> None:
+    """An application may log an event of a different name for each message: the table of rates stays bounded."""
+    rates = EventRates(SteppingClock().monotonic_seconds)
+
+    admitted = [rates.admit(f"saw {n}") for n in range(EVENT_NAMES_MAX + EVENT_BURST + 1)]
+
+    assert admitted[-1] is None
+    assert admitted.count(None) == 1
+
+
+class _Unrenderable:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+@pytest.fixture
+def stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """Logs are configured to this stream, as JSON."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    before = structlog.get_config()
+    log_to_stderr("info")
+    yield stream
+    structlog.configure(**before)
+
+
+def test_event_that_cannot_be_rendered_is_told_without_its_fields(stderr: io.StringIO) -> None:
+    """Fields are values of applications and strangers: what their `repr` raises is no error of the work."""
+    structlog.get_logger().info("thing.seen", thing=_Unrenderable())
+
+    told = json.loads(stderr.getvalue())
+    assert (told["event"], told["unrendered"], told["level"]) == (
+        "thing.seen",
+        "ValueError",
+        "info",
+    )
+
+
+def test_event_with_a_long_field_is_cut(stderr: io.StringIO) -> None:
+    """A field that repeats a request of megabytes must not be written as it is, once a call."""
+    structlog.get_logger().warning("rpc.refused", request="x" * (1 << 20))
+
+    told = json.loads(stderr.getvalue())
+    assert TEXT_CHARACTERS_MAX < len(told["request"]) < TEXT_CHARACTERS_MAX + 50
+
+
+def test_record_of_logging_whose_arguments_do_not_fit_is_told(
+    stderr: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries log by `logging`, whose handlers print a traceback for a record that they cannot format."""
+    root = logging.getLogger("root")
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(sys, "stderr", stderr)
+    log_to_stderr("info", foreign_level=logging.WARNING)
+
+    root.warning("%d of %d", "one")
+    root.info("not asked for")
+
+    told = json.loads(stderr.getvalue())
+    assert (told["event"], told["logger"], told["level"]) == ("%d of %d", "root", "warning")
+
+
+_PROGRAM = """
+import os, sys
+from broadsheet.allocator.runtime import log_output
+log_output.open_standard_descriptors()
+log_output.guard_standard_streams()
+log_output.EXIT_SECONDS_MAX = 0.3
+from broadsheet.allocator.runtime.logs import log_to_stderr
+import structlog
+log_to_stderr()
+structlog.get_logger().warning("first.line")
+print("printed")
+out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+pid = os.fork()
+if pid == 0:
+    structlog.get_logger().warning("line.of_a_child")
+    os._exit(0)
+os.waitpid(pid, 0)
+os.write(out, b"%d" % out)
+raise RuntimeError("the last words")
+"""
+
+
+def _run(tmp_path: Path, redirections: str) -> tuple[int, str]:
+    command = f'exec {sys.executable} -c "$1" "$2" {redirections}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, "sh", _PROGRAM, str(tmp_path / "out")],
+        check=False,
+        timeout=DEADLINE_SECONDS,
+    )
+    return done.returncode, (tmp_path / "out").read_text()
+
+
+def test_process_whose_standard_descriptors_are_closed_gets_the_null_device(tmp_path: Path) -> None:
+    """Old init scripts close 0, 1 and 2: the next file or socket that is opened must not become standard error."""
+    assert _run(tmp_path, "<&- >&- 2>&-") == (1, "3")
+
+
+def test_process_that_crashes_or_forks_shows_its_last_lines(tmp_path: Path) -> None:
+    """Lines are written by a thread, which neither a crash nor a forked child may outrun."""
+    log = tmp_path / "log"
+
+    code, _ = _run(tmp_path, f"</dev/null >{log} 2>&1")
+
+    assert code == 1
+    text = log.read_text()
+    assert "first.line" in text
+    assert text.count("line.of_a_child") == 1
+    assert "\nprinted\n" in text
+    assert text.endswith("RuntimeError: the last words\n")
+
+
+def test_process_whose_log_nobody_reads_ends_all_the_same(tmp_path: Path) -> None:
+    """A member that has lost its lease prints why and ends; a full pipe must not keep it for ever."""
+    reader, descriptor = os.pipe()
+    os.set_blocking(descriptor, False)
+    while True:
+        try:
+            os.write(descriptor, b"x" * 4_096)
+        except BlockingIOError:
+            break
+    os.set_blocking(descriptor, True)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, str(tmp_path / "out")],
+            stderr=descriptor,
+            stdout=descriptor,
+            check=False,
+            timeout=DEADLINE_SECONDS,
+        )
+        assert done.returncode == 1
+    finally:
+        os.close(reader)
+        os.close(descriptor)

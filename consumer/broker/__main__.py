@@ -28,6 +28,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 from broadsheet.allocator.errors import AllocatorError
 from broadsheet.allocator.runtime.event_loop import run
 from broadsheet.allocator.runtime.logs import LOG_LEVELS, log_to_stderr
+from broadsheet.allocator.runtime.process_signals import handled_on_loop
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.config import (
     DIRECT_COMMIT_BYTES_MAX,
@@ -234,11 +235,15 @@ def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) 
 
 async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: str) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signal_number, stop.set)
     keep_new_files_private()
     share_heaps()  # Set before the broker starts its threads.
+    with handled_on_loop({signal.SIGINT: stop.set, signal.SIGTERM: stop.set}):
+        await _serve_until(stop, config, metrics_port, metrics_host)
+
+
+async def _serve_until(
+    stop: asyncio.Event, config: BrokerConfig, metrics_port: int | None, metrics_host: str
+) -> None:
     async with (
         Broker(config) as broker,
         _metrics_server(broker, metrics_host, metrics_port),

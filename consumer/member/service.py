@@ -40,6 +40,7 @@ from broadsheet.allocator.metrics import EtcdMetrics
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.solver import import_solver
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.process_signals import handled_on_loop
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.config import MemberConfig
@@ -428,7 +429,6 @@ def stop_on_signals(target: Stoppable, signals: Collection[signal.Signals]) -> I
     Requires:
         Called in the main thread, unless `signals` is empty.
     """
-    loop = asyncio.get_running_loop()
     received: list[signal.Signals] = []
 
     def handle(number: signal.Signals) -> None:
@@ -439,13 +439,8 @@ def stop_on_signals(target: Stoppable, signals: Collection[signal.Signals]) -> I
             target.force_stop()
         log.info("member.signalled", signal=number.name, count=len(received))
 
-    for number in signals:
-        loop.add_signal_handler(number, handle, number)
-    try:
+    with handled_on_loop({number: partial(handle, number) for number in signals}):
         yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
 
 
 async def run_member(

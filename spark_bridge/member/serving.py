@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from broadsheet.allocator.errors import EtcdError, RevisionCompactedError
 from broadsheet.allocator.etcd.api import Etcd, KeyPut
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.allocator.runtime.process_signals import handled_on_loop
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.config import MemberConfig
@@ -205,14 +207,11 @@ async def _obey(orders: _Orders, departure: _Departure) -> None:
     departure.leave(f"the order to {order.value}", for_good=order is Order.LEAVE)
 
 
-@contextmanager
-def _on_signals(departure: _Departure) -> Iterator[None]:
+def _on_signals(departure: _Departure) -> AbstractContextManager[None]:
     """Leave on SIGTERM; leave at once on SIGHUP, which the daemon sends when the executor is gone."""
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, departure.leave, "SIGTERM")
-    loop.add_signal_handler(signal.SIGHUP, departure.leave_now, "SIGHUP")
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-        loop.remove_signal_handler(signal.SIGHUP)
+    return handled_on_loop(
+        {
+            signal.SIGTERM: partial(departure.leave, "SIGTERM"),
+            signal.SIGHUP: partial(departure.leave_now, "SIGHUP"),
+        }
+    )

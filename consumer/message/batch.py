@@ -279,10 +279,12 @@ class MessageBatch:
 
         Args:
             schema: Columns to read; fields that it does not name are left out. None: all columns, with the types that
-                the messages suggest.
+                the messages suggest: JSON numbers become 64-bit integers or floating-point numbers, texts stay texts,
+                as do all fields of CSV records.
 
         Raises:
-            FramingError: a message cannot be decoded.
+            FramingError: a message cannot be decoded, or its values do not fit the columns. Without a schema that is so
+                for an integer beyond 64 bits, or one that a column of floating-point numbers would round.
             ImportError: pyarrow is missing; install `broadsheet[spark]`.
         """
         from broadsheet.consumer.message.arrow_tables import table_of
@@ -292,10 +294,14 @@ class MessageBatch:
     def to_pandas(self, schema: pa.Schema | None = None) -> Any:
         """Return the messages as a `pandas.DataFrame`: `to_arrow`, converted without a copy where types allow.
 
+        Integers among nulls become floating-point numbers, or objects if those would round one of them.
+
         Args:
             schema: As of `to_arrow`.
         """
-        return self.to_arrow(schema).to_pandas()
+        from broadsheet.consumer.message.arrow_tables import pandas_of
+
+        return pandas_of(self.to_arrow(schema))
 
     def to_polars(self, schema: pa.Schema | None = None) -> Any:
         """Return the messages as a `polars.DataFrame`: `to_arrow`, without a copy where types allow.

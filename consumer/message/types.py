@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from broadsheet.consumer.message.arrow_ipc import read_stream
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, Payloads
+from broadsheet.consumer.message.json_errors import why_not_json
 from broadsheet.consumer.message.uuid import FEW, NIL_UUID, UUID_BYTES, format_uuid
 from broadsheet.consumer.tracing import TRACEPARENT
 
@@ -71,7 +72,7 @@ def json_uuid_of(payload: bytes) -> bytes:
     try:
         meta = _probe(payload).meta
     except _ERRORS as error:
-        raise ValueError(f"not a JSON message: {error}") from error
+        raise ValueError(f"not a JSON message: {why_not_json(payload, error)}") from error
     if meta is None or not meta.uuid:
         return NIL_UUID
     try:
@@ -187,7 +188,7 @@ class JsonType:
         try:
             return msgspec.json.decode(payload)
         except _ERRORS as error:
-            raise ValueError(f"not a JSON message: {error}") from error
+            raise ValueError(f"not a JSON message: {why_not_json(payload, error)}") from error
 
     def encode(self, message: Any) -> bytes:
         """Return a dict as JSON on one line."""
@@ -260,7 +261,8 @@ class JsonStructType:
         try:
             return self._decode(payload)
         except _ERRORS as error:
-            raise ValueError(f"not a {self._struct_class.__name__}: {error}") from error
+            reason = why_not_json(payload, error)
+            raise ValueError(f"not a {self._struct_class.__name__}: {reason}") from error
 
     def encode(self, message: Any) -> bytes:
         """Return a Struct as JSON on one line."""

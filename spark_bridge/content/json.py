@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pa_json
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -41,6 +40,8 @@ from pyspark.sql.types import (
 from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import NDJSON, LineFraming
+from broadsheet.consumer.message.json_columns import read_lines
+from broadsheet.consumer.message.json_errors import why_not_json
 from broadsheet.consumer.message.json_rows import JsonRows
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import format_uuid
@@ -297,7 +298,7 @@ class JsonDecoder:
             raws = fields_of(payload)
         except (ValueError, RecursionError) as error:
             if not self._permissive:
-                raise ValueError(str(error)) from error
+                raise ValueError(why_not_json(payload, error)) from error
             raws, fits = {}, False
         for name, convert in self._converters.items():
             try:
@@ -316,17 +317,7 @@ def _read_at_once(data: bytes, schema: pa.Schema, lines: int) -> dict[str, pa.Ar
             data.decode()
         except UnicodeDecodeError as error:  # Arrow's reader would pass the bytes on as text
             raise pa.ArrowInvalid(str(error)) from error
-    table = pa_json.read_json(
-        pa.BufferReader(data),
-        # One block, so that each column is one array. No threads, because Spark runs a task on each core.
-        read_options=pa_json.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
-        parse_options=pa_json.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="ignore"
-        ),
-    )
-    # An empty line, or two objects on one, would shift all rows after it.
-    if table.num_rows != lines:
-        raise pa.ArrowInvalid(f"{table.num_rows} messages in {lines} lines")
+    table = read_lines(data, lines, schema)
     return {name: table.column(name).combine_chunks() for name in schema.names}
 
 

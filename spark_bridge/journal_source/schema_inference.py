@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.json as pa_json
 from pyspark.sql.pandas.types import from_arrow_type
@@ -14,6 +15,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from broadsheet.consumer.errors import ContentTypeError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.consumer.message.json_columns import doubles_of
+from broadsheet.consumer.message.json_tables import may_be_rounded, rounded_integer
 from broadsheet.consumer.message.types import json_uuid_of
 from broadsheet.spark_bridge.brokers import open_client
 from broadsheet.spark_bridge.content.arrow import read_arrow
@@ -123,13 +126,28 @@ def _infer_json(samples: list[bytes], *, strict: bool) -> StructType:
     if not lines:
         return StructType([])
     try:
-        found = pa_json.read_json(pa.BufferReader(lines)).schema
+        sample = pa_json.read_json(pa.BufferReader(lines))
     except pa.ArrowInvalid as error:
         expected = f"columns as DDL, for the first messages do not agree ({error})"
         raise OptionError("schema", expected, got=None) from error
+    found = sample.schema
+    if any(map(may_be_rounded, doubles_of(sample))):
+        _check_integers(lines, pa.struct(list(found)))
     return StructType(
         [StructField(f.name, from_arrow_type(_settled(f.type))) for f in found if f.name != _META]
     )
+
+
+def _check_integers(lines: bytes, kind: pa.DataType) -> None:
+    """Refuse integers that the inferred columns would round.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for value in msgspec.json.Decoder().decode_lines(lines):
+        if rounded := rounded_integer(value, kind):
+            expected = f"columns as DDL, with DECIMAL(38, 0) or DOUBLE where {rounded}"
+            raise OptionError("schema", expected, got=None)
 
 
 def _is_message(payload: bytes, look: Callable[[bytes], object], *, strict: bool) -> bool:

@@ -43,6 +43,7 @@ from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.byte_runs import ContentBuffer, FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import METADATA_TYPES, RowColumns, with_metadata
 from broadsheet.spark_bridge.journal_source.message_types import columns_of, load_message_class
+from broadsheet.spark_bridge.journal_source.schema_inference import _infer_json
 
 SECOND = 1_700_000_000
 UUID = build_uuid(0xA1B2C3D4E5F6, clock_at(SECOND * 10**9), 1)
@@ -170,6 +171,40 @@ def test_both_ways_of_reading_json_agree(messages: list[dict[str, Any]]) -> None
 
 def _line(number: int) -> bytes:
     return b'{"_meta":{"uuid":"%s"},"n":%d}\n' % (format_uuid(UUID).encode(), number)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (b'{"x":1,"x":2}', 2.0),
+        (b'{"x":1,"\\u0078":2}', 2.0),
+        (b'{"x":NaN}', None),
+        (b'{"x":-Infinity}', None),
+        (b'\xef\xbb\xbf{"x":1}', None),
+        (b'{"y":"\\ud800","x":1}', None),
+    ],
+)
+def test_a_message_is_read_alike_whatever_its_neighbours(line: bytes, value: float | None) -> None:
+    """Duplicate keys, NaN without quotes, a byte order mark: the way of reading depends on the other messages of a
+    batch, and what is read must not.
+    """
+    # By columns; and value by value, which this text asks for.
+    for more in (b"", b'{"x":"Infinity"}\n'):
+        decoder = JsonDecoder(columns(x=DoubleType()), permissive=False)
+        whole = content(line + b"\n" + more)
+        if value is None:
+            with pytest.raises(FramingError, match=r"byte order|surrogate|malformed"):
+                decoder.decode(whole)
+        else:
+            assert decoder.decode(whole).column(0)[0].as_py() == value
+
+
+def test_inferred_columns_round_no_integer() -> None:
+    """Integers beyond BIGINT: as DOUBLE they would be read as other numbers, in silence."""
+    lines = b'{"n":1,"of":{"big":9223372036854775809}}\n'
+
+    with pytest.raises(OptionError, match=r"DECIMAL.* of\.big is the integer 9223372036854775809"):
+        _infer_json([lines], strict=True)
 
 
 def test_metadata_says_where_each_message_stands() -> None:

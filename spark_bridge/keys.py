@@ -4,7 +4,8 @@
 {root}.clusters/{cluster}/hosts/{task}      host of a member's task: `member.identity.Host`
 {root}.clusters/{cluster}/failure           reason of the latest failure of a member
 {root}.publications/{publication}           the acknowledgements of a published DataFrame
-{root}.queries/{query}                      those of a streaming query's latest micro-batch
+{root}.queries/{query}/{target}             those of a streaming query's latest micro-batch in one target
+{root}.queries/{query}                      the same as earlier versions wrote it
 """
 
 from __future__ import annotations
@@ -37,6 +38,19 @@ def publication_key(root: str, publication: str) -> bytes:
     return f"{check_root(root)}.publications/{publication}".encode()
 
 
-def query_key(root: str, query: str) -> bytes:
-    """Return the key of the acknowledgements of a streaming query's latest micro-batch."""
-    return f"{check_root(root)}.queries/{query}".encode()
+def queries_prefix(root: str) -> bytes:
+    """Return the prefix of the keys of all streaming queries."""
+    return f"{check_root(root)}.queries/".encode()
+
+
+def query_key(root: str, query: str, target: str) -> bytes:
+    """Return the key of the acknowledgements of a streaming query's latest micro-batch in one target."""
+    return queries_prefix(root) + f"{query}/{target}".encode()
+
+
+def query_records_range(root: str, query: str) -> tuple[bytes, bytes]:
+    """Return the range of keys that has a streaming query's records in all targets, and that of earlier versions."""
+    key = queries_prefix(root) + query.encode()
+    # The end is the first key after all that begin with "{key}/". Ids of queries have one length, so no other query's
+    # key is between `key` and its targets.
+    return key, key + b"0"

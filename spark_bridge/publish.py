@@ -32,10 +32,11 @@ from broadsheet.spark_bridge.journal_sink.commit import (
     commit_publication,
     committed_publication,
 )
-from broadsheet.spark_bridge.journal_sink.commit_store import (
+from broadsheet.spark_bridge.journal_sink.commit_record import (
+    RETENTION_DAYS,
     CommitAttempt,
     Publication,
-    publication_of,
+    SinkTarget,
 )
 from broadsheet.spark_bridge.journal_sink.key_mapping import IndexColumn
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
@@ -109,6 +110,8 @@ class PublishTarget:
     """Journals of type `application/x-ndjson`; a row's key chooses among them."""
     tls: TlsConfig | None = None
     """Files for a broker's `https://` address, on the driver and on executors."""
+    retention_days: int = RETENTION_DAYS
+    """Time for which the name is remembered after its commit, days, at least 1."""
 
 
 def publish_dataframe(
@@ -129,15 +132,15 @@ def publish_dataframe(
         df: The rows.
         target: The journals, and the record in etcd.
         publication: Unique name of this publication under the target's root. Publishing under a name that is
-            committed already publishes nothing and returns what was published then. Names are kept until a journal
-            sink of the same root finds them older than its option `retentionDays`.
+            committed already publishes nothing and returns what was published then. Names are kept for the
+            target's `retention_days`.
         key: String column; rows of one key go to one journal.
         order_by: Columns that order the messages of a journal.
         message_of: Turns a row into its message, on executors. The row itself if not given.
 
     Raises:
-        PublishError: the arguments do not fit the DataFrame; or it is committed, but a broker refused its
-            acknowledgements: run it again under the same name.
+        PublishError: the arguments do not fit the DataFrame; or the name was published into other journals; or it is
+            committed, but a broker refused its acknowledgements: run it again under the same name.
         EtcdUnavailableError: etcd did not answer; run it again under the same name.
     """
     if not target.journals:
@@ -153,14 +156,15 @@ def publish_dataframe(
         access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
         etcd=EtcdConfig(endpoints=target.etcd_endpoints),
         root=target.root,
-        retention_days=None,
+        journals=SinkTarget(selector="", journals=target.journals),
+        retention_days=target.retention_days,
     )
     with LoopThread(name=f"publish-{publication}") as loop:
         record = loop.call(committed_publication(commit_target, publication))
         # Under a name that is committed already, the tasks need not write again.
         if record is None:
             attempts = _write_uncommitted(df, target, key=key, order_by=order_by, encoder=encoder)
-            record = publication_of(attempts)
+            record = commit_target.record_of(attempts)
         return loop.call(commit_publication(commit_target, publication, record))
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from broadsheet.consumer.interpreter import keep_freed_buffers
 from broadsheet.consumer.message.key_columns import stable_order
 from broadsheet.consumer.message.uuid import UUID_CHARACTERS, new_producer_id
-from broadsheet.spark_bridge.journal_sink.commit_store import CommitAttempt
+from broadsheet.spark_bridge.journal_sink.commit_record import CommitAttempt
+from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class WritePlan:
     encoder: Encoder
     hidden_columns: tuple[str, ...] = ()
     """Columns for the mapping, left out of the messages."""
+    takes_content: bool = False
+    """Whether the attempt tells the content of its rows, by which repeated micro-batches are compared."""
 
 
 def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> CommitAttempt:
@@ -100,6 +103,7 @@ class _Chunks:
         self._stamper = Stamper(new_producer_id())
         self._aim_bytes = _FIRST_APPEND_BYTES
         self._messages = 0
+        self._content = RowContent()
         self._journals: set[str] = set()
 
     def next(self) -> Chunk:
@@ -127,10 +131,13 @@ class _Chunks:
                 self._stamper.stamp_acknowledgement()
             ),
             journals=tuple(sorted(self._journals)),
+            content=self._content,
         )
 
     def _encode(self, batch: pa.RecordBatch, chunk: Chunk) -> None:
         """Add a batch's messages to a chunk."""
+        if self._plan.takes_content:
+            self._content += content_of_rows(batch)
         journals = self._plan.journals
         indices = self._plan.mapping.indices(batch, journals)
         rows = batch.drop_columns(list(self._plan.hidden_columns))

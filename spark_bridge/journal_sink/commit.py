@@ -16,19 +16,34 @@ Source: gazette/core message/publisher.go (BuildAckIntents: intents are stored d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from broadsheet.consumer.errors import AppendOutcomeUnknownError, ConsumerError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_store
-from broadsheet.spark_bridge.journal_sink.commit_store import Publication
-from broadsheet.spark_bridge.keys import publication_key, query_key
+from broadsheet.spark_bridge.journal_sink.commit_record import (
+    NO_BATCH,
+    RETENTION_DAYS,
+    CommitAttempt,
+    Publication,
+    SinkTarget,
+    publication_of,
+)
+from broadsheet.spark_bridge.journal_sink.commit_rules import (
+    QueryIdentity,
+    check_same_batch,
+    check_same_target,
+)
+from broadsheet.spark_bridge.journal_sink.row_content import RowContent
+from broadsheet.spark_bridge.keys import publication_key
 
 if TYPE_CHECKING:
     from broadsheet.allocator.etcd.client import EtcdClient
@@ -72,26 +87,60 @@ class CommitTarget:
     """Of the brokers."""
     etcd: EtcdConfig
     root: str
-    retention_days: int | None
-    """Retention of records of commits; None prunes nothing."""
+    journals: SinkTarget
+    retention_days: int = RETENTION_DAYS
+    """Time for which this writer's records are kept after their commit."""
+    checkpoint: str = ""
+    """The query's option `checkpointLocation`; empty if it was not given."""
+    accepted_through: int = NO_BATCH
+    """Number of the last micro-batch that the caller declares committed; -1 if none."""
     on_step: StepObserver = observe_nothing
+
+    def record_of(self, attempts: Iterable[CommitAttempt], *, batch: int = NO_BATCH) -> Publication:
+        """Return the record that commits the attempts in this target."""
+        return msgspec.structs.replace(
+            publication_of(attempts, committed_at=time.time(), batch=batch),
+            retention_days=float(self.retention_days),
+            selector=self.journals.selector,
+            brokers=self.journals.brokers,
+            checkpoint=self.checkpoint,
+        )
+
+    def identity(self, query: str) -> QueryIdentity:
+        """Return the identity of a query that writes into this target."""
+        return QueryIdentity(
+            query=query,
+            target=self.journals,
+            checkpoint=self.checkpoint,
+            accepted_through=self.accepted_through,
+        )
 
 
 async def committed_publication(target: CommitTarget, name: str) -> Publication | None:
-    """Return the publication of a name; None if there is none."""
+    """Return the publication of a name; None if there is none.
+
+    Raises:
+        PublishError: the name was published to another target.
+    """
     from broadsheet.allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
-        return await commit_store.load(etcd, publication_key(target.root, name))
+        found = await commit_store.load(etcd, publication_key(target.root, name))
+    if found is not None:
+        check_same_target(found, name, target.journals)
+    return found
 
 
-async def committed_batch(target: CommitTarget, query: str) -> int:
-    """Return the number of a query's latest committed micro-batch; -1 if there is none."""
+async def committed_batch(target: CommitTarget, query: str, batch: int) -> Publication | None:
+    """Return a micro-batch's record; None if the batch is not committed.
+
+    Raises:
+        PublishError: a later batch of the query is committed.
+    """
     from broadsheet.allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
-        latest = await commit_store.load(etcd, query_key(target.root, query))
-    return -1 if latest is None else latest.batch
+        return await commit_store.load_batch(etcd, target.root, target.identity(query), batch)
 
 
 async def commit_publication(
@@ -102,14 +151,15 @@ async def commit_publication(
     Args:
         target: Records and acknowledges it.
         name: The publication's.
-        record: The attempts that tasks wrote.
+        record: Of the attempts that tasks wrote.
         keep: Remember the name afterwards.
 
     Returns:
         The publication of that name: `record`, unless there was an earlier one.
 
     Raises:
-        PublishError: it is committed, but not acknowledged in every journal; the message says how to finish it.
+        PublishError: it is committed, but not acknowledged in every journal, and the message says how to finish it;
+            or the name was published to another target.
         EtcdUnavailableError: etcd did not answer; commit again under the same name.
     """
     from broadsheet.allocator.etcd.client import EtcdClient
@@ -118,6 +168,7 @@ async def commit_publication(
     key = publication_key(target.root, name)
     async with EtcdClient(target.etcd) as etcd:
         durable = await commit_store.commit_once(etcd, key, record)
+        check_same_target(durable, name, target.journals)
         target.on_step(CommitStep.RECORDED, record.batch)
         try:
             await acknowledge(target, durable)
@@ -135,21 +186,23 @@ async def commit_publication(
     return durable
 
 
-async def commit_micro_batch(target: CommitTarget, query: str, record: Publication) -> None:
+async def commit_micro_batch(
+    target: CommitTarget, query: str, record: Publication, content: RowContent
+) -> None:
     """Publish a micro-batch of a query, or finish it if it was committed before.
 
     Raises:
+        PublishError: another run of the query committed other rows under the number, or a later batch.
         ConsumerError: a broker refused; the restarted query finishes it.
         EtcdUnavailableError: etcd did not answer; the restarted query commits again.
     """
     from broadsheet.allocator.etcd.client import EtcdClient
 
     target.on_step(CommitStep.STARTED, record.batch)
+    identity = target.identity(query)
     async with EtcdClient(target.etcd) as etcd:
-        durable = await commit_store.commit_batch(etcd, query_key(target.root, query), record)
-        target.on_step(CommitStep.RECORDED, record.batch)
-        if durable is not None:
-            await acknowledge(target, durable)
+        durable = await commit_store.commit_batch(etcd, target.root, identity, record)
+        await _finish_batch(target, identity, durable, content=content, batch=record.batch)
         # Pruning reads every record, so it is not done with each batch.
         if record.batch % _PRUNE_EVERY_BATCHES == 0:
             await _prune(etcd, target)
@@ -171,27 +224,45 @@ async def finish_publication(target: CommitTarget, name: str) -> None:
     await commit_publication(target, name, record)
 
 
-async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> None:
+async def finish_micro_batch(
+    target: CommitTarget, query: str, batch: int, content: RowContent
+) -> None:
     """Acknowledge a micro-batch that tasks found committed.
 
-    Raises:
-        PublishError: its record was pruned since.
-    """
-    from broadsheet.allocator.etcd.client import EtcdClient
+    Args:
+        target: Has its record.
+        query: The query's id.
+        batch: Number of the batch.
+        content: Of the rows that its tasks had this time.
 
+    Raises:
+        PublishError: its record was pruned since; or another run of the query committed other rows under the number.
+    """
     target.on_step(CommitStep.STARTED, batch)
-    async with EtcdClient(target.etcd) as etcd:
-        latest = await commit_store.load(etcd, query_key(target.root, query))
-    if latest is None or latest.batch < batch:
+    record = await committed_batch(target, query, batch)
+    if record is None:
         raise PublishError(
             f"batch {batch} of query {query}: it was committed when its tasks began, and is forgotten now; "
             "restart the query to write it again, and raise retentionDays"
         )
-    target.on_step(CommitStep.RECORDED, batch)
-    # A later batch is recorded only after this one was acknowledged.
-    if latest.batch == batch:
-        await acknowledge(target, latest)
+    await _finish_batch(target, target.identity(query), record, content=content, batch=batch)
     target.on_step(CommitStep.FINISHED, batch)
+
+
+async def _finish_batch(
+    target: CommitTarget,
+    identity: QueryIdentity,
+    record: Publication,
+    *,
+    content: RowContent,
+    batch: int,
+) -> None:
+    """Acknowledge a recorded batch, unless a later one is recorded, before which it was acknowledged."""
+    if record.batch == batch:
+        check_same_batch(record, identity, content)
+    target.on_step(CommitStep.RECORDED, batch)
+    if record.batch == batch:
+        await acknowledge(target, record)
 
 
 async def acknowledge(target: CommitTarget, record: Publication) -> None:
@@ -208,8 +279,6 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
 
 
 async def _prune(etcd: EtcdClient, target: CommitTarget) -> None:
-    if target.retention_days is None:
-        return
     pruned = await commit_store.prune(etcd, target.root, retention_days=target.retention_days)
     if pruned:
         _log.info("publications.pruned", root=target.root, records=pruned)

@@ -12,11 +12,10 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import check_root
 from broadsheet.consumer.protocol.selector_text import parse_selector
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
+from broadsheet.spark_bridge.journal_sink.commit_record import NO_BATCH, RETENTION_DAYS
 from broadsheet.spark_bridge.journal_source.options import Access
 
 DEFAULT_ROOT: Final = "/broadsheet"
-RETENTION_DAYS: Final = 30
-"""Default retention of records of commits: longer than anybody waits before they rerun a failed job."""
 MODULO: Final = "modulo"
 RENDEZVOUS: Final = "rendezvous"
 
@@ -38,6 +37,7 @@ _KNOWN: Final = (
     "ignoreNullFields",
     "publication",
     "retentionDays",
+    "acceptCommittedThrough",
     "zone",
     *TLS_OPTIONS,
     "authKeysFile",
@@ -74,6 +74,10 @@ class WriteOptions:
     publication: str | None = None
     """Publication name that makes a batch write idempotent."""
     retention_days: int = RETENTION_DAYS
+    accepted_through: int = NO_BATCH
+    """Number of the last micro-batch that the caller declares committed."""
+    checkpoint: str = ""
+    """A query's checkpoint location; empty if the option is not set."""
 
 
 def write_options(options: Mapping[str, Any]) -> WriteOptions:
@@ -101,6 +105,8 @@ def write_options(options: Mapping[str, Any]) -> WriteOptions:
         publication=_publication(given),
         retention_days=given.count_or_none("retentionDays", "a number of days, at least 1")
         or RETENTION_DAYS,
+        accepted_through=_accepted_through(given),
+        checkpoint=(given.text_or_none("checkpointLocation") or "").rstrip("/"),
     )
 
 
@@ -153,6 +159,17 @@ def _root(given: FormatOptions) -> str:
         expected = f"a prefix of keys such as {DEFAULT_ROOT} ({error})"
         raise OptionError("root", expected, got=text) from error
     return text
+
+
+def _accepted_through(given: FormatOptions) -> int:
+    name = "acceptCommittedThrough"
+    text = given.text_or_none(name)
+    if text is None:
+        return NO_BATCH
+    if not text.strip().isdecimal():
+        expected = "the number of the batch that the error named, through which committed batches hold the query's rows"
+        raise OptionError(name, expected, got=text)
+    return int(text)
 
 
 def _mapping(given: FormatOptions) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -36,9 +36,10 @@ from broadsheet.spark_bridge.journal_sink.commit import (
     finish_publication,
     observe_nothing,
 )
-from broadsheet.spark_bridge.journal_sink.commit_store import CommitAttempt, publication_of
+from broadsheet.spark_bridge.journal_sink.commit_record import CommitAttempt, SinkTarget
 from broadsheet.spark_bridge.journal_sink.key_mapping import mapping_for
 from broadsheet.spark_bridge.journal_sink.options import WriteOptions
+from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +52,9 @@ _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
-async def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
+async def plan_write(
+    options: WriteOptions, schema: StructType, *, takes_content: bool = False
+) -> tuple[WritePlan, SinkTarget]:
     """Find the journals and choose the encoding of rows, the same for all tasks.
 
     Raises:
@@ -59,23 +62,26 @@ async def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         PublishError: the rows do not fit them.
         EndpointError: no broker could be reached.
     """
-    journals, content_type = await _find_journals(options)
-    return WritePlan(
+    target, content_type = await _find_journals(options)
+    plan = WritePlan(
         access=options.access,
-        journals=journals,
-        mapping=mapping_for(options, journal_count=len(journals), schema=schema),
+        journals=target.journals,
+        mapping=mapping_for(options, journal_count=len(target.journals), schema=schema),
         encoder=encoder_for(content_type, schema, options),
+        takes_content=takes_content,
     )
+    return plan, target
 
 
-async def _find_journals(options: WriteOptions) -> tuple[tuple[str, ...], str]:
+async def _find_journals(options: WriteOptions) -> tuple[SinkTarget, str]:
     """Return the journals by name, and their content type."""
     from broadsheet.consumer.protocol.labels import CONTENT_TYPE, value_of
-    from broadsheet.consumer.protocol.selector_text import parse_selector
+    from broadsheet.consumer.protocol.selector_text import format_selector, parse_selector
     from broadsheet.spark_bridge.brokers import open_client
 
+    selector = parse_selector(options.selector)
     async with open_client(options.access) as client:
-        listed = await client.list(parse_selector(options.selector))
+        listed = await client.list(selector)
     if not listed.journals:
         expected = (
             "a selector that matches journals; create them first, e.g. with shardctl journals apply"
@@ -87,7 +93,13 @@ async def _find_journals(options: WriteOptions) -> tuple[tuple[str, ...], str]:
         examples = ", ".join(f"{name} has {kind or 'none'}" for kind, name in by_type.items())
         expected = f"journals of one content type; {examples}"
         raise OptionError("selector", expected, got=options.selector)
-    return tuple(found.spec.name for found in journals), next(iter(by_type))
+    cluster_id = listed.header.etcd.cluster_id
+    target = SinkTarget(
+        selector=format_selector(selector),
+        journals=tuple(found.spec.name for found in journals),
+        brokers=f"{cluster_id:x}" if cluster_id else "",
+    )
+    return target, next(iter(by_type))
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,8 @@ class AttemptMessage(WriterCommitMessage):
 
     attempt: CommitAttempt | None
     """None if its work was found committed, or if it failed."""
+    content: RowContent = field(default_factory=RowContent)
+    """Of the task's rows in a micro-batch that was found committed."""
     query: str = ""
     """For a micro-batch: the query's id, which lasts as long as its checkpoint."""
     batch: int = -1
@@ -121,16 +135,21 @@ class BatchJournalWriter(DataSourceArrowWriter):
             OptionError: an option does not fit the rows or the journals.
             PublishError: a column does not fit the journals.
         """
-        self._plan = asyncio.run(plan_write(options, schema))
-        self._target = _commit_target(options, on_step)
+        self._plan, journals = asyncio.run(plan_write(options, schema))
+        self._target = _commit_target(options, journals, on_step)
         self._named = bool(options.publication)
         self._publication = options.publication or f"unnamed-{uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Append rows, uncommitted, unless the publication is committed."""
         # A name that was made for this write alone cannot be committed yet.
-        if self._named and asyncio.run(committed_publication(self._target, self._publication)):
-            return AttemptMessage(None)
+        if self._named:
+            try:
+                committed = asyncio.run(committed_publication(self._target, self._publication))
+            except PublishError as error:
+                return AttemptMessage(None, failure=str(error))
+            if committed is not None:
+                return AttemptMessage(None)
         return _attempted(iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -141,7 +160,7 @@ class BatchJournalWriter(DataSourceArrowWriter):
         if any(message.attempt is None for message in given):
             asyncio.run(finish_publication(self._target, self._publication))
             return
-        record = publication_of(_attempts(given))
+        record = self._target.record_of(_attempts(given))
         asyncio.run(commit_publication(self._target, self._publication, record, keep=self._named))
         freeze_imports()
 
@@ -173,26 +192,33 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         if options.publication:
             expected = "nothing: the batches of a stream are known by its checkpoint"
             raise OptionError("publication", expected, got=options.publication)
-        self._plan: WritePlan = asyncio.run(plan_write(options, schema))
-        self._target = _commit_target(options, on_step)
+        self._plan, journals = asyncio.run(plan_write(options, schema, takes_content=True))
+        self._target = _commit_target(options, journals, on_step)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Append rows, uncommitted, unless the micro-batch is committed."""
         query, batch = _micro_batch()
-        if asyncio.run(committed_batch(self._target, query)) >= batch:
-            return AttemptMessage(None, query, batch)
+        try:
+            committed = asyncio.run(committed_batch(self._target, query, batch))
+        except PublishError as error:
+            return AttemptMessage(None, query=query, batch=batch, failure=str(error))
+        if committed is not None:
+            # The rows are read only to be compared with the committed ones.
+            content = sum(map(content_of_rows, iterator), RowContent())
+            return AttemptMessage(None, content, query, batch)
         return _attempted(iterator, self._plan, query=query, batch=batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the tasks' messages, or finish the micro-batch if it is committed."""
         given = _succeeded(messages)
         attempts = list(_attempts(given))
+        content = sum(((message.attempt or message).content for message in given), RowContent())
         if len(attempts) < len(given):
-            asyncio.run(finish_micro_batch(self._target, given[0].query, batchId))
+            asyncio.run(finish_micro_batch(self._target, given[0].query, batchId, content))
         # An empty batch records nothing; repeating it does no harm.
         elif any(attempt.journals for attempt in attempts):
-            record = publication_of(attempts, batch=batchId)
-            asyncio.run(commit_micro_batch(self._target, given[0].query, record))
+            record = self._target.record_of(attempts, batch=batchId)
+            asyncio.run(commit_micro_batch(self._target, given[0].query, record, content))
         freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -202,12 +228,17 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         )
 
 
-def _commit_target(options: WriteOptions, on_step: StepObserver) -> CommitTarget:
+def _commit_target(
+    options: WriteOptions, journals: SinkTarget, on_step: StepObserver
+) -> CommitTarget:
     return CommitTarget(
         access=options.access,
         etcd=options.etcd,
         root=options.root,
+        journals=journals,
         retention_days=options.retention_days,
+        checkpoint=options.checkpoint,
+        accepted_through=options.accepted_through,
         on_step=on_step,
     )
 
@@ -231,9 +262,9 @@ def _attempted(
 ) -> AttemptMessage:
     try:
         with few_collections():  # Spark's Python worker runs nothing else meanwhile.
-            return AttemptMessage(write_attempt(batches, plan), query, batch)
+            return AttemptMessage(write_attempt(batches, plan), query=query, batch=batch)
     except (PublishError, OptionError) as error:
-        return AttemptMessage(None, query, batch, str(error))
+        return AttemptMessage(None, query=query, batch=batch, failure=str(error))
     finally:
         freeze_imports()
 

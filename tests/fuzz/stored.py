@@ -74,7 +74,7 @@ from broadsheet.consumer.recoverylog.prune_plan import decode_quarantine
 from broadsheet.consumer.sources.kinesis.places import decode_resume
 from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
 from broadsheet.spark_bridge.errors import PublishError
-from broadsheet.spark_bridge.journal_sink import commit_store as sink_record
+from broadsheet.spark_bridge.journal_sink import commit_record as sink_record
 from broadsheet.spark_bridge.journal_source.offsets import parse_offset
 from broadsheet.spark_bridge.member.identity import Host, decode_host, encode_host
 from tests.fuzz.decoder import FuzzedDecoder

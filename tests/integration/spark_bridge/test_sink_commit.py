@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.message.uuid import Flags
 from broadsheet.spark_bridge.content.json import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
-from broadsheet.spark_bridge.journal_sink import commit_store
+from broadsheet.spark_bridge.journal_sink import commit_record, commit_store
 from broadsheet.spark_bridge.journal_sink.attempt import WritePlan, write_attempt
 from broadsheet.spark_bridge.journal_sink.commit import (
     CommitStep,
     CommitTarget,
     commit_micro_batch,
     commit_publication,
-    committed_batch,
     committed_publication,
     finish_micro_batch,
 )
-from broadsheet.spark_bridge.journal_sink.commit_store import (
+from broadsheet.spark_bridge.journal_sink.commit_record import (
     CommitAttempt,
     Publication,
+    SinkTarget,
     publication_of,
 )
 from broadsheet.spark_bridge.journal_sink.key_mapping import ModuloMapping
+from broadsheet.spark_bridge.journal_sink.row_content import RowContent
 from broadsheet.spark_bridge.journal_source.options import Access
-from broadsheet.spark_bridge.keys import publication_key, query_key
+from broadsheet.spark_bridge.keys import publication_key, queries_prefix
 from tests.support.published import flags_of, ids_of, messages_of
 from tests.support.spark import make_journals
 
@@ -77,7 +81,7 @@ async def target(
         access=Access(address=broker.address),
         etcd=EtcdConfig(endpoints=(etcd_server.endpoint,)),
         root=etcd_root,
-        retention_days=30,
+        journals=SinkTarget(selector="name:prefix=sink/", journals=JOURNALS),
     )
 
 
@@ -91,6 +95,7 @@ async def write(
         journals=JOURNALS,
         mapping=ModuloMapping("id"),
         encoder=JsonLines(from_arrow_schema(rows.schema)),
+        takes_content=True,
     )
     batches = iter(rows.to_batches(max_chunksize=rows_per_batch))
     return await asyncio.to_thread(write_attempt, batches, plan)
@@ -101,13 +106,26 @@ async def seen(target: CommitTarget) -> Counter[int]:
     return ids_of(await messages_of(target.access.address, JOURNALS))
 
 
-async def batch_of(
-    target: CommitTarget, batch: int, ids: Iterable[int], *, tasks: int = 2
-) -> Publication:
-    """Write a micro-batch by several tasks, and return what would commit it."""
+async def attempts_of(
+    target: CommitTarget, ids: Iterable[int], *, tasks: int = 2
+) -> list[CommitAttempt]:
+    """Write rows by several tasks."""
     ids = list(ids)
-    attempts = [await write(target, ids[task::tasks]) for task in range(tasks)]
-    return publication_of(attempts, batch=batch)
+    return [await write(target, ids[task::tasks]) for task in range(tasks)]
+
+
+def content_of(attempts: Iterable[CommitAttempt]) -> RowContent:
+    """Return the content of all rows of the attempts."""
+    return sum((attempt.content for attempt in attempts), RowContent())
+
+
+async def run_batch(
+    target: CommitTarget, batch: int, ids: Iterable[int], *, tasks: int = 2
+) -> None:
+    """Write and commit a micro-batch."""
+    attempts = await attempts_of(target, ids, tasks=tasks)
+    record = target.record_of(attempts, batch=batch)
+    await commit_micro_batch(target, QUERY, record, content_of(attempts))
 
 
 CUTS = [
@@ -128,15 +146,11 @@ async def test_micro_batch_cut_off_anywhere_is_there_once(
     Between the two, readers see all of the batch in a journal, or nothing of it.
     """
     with pytest.raises(Killed):
-        await commit_micro_batch(
-            replace(target, on_step=KillAt(step, times=times)),
-            QUERY,
-            await batch_of(target, 0, range(20)),
-        )
+        await run_batch(replace(target, on_step=KillAt(step, times=times)), 0, range(20))
     half = [len(journal) for journal in await messages_of(target.access.address, JOURNALS)]
 
-    await commit_micro_batch(target, QUERY, await batch_of(target, 0, range(20)))
-    await commit_micro_batch(target, QUERY, await batch_of(target, 1, range(20, 40)))
+    await run_batch(target, 0, range(20))
+    await run_batch(target, 1, range(20, 40))
 
     whole = await messages_of(target.access.address, JOURNALS)
     assert ids_of(whole) == Counter(range(40))
@@ -152,13 +166,13 @@ async def test_publication_cut_off_anywhere_is_there_once(
     target: CommitTarget, step: CommitStep, times: int
 ) -> None:
     """The same for a DataFrame with a name: what is committed under it is what was written first."""
-    first = publication_of([await write(target, range(20))])
+    first = target.record_of([await write(target, range(20))])
     with pytest.raises(Killed):
         await commit_publication(
             replace(target, on_step=KillAt(step, times=times)), "orders", first
         )
 
-    again = publication_of([await write(target, range(20))])
+    again = target.record_of([await write(target, range(20))])
     published = await commit_publication(target, "orders", again)
 
     assert await seen(target) == Counter(range(20))
@@ -167,33 +181,92 @@ async def test_publication_cut_off_anywhere_is_there_once(
 
 async def test_two_drivers_of_one_query_commit_a_batch_once(target: CommitTarget) -> None:
     """A driver that everybody took for dead goes on: whoever is first, the other finishes the same record."""
-    mine, theirs = await batch_of(target, 0, range(20)), await batch_of(target, 0, range(20))
-
     async with TaskGroup() as drivers:
-        drivers.start_soon(commit_micro_batch(target, QUERY, mine), name="mine")
-        drivers.start_soon(commit_micro_batch(target, QUERY, theirs), name="theirs")
+        drivers.start_soon(run_batch(target, 0, range(20)), name="mine")
+        drivers.start_soon(run_batch(target, 0, range(20), tasks=3), name="theirs")
 
     assert await seen(target) == Counter(range(20))
 
 
-async def test_batch_that_was_overtaken_is_left_alone(target: CommitTarget) -> None:
-    """A driver wakes up with an old batch when a later one is committed: its rows are there already."""
-    late = await batch_of(target, 0, range(20))
-    await commit_micro_batch(target, QUERY, await batch_of(target, 0, range(20)))
-    await commit_micro_batch(target, QUERY, await batch_of(target, 1, range(20, 40)))
+async def test_batch_that_was_overtaken_is_refused_and_its_rows_are_there_once(
+    target: CommitTarget,
+) -> None:
+    """A driver wakes up with an old batch when a later one is committed: it is told so.
 
-    await commit_micro_batch(target, QUERY, late)
-    await finish_micro_batch(target, QUERY, 0)
+    Why: the driver of a copied checkpoint looks the same, and its rows would be left out in silence.
+    """
+    late = await attempts_of(target, range(20))
+    record = target.record_of(late, batch=0)
+    await run_batch(target, 0, range(20))
+    await run_batch(target, 1, range(20, 40))
+
+    for refused in (
+        commit_micro_batch(target, QUERY, record, content_of(late)),
+        finish_micro_batch(target, QUERY, 0, content_of(late)),
+    ):
+        with pytest.raises(PublishError, match=r"batch 0 of query 4f0c: batch 1 is committed in"):
+            await refused
+    accepting = replace(target, accepted_through=1)
+    await commit_micro_batch(accepting, QUERY, record, content_of(late))
 
     assert await seen(target) == Counter(range(40))
-    assert await committed_batch(target, QUERY) == 1
+
+
+async def test_batch_with_other_rows_than_the_committed_one_is_refused(
+    target: CommitTarget,
+) -> None:
+    """Two queries run from copies of one checkpoint into the same journals; as many rows, but other ones.
+
+    Why: the second one's rows were taken for committed, and lost without a word.
+    """
+    await run_batch(replace(target, checkpoint="/a"), 0, range(20))
+
+    with pytest.raises(
+        PublishError, match=r"checkpoint /a, with 20 rows.*20 rows are others.*root"
+    ):
+        await run_batch(replace(target, checkpoint="/b"), 0, range(100, 120))
+    with pytest.raises(PublishError, match=r"this run's 19 rows are others"):
+        await run_batch(replace(target, checkpoint="/a"), 0, range(19))
+    await run_batch(replace(target, checkpoint="/b", root=f"{target.root}/own"), 0, range(100, 120))
+
+    assert await seen(target) == Counter([*range(20), *range(100, 120)])
+
+
+async def test_batch_of_a_query_whose_rows_vary_is_finished_from_its_checkpoint(
+    target: CommitTarget,
+) -> None:
+    """A row's value is made up anew when the batch is repeated: with the same checkpoint, the recorded rows count."""
+    query = replace(target, checkpoint="/checkpoints/q")
+    with pytest.raises(Killed):
+        await run_batch(replace(query, on_step=KillAt(CommitStep.RECORDED)), 0, range(20))
+
+    await run_batch(query, 0, range(20, 40))
+
+    assert await seen(target) == Counter(range(20))
+
+
+async def test_batch_recorded_by_an_earlier_version_is_finished(
+    target: CommitTarget, etcd: EtcdClient
+) -> None:
+    """An upgrade between the record and the acknowledgement: the old key is found, and nothing is published twice."""
+    attempts = await attempts_of(target, range(20))
+    old = publication_of(attempts, committed_at=time.time(), batch=0)
+    await etcd.put(
+        queries_prefix(target.root) + QUERY.encode(),
+        commit_record.encoded(msgspec.structs.replace(old, content="")),
+    )
+
+    await run_batch(target, 0, range(20))
+    await run_batch(target, 1, range(20, 40))
+
+    assert await seen(target) == Counter(range(40))
 
 
 async def test_acknowledgements_of_a_journal_stand_together(
     target: CommitTarget, broker: EmbeddedBroker
 ) -> None:
     """Three tasks wrote to each journal: one append acknowledges them, so that nobody reads one without the others."""
-    await commit_micro_batch(target, QUERY, await batch_of(target, 0, range(60), tasks=3))
+    await run_batch(target, 0, range(60), tasks=3)
 
     for journal in JOURNALS:
         flags = await flags_of(broker.address, journal)
@@ -206,7 +279,7 @@ async def test_rows_keep_their_order_within_a_journal(
 ) -> None:
     """A task's rows of one journal stand as Spark handed them over, batches small and large."""
     attempt = await write(target, range(5_000), rows_per_batch=333)
-    await commit_publication(target, "ordered", publication_of([attempt]))
+    await commit_publication(target, "ordered", target.record_of([attempt]))
 
     for journal in await messages_of(broker.address, JOURNALS):
         ids = [message["id"] for message in journal]
@@ -219,7 +292,7 @@ async def test_attempt_without_rows_touches_no_journal(target: CommitTarget) -> 
     attempt = await write(target, [])
 
     assert (attempt.messages, attempt.journals) == (0, ())
-    assert publication_of([attempt]).intents == {}
+    assert target.record_of([attempt]).intents == {}
 
 
 async def test_attempt_with_a_row_that_has_no_journal_ends_with_its_error(
@@ -237,30 +310,95 @@ async def test_attempt_with_a_row_that_has_no_journal_ends_with_its_error(
 async def test_finishing_a_batch_that_is_forgotten_is_refused(target: CommitTarget) -> None:
     """Tasks found the batch committed and wrote nothing; if nobody knows of it then, it must not pass for written."""
     with pytest.raises(PublishError, match=r"batch 0 of query 4f0c: .* forgotten now"):
-        await finish_micro_batch(target, QUERY, 0)
+        await finish_micro_batch(target, QUERY, 0, RowContent())
 
 
 async def test_records_go_after_their_time(target: CommitTarget, etcd: EtcdClient) -> None:
     """Those older than the retention go with the next commit; a query keeps one record, however many its batches."""
-    now = publication_of([await write(target, range(2))])
-    old = Publication(
-        messages=now.messages,
-        acknowledgements=now.acknowledgements,
-        attempts=now.attempts,
-        committed_at=now.committed_at - 31 * 86_400,
-    )
+    now = target.record_of([await write(target, range(2))])
+    old = aged(now, days=31)
     await commit_store.commit_once(etcd, publication_key(target.root, "old"), old)
-    await commit_store.commit_once(etcd, query_key(target.root, "gone"), old)
+    await commit_store.commit_once(etcd, queries_prefix(target.root) + b"gone/x", old)
     await commit_store.commit_once(etcd, publication_key(target.root, "kept"), now)
 
     for batch in range(3):
-        await commit_micro_batch(target, QUERY, await batch_of(target, batch, [batch + 10]))
+        await run_batch(target, batch, [batch + 10])
 
     listed = await etcd.get_range(f"{target.root}.".encode(), f"{target.root}/".encode())
     assert [kv.key.decode() for kv in listed.kvs] == [
         f"{target.root}.publications/kept",
-        f"{target.root}.queries/{QUERY}",
+        f"{target.root}.queries/{QUERY}/{commit_store.target_digest(target.journals)}",
     ]
+
+
+async def test_record_outlives_a_shorter_retention_of_another_sink(
+    target: CommitTarget, etcd: EtcdClient
+) -> None:
+    """A keeps names for 30 days; two days later B, with one day, commits and prunes; then A runs again.
+
+    Why: B's setting removed A's name, and A published its rows twice. Records of earlier versions do not say how long
+    theirs is; they are kept for the default.
+    """
+    await commit_publication(target, "a", target.record_of([await write(target, range(10))]))
+    await _age(etcd, publication_key(target.root, "a"), days=2)
+    unknown = aged(publication_of([], committed_at=time.time()), days=2)
+    await commit_store.commit_once(etcd, publication_key(target.root, "unknown"), unknown)
+    impatient = replace(target, retention_days=1)
+    short = impatient.record_of([await write(target, range(10, 20))])
+    await commit_store.commit_once(etcd, publication_key(target.root, "short"), aged(short, days=2))
+
+    await commit_publication(impatient, "b", short)
+    await commit_publication(target, "a", target.record_of([await write(target, range(10))]))
+
+    assert await seen(target) == Counter(range(20))
+    prefix = publication_key(target.root, "")
+    listed = await etcd.get_range(prefix, prefix_range_end(prefix))
+    assert [kv.key.removeprefix(prefix) for kv in listed.kvs] == [b"a", b"b", b"unknown"]
+
+
+async def test_name_is_kept_for_the_longest_retention_of_its_writers(
+    target: CommitTarget, etcd: EtcdClient
+) -> None:
+    """A job raises its retention and runs again under its name, which was recorded with the former one."""
+    attempt = await write(target, range(10))
+    for days in (1, 90, 5):
+        writer = replace(target, retention_days=days)
+        await commit_publication(writer, "a", writer.record_of([attempt]))
+
+    found = await commit_store.load(etcd, publication_key(target.root, "a"))
+    assert found is not None
+    assert found.retention_days == 90
+
+
+async def test_name_published_to_other_journals_is_refused(target: CommitTarget) -> None:
+    """Two jobs use one name for different journals: the second is told, and nothing passes for published."""
+    attempt = await write(target, range(10))
+    await commit_publication(target, "a", target.record_of([attempt]))
+    elsewhere = replace(target, journals=SinkTarget(selector="name=other", journals=("other",)))
+    narrower = replace(target, journals=SinkTarget(selector="name=x", journals=JOURNALS))
+
+    for refused in (
+        commit_publication(elsewhere, "a", elsewhere.record_of([attempt])),
+        committed_publication(elsewhere, "a"),
+    ):
+        with pytest.raises(
+            PublishError, match=r"publication a: .* into name:prefix=sink/; nothing"
+        ):
+            await refused
+
+    # Another text that selects the same journals is the same target.
+    assert await committed_publication(narrower, "a") is not None
+
+
+async def _age(etcd: EtcdClient, key: bytes, *, days: int) -> None:
+    found = await commit_store.load(etcd, key)
+    assert found is not None
+    await etcd.put(key, commit_record.encoded(aged(found, days=days)))
+
+
+def aged(record: Publication, *, days: int) -> Publication:
+    """Return a record as if it had been committed earlier."""
+    return msgspec.structs.replace(record, committed_at=record.committed_at - days * 86_400)
 
 
 async def test_record_too_large_for_etcd_is_refused_before_anything_is_visible(
@@ -268,10 +406,11 @@ async def test_record_too_large_for_etcd_is_refused_before_anything_is_visible(
 ) -> None:
     """Acknowledgements of very many tasks: the error says how many, and what to do; nothing is committed."""
     attempt = await write(target, range(10))
-    many = publication_of([attempt] * 20_000, batch=0)
+    attempts = [attempt] * 20_000
+    many = target.record_of(attempts, batch=0)
 
     with pytest.raises(PublishError, match=r"20000 tasks wrote to 2 journals.*coalesce\(\)"):
-        await commit_micro_batch(target, QUERY, many)
+        await commit_micro_batch(target, QUERY, many, content_of(attempts))
 
     assert await seen(target) == Counter()
 
@@ -282,7 +421,7 @@ async def test_commit_without_a_name_leaves_nothing_in_etcd(
     """A made-up name helps nobody later."""
     name = uuid4().hex
     await commit_publication(
-        target, name, publication_of([await write(target, range(4))]), keep=False
+        target, name, target.record_of([await write(target, range(4))]), keep=False
     )
 
     assert await seen(target) == Counter(range(4))

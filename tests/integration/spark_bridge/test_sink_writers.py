@@ -154,6 +154,64 @@ async def test_stream_writer_commits_each_batch_of_a_query_once(
     assert await _written(options) == 30
 
 
+async def test_stream_writers_of_a_copied_checkpoint_publish_into_their_own_journals(
+    options: Mapping[str, str],
+) -> None:
+    """A checkpoint is copied, with the query's id in it, and both queries run, each into its own journal.
+
+    Why: one query's record counted for the other, and rows of both were left out without an error.
+    """
+
+    def run(journal: str, batch: int, ids: range) -> None:
+        own = {**options, "selector": f"name={journal}"}
+        with _micro_batch("q", batch):
+            message = _sent(stream_writer(own, SCHEMA, overwrite=False)).write(_batches(ids))
+        stream_writer(own, SCHEMA, overwrite=False).commit([_sent(message)], batch)
+
+    for journal, batch, ids in (
+        (JOURNALS[0], 0, range(10)),
+        (JOURNALS[0], 1, range(10, 20)),
+        (JOURNALS[1], 0, range(20, 30)),
+        (JOURNALS[0], 2, range(30, 40)),
+        (JOURNALS[1], 1, range(40, 50)),
+        (JOURNALS[1], 1, range(40, 50)),
+    ):
+        await _elsewhere(lambda journal=journal, batch=batch, ids=ids: run(journal, batch, ids))  # type: ignore[misc]
+
+    assert await _committed(options) == Counter(range(50))
+    assert await _written(options) == 50
+
+
+async def test_stream_writer_of_a_copied_checkpoint_fails_for_other_rows(
+    options: Mapping[str, str],
+) -> None:
+    """The copy writes into the same journals: the batch that it did not commit fails on the driver, without a retry.
+
+    The selector of the second run is a part of the first one's, or the same, or says the same in other words.
+    """
+
+    def run(selector: str, batch: int, ids: range) -> None:
+        own = {**options, "selector": selector}
+        with _micro_batch("q", batch):
+            message = _sent(stream_writer(own, SCHEMA, overwrite=False)).write(_batches(ids))
+        stream_writer(own, SCHEMA, overwrite=False).commit([_sent(message)], batch)
+
+    for batch in range(2):
+        await _elsewhere(lambda batch=batch: run("name:prefix=sink/", batch, range(10)))  # type: ignore[misc]
+
+    for selector, batch, reason in (
+        ("name:prefix=sink/", 1, "are others"),
+        ("name:prefix=sink/part-", 1, "are others"),
+        ("name:prefix=sink/", 0, "batch 1 is committed"),
+        (f"name={JOURNALS[0]}", 1, f"{JOURNALS[1]} are not among"),
+    ):
+        with pytest.raises(PublishError, match=f"of query q: .*{reason}.*copy.*root"):
+            await _elsewhere(lambda s=selector, b=batch: run(s, b, range(90, 100)))  # type: ignore[misc]
+
+    assert await _committed(options) == Counter([*range(10), *range(10)])
+    assert await _written(options) == 20
+
+
 async def test_stream_writer_abort_leaves_nothing_visible(options: Mapping[str, str]) -> None:
     """An aborted batch is written again by the restarted query."""
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Self
 
-from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError, Sums
 from broadsheet.consumer.broker.disk import close_quietly
+from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, DamagedContentError, Sums
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 """Flag of preadv2 that never waits for the disk; only Linux has it."""

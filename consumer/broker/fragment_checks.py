@@ -11,11 +11,11 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from broadsheet.consumer.broker.block_sums import BlockSpan, DamagedContentError, StoredSums
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragment_sums import Verification, load_sums
 from broadsheet.consumer.broker.fragments import SealedFragment
+from broadsheet.consumer.journal.block_sums import BlockSpan, DamagedContentError, StoredSums
 
 Pace = Callable[[int], Awaitable[None]]
 Fetch = Callable[[SealedFragment], Awaitable[None]]
@@ -110,6 +110,20 @@ class FragmentChecks:
         if isinstance(file.sums, StoredSums):
             self._sums[fragment.path] = file.sums
         return file
+
+    async def sums_of(self, fragment: SealedFragment) -> StoredSums | None:
+        """Return the checksums of a fragment's blocks; None if the broker has none, and no content to make them of.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        known = self._sums.get(fragment.path) or await self._disk.run(load_sums, fragment)
+        if known is not None:
+            return known
+        try:
+            return (await self._judge(fragment)).sums
+        except FileNotFoundError:  # only its store has it, or it was removed
+            return None
 
     async def damage_of(self, fragment: SealedFragment) -> tuple[BlockSpan, ...]:
         """Return the damaged spans as offsets in the file; verifies the whole fragment unless its damage is known.

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import IO, Any
 
 from broadsheet.allocator.errors import ExtraMissingError
-from broadsheet.consumer.broker.block_sums import DamagedContentError
 from broadsheet.consumer.broker.fragments import SealedFragment
+from broadsheet.consumer.journal.block_sums import DamagedContentError
 from broadsheet.consumer.journal.fragment_decoders import DecodingError, decoder_of
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec
 

@@ -41,8 +41,6 @@ ERROR_CHARACTERS_MAX = 500
 _AZURE_AD = "azure-ad"
 _PARTIAL_PREFIX = ".partial-"
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
-"""Errors of file systems that cannot link."""
 
 
 class StoredObject(NamedTuple):
@@ -118,16 +116,20 @@ class FileStore:
         self._parts = path_parts(inner) if inner else ()
 
     def put(self, key: str, fragment: SealedFragment, codec: int) -> int:
-        """Link or write the fragment's file; see `FragmentStore`."""
+        """Write the fragment's content to a file; see `FragmentStore`.
+
+        Not a link of the fragment's file, nor a clone of its blocks: a bad sector must not ruin both copies.
+        """
         *parents, name = path_parts(key)
         with self._directory(parents, creates=True) as fd:
             with contextlib.suppress(FileNotFoundError):
                 found = _regular(name, fd)
-                if codec != CompressionCodec.NONE or found.st_size == fragment.end - fragment.begin:
+                is_whole = codec != CompressionCodec.NONE or _is_as_long(found, fragment)
+                # A file with two names is a link that an earlier version made.
+                if is_whole and found.st_nlink == 1:
                     return int(found.st_mtime)
-            if codec != CompressionCodec.NONE or not _link(fragment.path, name, fd):
-                with _new_file(name, fd) as target:
-                    encode_file(fragment, target, codec)
+            with _new_file(name, fd) as target:
+                encode_file(fragment, target, codec)
             os.fsync(fd)
             return int(_regular(name, fd).st_mtime)
 
@@ -234,20 +236,8 @@ def _require_regular(found: os.stat_result, name: str) -> None:
         raise OSError(errno.ELOOP, f"{name} is no regular file")
 
 
-def _link(source: Path, name: str, directory: int) -> bool:
-    """Give a file a second name; return whether the file system can."""
-    partial = _PARTIAL_PREFIX + name
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial, dir_fd=directory)
-        os.link(source, partial, dst_dir_fd=directory, follow_symlinks=False)
-        # Over a file of this name, if any, which then has another length.
-        os.replace(partial, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            return False
-        raise
-    return True
+def _is_as_long(found: os.stat_result, fragment: SealedFragment) -> bool:
+    return found.st_size == fragment.end - fragment.begin
 
 
 @contextmanager

@@ -15,15 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from broadsheet.consumer.broker.block_sums import (
-    BLOCK_BYTES,
-    BlockSpan,
-    BlockSums,
-    StoredSums,
-    decode_sums,
-    encode_sums,
-    sums_path,
-)
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragments import (
@@ -31,6 +22,15 @@ from broadsheet.consumer.broker.fragments import (
     fragment_name,
     joined_spans,
     record_path,
+)
+from broadsheet.consumer.journal.block_sums import (
+    BLOCK_BYTES,
+    BlockSpan,
+    BlockSums,
+    StoredSums,
+    decode_sums,
+    encode_sums,
+    sums_path,
 )
 
 SLICE_BYTES = 64 * BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""The ListFragments, FragmentStoreHealth, DeleteFragments, VerifyJournal and quarantine RPCs.
+"""The ListFragments, FragmentStoreHealth, FragmentSums, DeleteFragments, VerifyJournal and quarantine RPCs.
 
 Source: gazette/core broker/fragments_api.go, fragment_store_health_api.go. Only published fragments have URLs. A store
 that this broker does not serve means its own directory, and that is what is probed then.
@@ -16,7 +16,6 @@ import grpc
 import structlog
 
 from broadsheet.allocator.errors import ExtraMissingError, ValidationError
-from broadsheet.consumer.broker.block_sums import BlockSpan, DamagedContentError, sums_path
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks
@@ -29,19 +28,26 @@ from broadsheet.consumer.broker.fragments import (
 )
 from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan, Site, span_of
 from broadsheet.consumer.broker.journals import Served
-from broadsheet.consumer.broker.preconditions import may_read
 from broadsheet.consumer.broker.publishing import FragmentPublisher
 from broadsheet.consumer.broker.quarantine import JournalQuarantine, Quarantined
-from broadsheet.consumer.broker.read import fragment_message, sealed_of
+from broadsheet.consumer.broker.read import fragment_message, refusal, sealed_of
 from broadsheet.consumer.broker.resolution import JournalResolver, may_see
 from broadsheet.consumer.broker.store import JournalStoreError
 from broadsheet.consumer.errors import NotAuthorizedError
+from broadsheet.consumer.journal.block_sums import (
+    BLOCK_BYTES,
+    BlockSpan,
+    DamagedContentError,
+    sums_path,
+)
 from broadsheet.consumer.protocol.alphabet import validate_journal
 from broadsheet.consumer.protocol.auth import Capability, Claims
 from broadsheet.consumer.protocol.fragments_pb2 import (
     ByteSpan,
     DeleteFragmentsRequest,
     DeleteFragmentsResponse,
+    FragmentSumsRequest,
+    FragmentSumsResponse,
     ListQuarantineRequest,
     ListQuarantineResponse,
     PurgeQuarantineRequest,
@@ -56,18 +62,20 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     FragmentsResponse,
     FragmentStoreHealthRequest,
     FragmentStoreHealthResponse,
-    JournalSpec,
     LabelSet,
     Status,
 )
 from broadsheet.consumer.protocol.validation_journal import (
     validate_delete_fragments_request,
+    validate_fragment_sums_request,
     validate_fragments_request,
     validate_store_health_request,
 )
 
 PAGE_DEFAULT = 1_000
 """Fragments of a page for requests without a page size."""
+SUMS_PER_ANSWER_MAX = 131_072
+"""Checksums of one answer: 1 MiB, of 2 GiB of content."""
 _PROBE = b"broadsheet broker health probe\n"
 
 
@@ -98,14 +106,10 @@ class FragmentsHandler:
             min_revision=0,
             proxied=request.header if request.HasField("header") else None,
         )
-        entry = resolution.entry
-        if entry is None:
-            return FragmentsResponse(status=resolution.status, header=resolution.header)
-        if entry.spec.suspend.level == JournalSpec.Suspend.FULL:
-            return FragmentsResponse(status=Status.SUSPENDED, header=resolution.header)
-        if not may_read(entry.spec):
-            return FragmentsResponse(status=Status.NOT_ALLOWED, header=resolution.header)
-        served = await self._resolver.serve(entry)
+        status = refusal(resolution)
+        if resolution.entry is None or status != Status.OK:
+            return FragmentsResponse(status=status, header=resolution.header)
+        served = await self._resolver.serve(resolution.entry)
         response = FragmentsResponse(header=resolution.header)
         limit = request.page_limit or PAGE_DEFAULT
         spans = _spans(served.journal, request)
@@ -154,6 +158,41 @@ class FragmentsHandler:
                 raise OSError(f"{path} reads back differently from what was written")
         finally:
             path.unlink(missing_ok=True)
+
+
+# The FragmentSums RPC: checksums of a fragment's blocks, for those who read it in its store.
+
+
+class SumsHandler:
+    """Tells the checksums of sealed fragments."""
+
+    def __init__(self, resolver: JournalResolver, checks: FragmentChecks) -> None:
+        self._resolver = resolver
+        self._checks = checks
+
+    async def sums(
+        self, request: FragmentSumsRequest, claims: Claims, context: Context
+    ) -> FragmentSumsResponse:
+        """Serve the checksums of one fragment, or as many of them as an answer may hold."""
+        del context
+        validate_fragment_sums_request(request)
+        resolution = await self._resolver.resolve(
+            request.journal, claims, min_revision=0, proxied=None
+        )
+        status = refusal(resolution)
+        response = FragmentSumsResponse(status=status, header=resolution.header)
+        if resolution.entry is None or status != Status.OK:
+            return response
+        index = (await self._resolver.serve(resolution.entry)).journal.index
+        fragment = _as_described(index, request.fragment)
+        if fragment is None:
+            return response
+        response.known = True
+        sums = await self._checks.sums_of(fragment)
+        if sums is not None:
+            response.block_bytes = BLOCK_BYTES
+            response.sums = sums.encoded(request.first_block, SUMS_PER_ANSWER_MAX)
+        return response
 
 
 def _spans(journal: LiveJournal, request: FragmentsRequest) -> list[ReadableSpan]:
@@ -251,15 +290,18 @@ def _chosen(index: FragmentIndex, wanted: Sequence[Fragment]) -> list[SealedFrag
     """Return the sealed fragments that match the descriptions, ascending, without the newest."""
     chosen: dict[int, SealedFragment] = {}
     for described in wanted:
-        found = index.at(described.begin)
-        if (
-            found is not None
-            and found is not index.newest
-            and found.end == described.end
-            and sha1_sum(found.sum) == described.sum
-        ):
+        found = _as_described(index, described)
+        if found is not None and found is not index.newest:
             chosen[found.begin] = found
     return [chosen[begin] for begin in sorted(chosen)]
+
+
+def _as_described(index: FragmentIndex, described: Fragment) -> SealedFragment | None:
+    """Return the sealed fragment that a client describes; None if there is none of that begin, end and sum."""
+    found = index.at(described.begin)
+    if found is None or found.end != described.end or sha1_sum(found.sum) != described.sum:
+        return None
+    return found
 
 
 # The VerifyJournal RPC: every sealed fragment of a journal is read and compared with its checksums.

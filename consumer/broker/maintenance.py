@@ -14,7 +14,6 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.broker.block_sums import DamagedContentError
 from broadsheet.consumer.broker.config import BrokerConfig, SyncMode
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks, Pace
@@ -23,6 +22,7 @@ from broadsheet.consumer.broker.fragments import SealedFragment, parse_fragment
 from broadsheet.consumer.broker.journal import LiveJournal, Site
 from broadsheet.consumer.broker.journals import Journals, Served
 from broadsheet.consumer.broker.store import JournalStoreError
+from broadsheet.consumer.journal.block_sums import DamagedContentError
 
 logger = structlog.get_logger()
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_128
 
-from broadsheet.consumer.broker.block_sums import BlockSums, DamagedContentError
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.fragment_sums import write_sums
 from broadsheet.consumer.broker.fragments import SealedFragment, fragment_name
 from broadsheet.consumer.broker.segment_recycler import SegmentRecycler
 from broadsheet.consumer.broker.staging import StagedAppend
+from broadsheet.consumer.journal.block_sums import BlockSums, DamagedContentError
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns

@@ -33,7 +33,6 @@ from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.block_sums import DamagedContentError
 from broadsheet.consumer.broker.catalogue import CatalogueEntry
 from broadsheet.consumer.broker.disk import Disk, DiskThreads
 from broadsheet.consumer.broker.fragment_codecs import decode_to_file
@@ -50,6 +49,7 @@ from broadsheet.consumer.broker.fragments import (
     write_record,
 )
 from broadsheet.consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
+from broadsheet.consumer.journal.block_sums import DamagedContentError
 from broadsheet.consumer.protocol.journal_pb2 import FragmentStoreHealthRequest, JournalSpec
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ from typing import Any, TypedDict
 import grpc
 import structlog
 
-from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.fragment_checks import FragmentChecks
@@ -24,6 +23,7 @@ from broadsheet.consumer.broker.limits import CountedReader, ReaderBytes
 from broadsheet.consumer.broker.preconditions import may_read
 from broadsheet.consumer.broker.publishing import READ_URL_SECONDS
 from broadsheet.consumer.broker.resolution import JournalResolution, JournalResolver
+from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, DamagedContentError
 from broadsheet.consumer.journal.wire import encode_read_chunk
 from broadsheet.consumer.protocol.auth import Claims
 from broadsheet.consumer.protocol.call_metadata import linger_seconds_of, takes_brief_tail
@@ -102,7 +102,7 @@ class ReadHandler:
             min_revision=request.min_etcd_revision,
             proxied=request.header if request.HasField("header") else None,
         )
-        status = _refusal(resolution)
+        status = refusal(resolution)
         if resolution.entry is None or status != Status.OK:
             await context.write(ReadResponse(status=status, header=resolution.header))
             return
@@ -429,7 +429,8 @@ def _cut_off() -> RpcFault:
     )
 
 
-def _refusal(resolution: JournalResolution) -> Status.ValueType:
+def refusal(resolution: JournalResolution) -> Status.ValueType:
+    """Return the status with which a journal's content is refused; OK if it may be read."""
     if resolution.entry is None:
         return resolution.status
     spec = resolution.entry.spec

@@ -20,7 +20,6 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from broadsheet.consumer.broker.block_sums import BlockSums
 from broadsheet.consumer.broker.commit_log import Checkpoint, generation_path, generations
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk
@@ -48,6 +47,7 @@ from broadsheet.consumer.broker.replay import (
     salvage_log,
 )
 from broadsheet.consumer.broker.store import LOG_STEM, JournalStore
+from broadsheet.consumer.journal.block_sums import BlockSums
 
 _TORN = "the journal's log ends within a record: what follows was not acknowledged, unless the log was cut"
 logger = structlog.get_logger()

@@ -27,6 +27,7 @@ from broadsheet.consumer.broker.fragments_api import (
     DeletionHandler,
     FragmentsHandler,
     QuarantineHandler,
+    SumsHandler,
     VerifyHandler,
 )
 from broadsheet.consumer.broker.journal import InlineCommits, Site
@@ -325,6 +326,7 @@ class Broker:
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool, site.publisher),
+            sums=SumsHandler(resolver, self._checks),
             deletions=DeletionHandler(resolver, site),
             verifications=VerifyHandler(resolver, site, self._checks),
             quarantine=QuarantineHandler(resolver, self._disk, site.quarantine),

@@ -20,6 +20,7 @@ from broadsheet.consumer.broker.fragments_api import (
     DeletionHandler,
     FragmentsHandler,
     QuarantineHandler,
+    SumsHandler,
     VerifyHandler,
 )
 from broadsheet.consumer.broker.limits import BrokerLimits
@@ -32,6 +33,7 @@ from broadsheet.consumer.protocol.auth import Capability, Claims
 from broadsheet.consumer.protocol.call_metadata import audit_record, audited
 from broadsheet.consumer.protocol.fragments_pb2 import (
     DeleteFragmentsRequest,
+    FragmentSumsRequest,
     ListQuarantineRequest,
     PurgeQuarantineRequest,
     VerifyJournalRequest,
@@ -174,6 +176,7 @@ class Handlers:
     fragments: FragmentsHandler
     deletions: DeletionHandler
     quarantine: QuarantineHandler
+    sums: SumsHandler
     verifications: VerifyHandler
 
 
@@ -205,6 +208,11 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
                 VerifyJournalRequest.FromString,
                 changes=f"/{FRAGMENT_SERVICE}/VerifyJournal",
             ),
+            None,
+            serialize,
+        ),
+        "FragmentSums": grpc.unary_unary_rpc_method_handler(
+            admit(handlers.sums.sums, Capability.READ, FragmentSumsRequest.FromString),
             None,
             serialize,
         ),

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from broadsheet.consumer.broker.block_sums import BlockSums
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.disk import Buffer, Disk, close_quietly
+from broadsheet.consumer.journal.block_sums import BlockSums
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns

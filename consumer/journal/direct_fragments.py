@@ -3,7 +3,7 @@
 A URL is a stranger's word. So a `file://` URL is opened only below roots that this client was given, only under the
 fragment's own name and without symbolic links; others are fetched with `https` (and `http`, if permitted), without
 credentials and cookies, and what they redirect to is checked likewise. Whatever comes is decompressed, bounded and
-verified against the fragment's length and SHA-1.
+verified (`broadsheet.consumer.journal.fragment_content`).
 
 A fragment that cannot be read here raises `DirectReadError`, and the broker still has it. One that was read and is not
 what its name says raises `JournalDamagedError`.
@@ -15,31 +15,38 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import os
 import re
 import stat
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin, urlsplit
 
-from broadsheet.allocator.errors import ExtraMissingError, ValidationError
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import ConsumerError, JournalDamagedError
-from broadsheet.consumer.journal.fragment_decoders import DecodingError, decoder_of
+from broadsheet.consumer.journal.fragment_content import (
+    PIECE_BYTES,
+    DirectReadError,
+    FragmentContent,
+    KnownSums,
+    SumsBuilder,
+    WantedSpan,
+    is_short,
+    require_length,
+    span_to_read,
+    sum_of,
+)
+from broadsheet.consumer.journal.known_sums import KnownSumsCache
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, Fragment
 
 if TYPE_CHECKING:
     import aiohttp
 
-PIECE_BYTES: Final = 512 << 10
-"""Content delivered at once; encoded content is read in pieces of this length, too."""
 SILENCE_SECONDS: Final = 20.0
 """Longest wait for the next bytes of a store."""
 CONNECT_SECONDS: Final = 5.0
@@ -49,9 +56,8 @@ SHUN_SECONDS: Final = 60.0
 REDIRECTS_MAX: Final = 3
 THREADS: Final = 4
 """Threads of a client that read, decompress and verify fragments."""
-_VERIFY_BYTES: Final = 128 << 10
-_VERIFIED_MAX: Final = 1024
-"""Files that are remembered as verified."""
+_BUILD_BYTES: Final = 128 << 10
+"""Encoded bytes read at once while checksums are made; a buffer that stays in the processor's cache."""
 _CODECS: Final = {
     CompressionCodec.NONE: "raw",
     CompressionCodec.GZIP: "gz|gzip",
@@ -62,15 +68,6 @@ _CODECS: Final = {
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-
-
-class DirectReadError(ConsumerError):
-    """A stored fragment cannot be read directly; its broker may still deliver it."""
-
-    def __init__(self, fragment: Fragment, reason: str, detail: str) -> None:
-        super().__init__(f"{_name_of(fragment)} was not read directly: {detail}")
-        self.reason = reason
-        """A word for metrics: refused, missing, expired, failed, unreachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,7 @@ class DirectFragments:
     allow_http: bool = False
     """Permit stores without TLS."""
     verify_first: bool = True
-    """Verify an uncompressed file before its first byte is used, not only as it is read."""
+    """Verify a file before its first byte is used if there are no checksums of its blocks, not only as it is read."""
     silence_seconds: float = SILENCE_SECONDS
     """Longest wait for the next bytes of a store."""
 
@@ -94,17 +91,6 @@ class DirectFragments:
         for root in self.roots:
             if not root.is_absolute():
                 raise ValidationError("roots", f"expected absolute paths, got {root}")
-
-
-class WantedSpan(NamedTuple):
-    """What is wanted of a stored fragment."""
-
-    fragment: Fragment
-    url: str
-    begin: int
-    """Offset of the first byte wanted."""
-    end: int
-    """Offset after the last one, at most the fragment's end."""
 
 
 class ReadTotals:
@@ -124,15 +110,14 @@ class ReadTotals:
 class FragmentOpener:
     """Opens stored fragments. Belongs to one event loop; files and codecs are worked on in a few threads."""
 
-    def __init__(self, policy: DirectFragments, clock: Clock) -> None:
+    def __init__(self, policy: DirectFragments, clock: Clock, sums: KnownSumsCache) -> None:
         self.policy = policy
         self._clock = clock
+        self._sums = sums
         self._shunned_until: dict[str, float] = {}
         """By host of a store that could not be reached, monotonic seconds."""
         self._threads: ThreadPoolExecutor | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._verified: OrderedDict[tuple[int | bytes, ...], None] = OrderedDict()
-        """Identities of files that were verified."""
 
     async def open(self, wanted: WantedSpan) -> FragmentStream:
         """Open a fragment at an offset.
@@ -162,49 +147,53 @@ class FragmentOpener:
     async def _open_file(self, wanted: WantedSpan, threads: ThreadPoolExecutor) -> FragmentStream:
         opening = partial(open_below, wanted.fragment, wanted.url, self.policy.roots)
         fd = await asyncio.get_running_loop().run_in_executor(threads, opening)
-        return FragmentStream(threads, self._file_pieces(fd, wanted), None)
+        try:
+            known = await self._known(wanted)
+        except BaseException:
+            os.close(fd)
+            raise
+        return FragmentStream(threads, self._file_pieces(fd, wanted, known), None)
 
-    def _file_pieces(self, fd: int, wanted: WantedSpan) -> Iterator[bytes]:
+    async def _known(self, wanted: WantedSpan) -> KnownSums | None:
+        """Return the checksums of a fragment's blocks, if they are needed and there are any."""
+        return None if is_short(wanted.fragment) else await self._sums.find(wanted.fragment)
+
+    def _file_pieces(self, fd: int, wanted: WantedSpan, known: KnownSums | None) -> Iterator[bytes]:
         """Yield the wanted content of a file, and close it. In a thread."""
         fragment = wanted.fragment
         with open(fd, "rb", buffering=0) as file:
-            start, is_verified = fragment.begin, False
+            start = fragment.begin
             try:
                 if fragment.compression_codec == CompressionCodec.NONE:
-                    _require_length(fragment, os.fstat(fd).st_size)
-                    if self.policy.verify_first:
-                        self._verify(fd, fragment)
-                        is_verified = True
-                    start = wanted.begin
-                    file.seek(start - fragment.begin)
-                content = FragmentContent(wanted, start, is_verified=is_verified)
+                    require_length(fragment, os.fstat(fd).st_size)
+                if known is None and self.policy.verify_first and not is_short(fragment):
+                    known = self._built(file, fragment)
+                if fragment.compression_codec == CompressionCodec.NONE:
+                    start, _ = span_to_read(wanted, known)
+                file.seek(start - fragment.begin)
+                content = FragmentContent(wanted, start, known=known)
                 while encoded := file.read(PIECE_BYTES):
                     yield from content.feed(encoded)
                     if content.is_complete:
                         return
             except OSError as error:
                 raise DirectReadError(fragment, "failed", f"its file: {error}") from error
-            yield from content.finish()
+            yield from self._finished(content, fragment)
 
-    def _verify(self, fd: int, fragment: Fragment) -> None:
-        """Verify a file that is not known to be sound."""
-        status = os.fstat(fd)
-        file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        identity = (*file, sum_of(fragment))
-        if identity in self._verified:
-            return
-        sha1 = hashlib.sha1(usedforsecurity=False)
-        # One buffer that stays in the processor's cache.
-        buffer = memoryview(bytearray(_VERIFY_BYTES))
-        position = 0
-        while size := os.preadv(fd, (buffer,), position):
-            sha1.update(buffer[:size])
-            position += size
-        _require_sum(fragment, sha1.digest())
-        self._verified[identity] = None
-        # Several threads may be here; each operation on the dictionary is atomic.
-        while len(self._verified) > _VERIFIED_MAX:
-            self._verified.popitem(last=False)
+    def _built(self, file: IO[bytes], fragment: Fragment) -> KnownSums:
+        """Return checksums of a file's content, which matches its SHA-1: the next read of it is verified by them."""
+        builder = SumsBuilder(fragment)
+        while encoded := file.read(_BUILD_BYTES):
+            builder.feed(encoded)
+        known = builder.built()
+        self._sums.keep(fragment, known)
+        return known
+
+    def _finished(self, content: FragmentContent, fragment: Fragment) -> Iterator[bytes]:
+        """Yield the last content, and remember what it has proven."""
+        yield from content.finish()
+        if content.agreed is not None:
+            self._sums.keep(fragment, content.agreed)
 
     async def _open_url(self, wanted: WantedSpan, threads: ThreadPoolExecutor) -> FragmentStream:
         import aiohttp  # here, because it takes as long as all the rest, and most clients do not need it
@@ -226,20 +215,23 @@ class FragmentOpener:
             raise DirectReadError(
                 wanted.fragment, "unreachable", "its store could not be reached before"
             )
+        self._require_permitted(wanted.url, wanted.fragment)
+        known = await self._known(wanted)
         try:
-            response = await self._get(self._session, wanted)
+            response = await self._get(self._session, wanted, known)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if isinstance(error, (aiohttp.ClientConnectionError, TimeoutError)):
                 # Else each reader would wait for it again and again.
                 self._shun(host, now)
             raise _failed(wanted.fragment, error) from error
         try:
-            start, is_gzip = _answered(wanted, response)
-            content = FragmentContent(wanted, start, is_gzip=is_gzip)
+            start, is_gzip = _answered(wanted, response, span_to_read(wanted, known)[0])
+            content = FragmentContent(wanted, start, is_gzip=is_gzip, known=known)
         except BaseException:
             response.close()
             raise
-        return FragmentStream(threads, None, _Body(response, content, wanted.fragment))
+        finish = partial(self._finished, content, wanted.fragment)
+        return FragmentStream(threads, None, _Body(response, content, wanted.fragment, finish))
 
     def _shun(self, host: str, now: float) -> None:
         past = [each for each, until in self._shunned_until.items() if until <= now]
@@ -248,7 +240,7 @@ class FragmentOpener:
         self._shunned_until[host] = now + SHUN_SECONDS
 
     async def _get(
-        self, session: aiohttp.ClientSession, wanted: WantedSpan
+        self, session: aiohttp.ClientSession, wanted: WantedSpan, known: KnownSums | None
     ) -> aiohttp.ClientResponse:
         """Return the answer of the store, redirections followed."""
         from yarl import URL
@@ -259,7 +251,7 @@ class FragmentOpener:
             response = await session.get(
                 # As it is, because the store signed it so.
                 URL(url, encoded=True),
-                headers=_headers(wanted),
+                headers=_headers(wanted, known),
                 allow_redirects=False,
             )
             if response.status not in (301, 302, 303, 307, 308):
@@ -282,101 +274,6 @@ class FragmentOpener:
             raise DirectReadError(fragment, "refused", detail)
         if not parsed.hostname or parsed.username is not None or parsed.password is not None:
             raise DirectReadError(fragment, "refused", "expected a URL of a host, without a user")
-
-
-class FragmentContent:
-    """Makes content of a fragment's encoded bytes: decodes, bounds, verifies and cuts it. Pure.
-
-    One piece is held back until the next one or the end was verified, so a fragment of one piece is verified before
-    any of it is used.
-    """
-
-    def __init__(
-        self,
-        wanted: WantedSpan,
-        start: int,
-        *,
-        is_gzip: bool | None = None,
-        is_verified: bool = False,
-    ) -> None:
-        """Begin to decode.
-
-        Args:
-            wanted: The fragment, and the span to deliver.
-            start: Offset of the first byte that the encoded bytes hold.
-            is_gzip: Whether they are compressed with gzip, if the codec does not tell.
-            is_verified: Whether the SHA-1 was compared before.
-
-        Raises:
-            DirectReadError: the codec's library is not installed, or the codec is unknown.
-        """
-        self._wanted = wanted
-        self._position = start
-        codec = wanted.fragment.compression_codec
-        if is_gzip is not None:
-            codec = CompressionCodec.GZIP if is_gzip else CompressionCodec.NONE
-        try:
-            self._decode = decoder_of(codec)
-        except (ExtraMissingError, ValidationError) as error:
-            raise DirectReadError(wanted.fragment, "failed", str(error)) from error
-        verifies = start == wanted.fragment.begin and not is_verified
-        self._sha1 = hashlib.sha1(usedforsecurity=False) if verifies else None
-        self._held = b""
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all that is wanted was delivered, and the rest of the fragment need not be read."""
-        wanted = self._wanted
-        return wanted.end < wanted.fragment.end and self._position >= wanted.end
-
-    def feed(self, encoded: bytes) -> Iterator[bytes]:
-        """Yield wanted content, of the next encoded bytes.
-
-        Raises:
-            JournalDamagedError: they cannot be decoded, or hold more than the fragment.
-        """
-        try:
-            for decoded in self._decode(encoded):
-                for piece in _pieces_of(decoded):
-                    yield from self._cut(piece)
-                    if self.is_complete:
-                        return
-        except DecodingError as error:
-            raise _damaged(self._wanted.fragment, f"it cannot be decoded ({error})") from error
-
-    def finish(self) -> Iterator[bytes]:
-        """Yield the last content, after the end of the encoded bytes.
-
-        Raises:
-            JournalDamagedError: the fragment's bytes are missing, or others than its SHA-1 says.
-        """
-        fragment = self._wanted.fragment
-        if self._position < fragment.end:
-            raise _damaged(fragment, f"it ends at offset {self._position}")
-        if self._sha1 is not None:
-            _require_sum(fragment, self._sha1.digest())
-        if self._held:
-            held, self._held = self._held, b""
-            yield held
-
-    def _cut(self, piece: bytes) -> Iterator[bytes]:
-        wanted, begin = self._wanted, self._position
-        self._position = end = begin + len(piece)
-        if end > wanted.fragment.end:
-            raise _damaged(wanted.fragment, f"it has content up to offset {end} or more")
-        if self._sha1 is not None:
-            self._sha1.update(piece)
-        if wanted.begin > begin or end > wanted.end:
-            piece = piece[max(0, wanted.begin - begin) : max(0, wanted.end - begin)]
-        if not piece:
-            return
-        held, self._held = self._held, piece
-        if held:
-            yield held
-        if self.is_complete:
-            # What follows is not read, so nothing more can be verified.
-            held, self._held = self._held, b""
-            yield held
 
 
 class FragmentStream:
@@ -440,11 +337,16 @@ class _Body:
     """The encoded bytes of an answer."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, content: FragmentContent, fragment: Fragment
+        self,
+        response: aiohttp.ClientResponse,
+        content: FragmentContent,
+        fragment: Fragment,
+        finish: Callable[[], Iterator[bytes]],
     ) -> None:
         self._response = response
         self._content = content
         self._fragment = fragment
+        self._finish = finish
         self._ended = False
 
     async def next(self) -> Iterator[bytes] | None:
@@ -460,7 +362,7 @@ class _Body:
         if encoded:
             return self._content.feed(encoded)
         self._ended = True
-        return self._content.finish()
+        return self._finish()
 
     def close(self) -> None:
         """Release the connection."""
@@ -468,15 +370,6 @@ class _Body:
             self._response.release()
         else:
             self._response.close()
-
-
-def _pieces_of(decoded: bytes) -> Iterator[bytes]:
-    """Yield content in pieces that are not too large for those who read it."""
-    if len(decoded) <= PIECE_BYTES:
-        yield decoded
-        return
-    for begin in range(0, len(decoded), PIECE_BYTES):
-        yield decoded[begin : begin + PIECE_BYTES]
 
 
 def _close_pieces(pieces: Iterator[bytes] | None, job: asyncio.Future[bytes | None] | None) -> None:
@@ -551,22 +444,30 @@ def _open_inner(root: Path, parts: tuple[str, ...]) -> int:
     return fd
 
 
-def _headers(wanted: WantedSpan) -> dict[str, str]:
+def _headers(wanted: WantedSpan, known: KnownSums | None) -> dict[str, str]:
     """Return the headers of a request, which never include credentials."""
     fragment = wanted.fragment
     if fragment.compression_codec == CompressionCodec.GZIP:
         # Otherwise some stores would decompress it on the way.
         return {"Accept-Encoding": "gzip"}
     headers = {"Accept-Encoding": "identity"}
-    is_whole = (wanted.begin, wanted.end) == (fragment.begin, fragment.end)
+    begin, end = span_to_read(wanted, known)
+    is_whole = (begin, end) == (fragment.begin, fragment.end)
     if fragment.compression_codec == CompressionCodec.NONE and not is_whole:
-        first, last = wanted.begin - fragment.begin, wanted.end - fragment.begin - 1
+        first, last = begin - fragment.begin, end - fragment.begin - 1
         headers["Range"] = f"bytes={first}-{last}"
     return headers
 
 
-def _answered(wanted: WantedSpan, response: aiohttp.ClientResponse) -> tuple[int, bool | None]:
+def _answered(
+    wanted: WantedSpan, response: aiohttp.ClientResponse, begin: int
+) -> tuple[int, bool | None]:
     """Return the offset at which an answer's content begins, and whether gzip replaces the codec.
+
+    Args:
+        wanted: The fragment.
+        response: The answer.
+        begin: Offset of the first byte of the range that was asked for.
 
     Raises:
         DirectReadError: the store refused, or answered otherwise than it was asked.
@@ -585,12 +486,12 @@ def _answered(wanted: WantedSpan, response: aiohttp.ClientResponse) -> tuple[int
         raise DirectReadError(fragment, "failed", f"its store sent it with encoding {encoding}")
     if response.status == HTTPStatus.PARTIAL_CONTENT:
         found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-        if found is None or int(found[1]) != wanted.begin - fragment.begin:
+        if found is None or int(found[1]) != begin - fragment.begin:
             raise DirectReadError(fragment, "failed", "its store sent another range")
-        _require_length(fragment, int(found[3]))
-        return wanted.begin, None
+        require_length(fragment, int(found[3]))
+        return begin, None
     if codec == CompressionCodec.NONE and response.content_length is not None:
-        _require_length(fragment, response.content_length)
+        require_length(fragment, response.content_length)
     return fragment.begin, None
 
 
@@ -609,31 +510,3 @@ def _told(response: aiohttp.ClientResponse) -> str:
 def _failed(fragment: Fragment, error: Exception) -> DirectReadError:
     # Not the error's text, because aiohttp's may contain the URL, which by itself gives access to the fragment.
     return DirectReadError(fragment, "failed", f"its store failed ({type(error).__name__})")
-
-
-def sum_of(fragment: Fragment) -> bytes:
-    """Return a fragment's SHA-1, 20 bytes."""
-    total = fragment.sum
-    return b"".join(
-        part.to_bytes(size, "big")
-        for part, size in ((total.part1, 8), (total.part2, 8), (total.part3, 4))
-    )
-
-
-def _require_length(fragment: Fragment, length: int) -> None:
-    if length != fragment.end - fragment.begin:
-        raise _damaged(fragment, f"it has {length} bytes")
-
-
-def _require_sum(fragment: Fragment, digest: bytes) -> None:
-    if digest != sum_of(fragment):
-        raise _damaged(fragment, f"its SHA-1 is {digest.hex()}")
-
-
-def _damaged(fragment: Fragment, detail: str) -> JournalDamagedError:
-    store = fragment.backing_store or "its store"
-    return JournalDamagedError(fragment.journal, f"{_name_of(fragment)} in {store}: {detail}")
-
-
-def _name_of(fragment: Fragment) -> str:
-    return f"fragment [{fragment.begin}, {fragment.end}) {sum_of(fragment).hex()}"

@@ -31,11 +31,8 @@ from broadsheet.consumer.errors import (
     OffsetNotYetAvailableError,
     RpcFailedError,
 )
-from broadsheet.consumer.journal.direct_fragments import (
-    DirectReadError,
-    FragmentStream,
-    WantedSpan,
-)
+from broadsheet.consumer.journal.direct_fragments import FragmentStream
+from broadsheet.consumer.journal.fragment_content import DirectReadError, WantedSpan
 from broadsheet.consumer.journal.guard import OffsetGuard, Present
 from broadsheet.consumer.journal.transport import (
     STREAM_LIFE_SECONDS,

@@ -49,6 +49,7 @@ from broadsheet.consumer.journal.direct_fragments import (
     FragmentOpener,
     ReadTotals,
 )
+from broadsheet.consumer.journal.known_sums import KnownSumsCache
 from broadsheet.consumer.protocol.alphabet import split_journal
 from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
 from broadsheet.consumer.protocol.call_metadata import ACTOR, local_actor
@@ -335,7 +336,7 @@ class JournalTransport:
         self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies; later reads and appends wait for it, and so see them."""
-        self.fragments = FragmentOpener(policy.fragments, clock)
+        self.fragments = FragmentOpener(policy.fragments, clock, KnownSumsCache(self))
         self.read_totals = ReadTotals()
         """Content of all readers."""
         self._auth = auth

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from broadsheet.consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!consumer/protocol/fragments.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"P\n\x16\x44\x65leteFragmentsRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12%\n\tfragments\x18\x02 \x03(\x0b\x32\x12.protocol.Fragment\"\x82\x01\n\x17\x44\x65leteFragmentsResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12#\n\x07\x64\x65leted\x18\x03 \x03(\x0b\x32\x12.protocol.Fragment\"@\n\x14VerifyJournalRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x17\n\x0f\x64iscard_damaged\x18\x02 \x01(\x08\"\xe0\x01\n\x15VerifyJournalResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12\x11\n\tfragments\x18\x03 \x01(\x03\x12$\n\x08\x66ragment\x18\x04 \x01(\x0b\x32\x12.protocol.Fragment\x12(\n\x07\x64\x61maged\x18\x05 \x03(\x0b\x32\x17.broadsheet.v1.ByteSpan\x12\x11\n\tdiscarded\x18\x06 \x01(\x08\x12\r\n\x05\x65rror\x18\x07 \x01(\t\"&\n\x08\x42yteSpan\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"\x17\n\x15ListQuarantineRequest\"k\n\x16ListQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12/\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1e.broadsheet.v1.QuarantineEntry\"d\n\x0fQuarantineEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\n\n\x02\x61t\x18\x04 \x01(\t\x12\x0f\n\x07journal\x18\x05 \x01(\t\x12\r\n\x05\x62ytes\x18\x06 \x01(\x03\"$\n\x16PurgeQuarantineRequest\x12\n\n\x02id\x18\x01 \x01(\t\";\n\x17PurgeQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header2\x92\x03\n\x0f\x46ragmentService\x12`\n\x0f\x44\x65leteFragments\x12%.broadsheet.v1.DeleteFragmentsRequest\x1a&.broadsheet.v1.DeleteFragmentsResponse\x12\\\n\rVerifyJournal\x12#.broadsheet.v1.VerifyJournalRequest\x1a$.broadsheet.v1.VerifyJournalResponse0\x01\x12]\n\x0eListQuarantine\x12$.broadsheet.v1.ListQuarantineRequest\x1a%.broadsheet.v1.ListQuarantineResponse\x12`\n\x0fPurgeQuarantine\x12%.broadsheet.v1.PurgeQuarantineRequest\x1a&.broadsheet.v1.PurgeQuarantineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!consumer/protocol/fragments.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"P\n\x16\x44\x65leteFragmentsRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12%\n\tfragments\x18\x02 \x03(\x0b\x32\x12.protocol.Fragment\"\x82\x01\n\x17\x44\x65leteFragmentsResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12#\n\x07\x64\x65leted\x18\x03 \x03(\x0b\x32\x12.protocol.Fragment\"@\n\x14VerifyJournalRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x17\n\x0f\x64iscard_damaged\x18\x02 \x01(\x08\"\xe0\x01\n\x15VerifyJournalResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12\x11\n\tfragments\x18\x03 \x01(\x03\x12$\n\x08\x66ragment\x18\x04 \x01(\x0b\x32\x12.protocol.Fragment\x12(\n\x07\x64\x61maged\x18\x05 \x03(\x0b\x32\x17.broadsheet.v1.ByteSpan\x12\x11\n\tdiscarded\x18\x06 \x01(\x08\x12\r\n\x05\x65rror\x18\x07 \x01(\t\"&\n\x08\x42yteSpan\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"a\n\x13\x46ragmentSumsRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12$\n\x08\x66ragment\x18\x02 \x01(\x0b\x32\x12.protocol.Fragment\x12\x13\n\x0b\x66irst_block\x18\x03 \x01(\x03\"\x8c\x01\n\x14\x46ragmentSumsResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12\r\n\x05known\x18\x03 \x01(\x08\x12\x13\n\x0b\x62lock_bytes\x18\x04 \x01(\x05\x12\x0c\n\x04sums\x18\x05 \x01(\x0c\"\x17\n\x15ListQuarantineRequest\"k\n\x16ListQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12/\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1e.broadsheet.v1.QuarantineEntry\"d\n\x0fQuarantineEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\n\n\x02\x61t\x18\x04 \x01(\t\x12\x0f\n\x07journal\x18\x05 \x01(\t\x12\r\n\x05\x62ytes\x18\x06 \x01(\x03\"$\n\x16PurgeQuarantineRequest\x12\n\n\x02id\x18\x01 \x01(\t\";\n\x17PurgeQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header2\xeb\x03\n\x0f\x46ragmentService\x12`\n\x0f\x44\x65leteFragments\x12%.broadsheet.v1.DeleteFragmentsRequest\x1a&.broadsheet.v1.DeleteFragmentsResponse\x12\\\n\rVerifyJournal\x12#.broadsheet.v1.VerifyJournalRequest\x1a$.broadsheet.v1.VerifyJournalResponse0\x01\x12W\n\x0c\x46ragmentSums\x12\".broadsheet.v1.FragmentSumsRequest\x1a#.broadsheet.v1.FragmentSumsResponse\x12]\n\x0eListQuarantine\x12$.broadsheet.v1.ListQuarantineRequest\x1a%.broadsheet.v1.ListQuarantineResponse\x12`\n\x0fPurgeQuarantine\x12%.broadsheet.v1.PurgeQuarantineRequest\x1a&.broadsheet.v1.PurgeQuarantineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,16 +42,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFYJOURNALRESPONSE']._serialized_end=591
   _globals['_BYTESPAN']._serialized_start=593
   _globals['_BYTESPAN']._serialized_end=631
-  _globals['_LISTQUARANTINEREQUEST']._serialized_start=633
-  _globals['_LISTQUARANTINEREQUEST']._serialized_end=656
-  _globals['_LISTQUARANTINERESPONSE']._serialized_start=658
-  _globals['_LISTQUARANTINERESPONSE']._serialized_end=765
-  _globals['_QUARANTINEENTRY']._serialized_start=767
-  _globals['_QUARANTINEENTRY']._serialized_end=867
-  _globals['_PURGEQUARANTINEREQUEST']._serialized_start=869
-  _globals['_PURGEQUARANTINEREQUEST']._serialized_end=905
-  _globals['_PURGEQUARANTINERESPONSE']._serialized_start=907
-  _globals['_PURGEQUARANTINERESPONSE']._serialized_end=966
-  _globals['_FRAGMENTSERVICE']._serialized_start=969
-  _globals['_FRAGMENTSERVICE']._serialized_end=1371
+  _globals['_FRAGMENTSUMSREQUEST']._serialized_start=633
+  _globals['_FRAGMENTSUMSREQUEST']._serialized_end=730
+  _globals['_FRAGMENTSUMSRESPONSE']._serialized_start=733
+  _globals['_FRAGMENTSUMSRESPONSE']._serialized_end=873
+  _globals['_LISTQUARANTINEREQUEST']._serialized_start=875
+  _globals['_LISTQUARANTINEREQUEST']._serialized_end=898
+  _globals['_LISTQUARANTINERESPONSE']._serialized_start=900
+  _globals['_LISTQUARANTINERESPONSE']._serialized_end=1007
+  _globals['_QUARANTINEENTRY']._serialized_start=1009
+  _globals['_QUARANTINEENTRY']._serialized_end=1109
+  _globals['_PURGEQUARANTINEREQUEST']._serialized_start=1111
+  _globals['_PURGEQUARANTINEREQUEST']._serialized_end=1147
+  _globals['_PURGEQUARANTINERESPONSE']._serialized_start=1149
+  _globals['_PURGEQUARANTINERESPONSE']._serialized_end=1208
+  _globals['_FRAGMENTSERVICE']._serialized_start=1211
+  _globals['_FRAGMENTSERVICE']._serialized_end=1702
 # @@protoc_insertion_point(module_scope)

@@ -180,6 +180,76 @@ class ByteSpan(_message.Message):
 Global___ByteSpan: _TypeAlias = ByteSpan  # noqa: Y015
 
 @_typing.final
+class FragmentSumsRequest(_message.Message):
+    """FragmentSumsRequest names one sealed fragment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    FRAGMENT_FIELD_NUMBER: _builtins.int
+    FIRST_BLOCK_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    first_block: _builtins.int
+    """Index of the first block wanted."""
+    @_builtins.property
+    def fragment(self) -> _journal_pb2.Fragment:
+        """As a read or ListFragments described it: begin, end and sum must be the same."""
+
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        fragment: _journal_pb2.Fragment | None = ...,
+        first_block: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_block", b"first_block", "fragment", b"fragment", "journal", b"journal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FragmentSumsRequest: _TypeAlias = FragmentSumsRequest  # noqa: Y015
+
+@_typing.final
+class FragmentSumsResponse(_message.Message):
+    """FragmentSumsResponse has checksums of the fragment's uncompressed content."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    status: _journal_pb2.Status.ValueType
+    known: _builtins.bool
+    """Whether the journal has this fragment. One that was removed in the meantime is not to be read any more."""
+    block_bytes: _builtins.int
+    """Length of a block, bytes; the fragment's last one may be shorter."""
+    sums: _builtins.bytes
+    """XXH3 (64 bits, big-endian) of each block from `first_block` on; at most 131,072 of them. None if the broker has never
+    had the content: another broker wrote the fragment.
+    """
+    @_builtins.property
+    def header(self) -> _journal_pb2.Header: ...
+    def __init__(
+        self,
+        *,
+        status: _journal_pb2.Status.ValueType = ...,
+        header: _journal_pb2.Header | None = ...,
+        known: _builtins.bool = ...,
+        block_bytes: _builtins.int = ...,
+        sums: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "header", b"header", "known", b"known", "status", b"status", "sums", b"sums"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FragmentSumsResponse: _TypeAlias = FragmentSumsResponse  # noqa: Y015
+
+@_typing.final
 class ListQuarantineRequest(_message.Message):
     """ListQuarantineRequest asks for all entries whose journals the caller may see."""
 

@@ -45,6 +45,11 @@ class FragmentServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalResponse.FromString,
                 _registered_method=True)
+        self.FragmentSums = channel.unary_unary(
+                '/broadsheet.v1.FragmentService/FragmentSums',
+                request_serializer=consumer_dot_protocol_dot_fragments__pb2.FragmentSumsRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_fragments__pb2.FragmentSumsResponse.FromString,
+                _registered_method=True)
         self.ListQuarantine = channel.unary_unary(
                 '/broadsheet.v1.FragmentService/ListQuarantine',
                 request_serializer=consumer_dot_protocol_dot_fragments__pb2.ListQuarantineRequest.SerializeToString,
@@ -76,6 +81,14 @@ class FragmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FragmentSums(self, request, context):
+        """FragmentSums returns checksums of the blocks of one sealed fragment, which verify any part of its content without the
+        rest, wherever it is read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListQuarantine(self, request, context):
         """ListQuarantine returns the files and directories that the broker did not know, and moved aside.
         """
@@ -102,6 +115,11 @@ def add_FragmentServiceServicer_to_server(servicer, server):
                     servicer.VerifyJournal,
                     request_deserializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalResponse.SerializeToString,
+            ),
+            'FragmentSums': grpc.unary_unary_rpc_method_handler(
+                    servicer.FragmentSums,
+                    request_deserializer=consumer_dot_protocol_dot_fragments__pb2.FragmentSumsRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_fragments__pb2.FragmentSumsResponse.SerializeToString,
             ),
             'ListQuarantine': grpc.unary_unary_rpc_method_handler(
                     servicer.ListQuarantine,
@@ -169,6 +187,33 @@ class FragmentService(object):
             '/broadsheet.v1.FragmentService/VerifyJournal',
             consumer_dot_protocol_dot_fragments__pb2.VerifyJournalRequest.SerializeToString,
             consumer_dot_protocol_dot_fragments__pb2.VerifyJournalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FragmentSums(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.FragmentService/FragmentSums',
+            consumer_dot_protocol_dot_fragments__pb2.FragmentSumsRequest.SerializeToString,
+            consumer_dot_protocol_dot_fragments__pb2.FragmentSumsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class FragmentServiceStub:
     """
     VerifyJournal: _grpc.UnaryStreamMultiCallable[_fragments_pb2.VerifyJournalRequest, _fragments_pb2.VerifyJournalResponse]
     """VerifyJournal reads all sealed fragments of one journal, and compares them with their sums."""
+    FragmentSums: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.FragmentSumsRequest, _fragments_pb2.FragmentSumsResponse]
+    """FragmentSums returns checksums of the blocks of one sealed fragment, which verify any part of its content without the
+    rest, wherever it is read.
+    """
     ListQuarantine: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.ListQuarantineRequest, _fragments_pb2.ListQuarantineResponse]
     """ListQuarantine returns the files and directories that the broker did not know, and moved aside."""
     PurgeQuarantine: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.PurgeQuarantineRequest, _fragments_pb2.PurgeQuarantineResponse]
@@ -55,6 +59,10 @@ class FragmentServiceAsyncStub(FragmentServiceStub):
     """
     VerifyJournal: _aio.UnaryStreamMultiCallable[_fragments_pb2.VerifyJournalRequest, _fragments_pb2.VerifyJournalResponse]  # type: ignore[assignment]
     """VerifyJournal reads all sealed fragments of one journal, and compares them with their sums."""
+    FragmentSums: _aio.UnaryUnaryMultiCallable[_fragments_pb2.FragmentSumsRequest, _fragments_pb2.FragmentSumsResponse]  # type: ignore[assignment]
+    """FragmentSums returns checksums of the blocks of one sealed fragment, which verify any part of its content without the
+    rest, wherever it is read.
+    """
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_fragments_pb2.ListQuarantineRequest, _fragments_pb2.ListQuarantineResponse]  # type: ignore[assignment]
     """ListQuarantine returns the files and directories that the broker did not know, and moved aside."""
     PurgeQuarantine: _aio.UnaryUnaryMultiCallable[_fragments_pb2.PurgeQuarantineRequest, _fragments_pb2.PurgeQuarantineResponse]  # type: ignore[assignment]
@@ -80,6 +88,16 @@ class FragmentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fragments_pb2.VerifyJournalResponse], _abc.AsyncIterator[_fragments_pb2.VerifyJournalResponse]]:
         """VerifyJournal reads all sealed fragments of one journal, and compares them with their sums."""
+
+    @_abc_1.abstractmethod
+    def FragmentSums(
+        self,
+        request: _fragments_pb2.FragmentSumsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fragments_pb2.FragmentSumsResponse, _abc.Awaitable[_fragments_pb2.FragmentSumsResponse]]:
+        """FragmentSums returns checksums of the blocks of one sealed fragment, which verify any part of its content without the
+        rest, wherever it is read.
+        """
 
     @_abc_1.abstractmethod
     def ListQuarantine(

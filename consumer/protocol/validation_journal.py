@@ -12,7 +12,10 @@ import posixpath
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.protocol.alphabet import require, shown, validate_journal, within
-from broadsheet.consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
+from broadsheet.consumer.protocol.fragments_pb2 import (
+    DeleteFragmentsRequest,
+    FragmentSumsRequest,
+)
 from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     ApplyRequest,
@@ -254,6 +257,26 @@ def validate_store_health_request(request: FragmentStoreHealthRequest) -> None:
 
 FRAGMENTS_DELETED_MAX = 1_000
 """Fragments of one request."""
+
+
+def validate_fragment_sums_request(request: FragmentSumsRequest) -> None:
+    """Check a request for the checksums of a fragment.
+
+    Raises:
+        ValidationError: its journal is malformed, the fragment is empty, or the first block is not one of it.
+    """
+    validate_journal(request.journal)
+    fragment = request.fragment
+    require(
+        0 <= fragment.begin < fragment.end,
+        "fragment",
+        f"expected 0 <= begin < end, got {fragment.begin} and {fragment.end}",
+    )
+    require(
+        0 <= request.first_block < fragment.end - fragment.begin,
+        "first_block",
+        f"expected a block of the fragment, got {request.first_block}",
+    )
 
 
 def validate_delete_fragments_request(request: DeleteFragmentsRequest) -> None:

@@ -9,19 +9,32 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import JournalDamagedError
-from broadsheet.consumer.journal.direct_fragments import (
+from broadsheet.consumer.journal.block_sums import (
+    BLOCK_BYTES,
+    BlockSums,
+    decode_sums,
+    encode_sums,
+)
+from broadsheet.consumer.journal.direct_fragments import open_below
+from broadsheet.consumer.journal.fragment_content import (
     DirectReadError,
     FragmentContent,
     WantedSpan,
-    open_below,
 )
+from broadsheet.consumer.journal.known_sums import sums_in
 from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.consumer.protocol.fragments_pb2 import FragmentSumsResponse
 from tests.fuzz.decoder import FuzzedDecoder
 from tests.support.stored_fragments import ENCODERS, object_path, stored_fragment
 
 CONTENT: Final = b"".join(b'{"id":%d}\n' % number for number in range(200))
 OTHER: Final = b"not to be read"
+BLOCKS: Final = 3
+SUMMED: Final = (CONTENT * 100)[: BLOCK_BYTES * (BLOCKS - 1) + 100]
 
 
 def _encoded(codec: pb.CompressionCodec.ValueType) -> Sequence[bytes]:
@@ -80,7 +93,43 @@ def _decoder(name: str, codec: pb.CompressionCodec.ValueType) -> FuzzedDecoder:
     return FuzzedDecoder(f"fragments.{name}", seeds, partial(_read, codec), (JournalDamagedError,))
 
 
+def _sums() -> bytes:
+    sums = BlockSums()
+    sums.update(SUMMED)
+    sums.settle()
+    return sums.encoded()
+
+
+def _from_file(data: bytes) -> None:
+    """Decode a file of checksums, and verify by it."""
+    stored = decode_sums(data, len(SUMMED))
+    if stored is not None:
+        assert stored.encoded() == _sums(), "damaged checksums were taken for sound ones"
+        assert stored.first_bad(0, SUMMED) is None
+
+
+def _told(data: bytes) -> None:
+    """Decode a broker's answer about a fragment of which it has told the first checksum."""
+    answer = FragmentSumsResponse.FromString(data)
+    sums = sums_in(answer, stored_fragment(0, SUMMED), first_block=1)
+    assert sums is None or 0 < len(sums) <= (BLOCKS - 1) * 8
+
+
 FRAGMENT_DECODERS: Final = (
     *(_decoder(name, codec) for name, codec in _OBJECTS),
     FuzzedDecoder("fragments.url", _urls, _opened, (DirectReadError,)),
+    FuzzedDecoder(
+        "fragments.sums_file", lambda: [encode_sums(len(SUMMED), _sums())], _from_file, ()
+    ),
+    FuzzedDecoder(
+        "fragments.sums_told",
+        lambda: [
+            FragmentSumsResponse(
+                known=True, block_bytes=BLOCK_BYTES, sums=_sums()[8:]
+            ).SerializeToString(),
+            FragmentSumsResponse(known=True).SerializeToString(),
+        ],
+        _told,
+        (DecodeError, ValidationError, DirectReadError),
+    ),
 )

@@ -15,7 +15,6 @@ from enum import IntEnum
 from pathlib import Path
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError
 from broadsheet.consumer.broker.catalogue import Catalogue, StoredCatalogue, read_catalogue
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.data_root import DataRoot, open_data_root
@@ -26,6 +25,7 @@ from broadsheet.consumer.broker.recovery import Opening, open_journal
 from broadsheet.consumer.broker.store import INLINE_BYTES_MAX
 from broadsheet.consumer.broker.strangers import settle_root
 from broadsheet.consumer.errors import BrokerDataError
+from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, DamagedContentError
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec
 from tests.support.journal_files import BOOT, UnsyncedDisk, commit, crash, in_memory, marks

@@ -8,12 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broadsheet.consumer.broker.block_sums import BLOCK_BYTES, sums_path
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.quarantine import JournalQuarantine
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.errors import JournalDamagedError
+from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, sums_path
 from broadsheet.consumer.journal.client import JournalClient
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.eventually import eventually

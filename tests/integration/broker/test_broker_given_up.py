@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.block_sums import Sums
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.errors import EndpointError
+from broadsheet.consumer.journal.block_sums import Sums
 from broadsheet.consumer.protocol.journal_pb2 import (
     AppendRequest,
     ApplyRequest,

@@ -21,7 +21,8 @@ from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.cli.main import main
 from broadsheet.consumer.errors import JournalDamagedError
 from broadsheet.consumer.journal.client import JournalClient, ReadSpan
-from broadsheet.consumer.journal.direct_fragments import PIECE_BYTES, DirectFragments
+from broadsheet.consumer.journal.direct_fragments import DirectFragments
+from broadsheet.consumer.journal.fragment_content import PIECE_BYTES
 from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.broker import journal_spec

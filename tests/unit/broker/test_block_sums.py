@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from broadsheet.consumer.broker.block_sums import (
+from broadsheet.consumer.journal.block_sums import (
     BLOCK_BYTES,
     BlockSums,
     decode_sums,

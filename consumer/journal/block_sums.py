@@ -3,7 +3,7 @@
 A sealed fragment's name has the SHA-1 of all its content, which takes 0.3 s to verify for 512 MiB. So each block has a
 checksum, made from the bytes that clients sent: XXH3 at 14 GB/s, which adds an eighth to the cost of reading from the
 kernel's memory. The checksums of a sealed fragment are in a file beside it. That file is not synced, because it can be
-rebuilt from content that matches the fragment's SHA-1.
+rebuilt from content that matches the fragment's SHA-1. Clients that read it in its store ask the broker for them.
 
     magic 8 | length of the content u64 | XXH3 of what follows u64 | XXH3 of each block u64 …
 """
@@ -17,14 +17,13 @@ from typing import Final
 
 from xxhash import xxh3_64, xxh3_64_digest
 
-from broadsheet.consumer.broker.disk import Buffer
-
 BLOCK_BYTES: Final = 16 * 1024
 SUM_BYTES: Final = 8
 SUFFIX: Final = ".sums"
 _MAGIC: Final = b"BSSUM\x00\x01\n"
 _HEADER: Final = struct.Struct("<8sQ8s")
 
+Buffer = bytes | bytearray | memoryview
 BlockSpan = tuple[int, int]
 
 
@@ -128,6 +127,11 @@ class StoredSums:
         first = position // BLOCK_BYTES * SUM_BYTES
         return _bad_blocks(position, content, self._sums[first:])
 
+    def encoded(self, first_block: int = 0, blocks: int | None = None) -> bytes:
+        """Return the checksums from a block on, all or some of them, in the format of the file and of the wire."""
+        end = None if blocks is None else (first_block + blocks) * SUM_BYTES
+        return self._sums[first_block * SUM_BYTES : end]
+
 
 Sums = BlockSums | StoredSums
 
@@ -149,6 +153,11 @@ def _bad_blocks(position: int, content: Buffer, sums: bytes) -> Iterator[BlockSp
             yield position + begin, position + min(begin + BLOCK_BYTES, len(content))
 
 
+def sums_bytes(length: int) -> int:
+    """Return the length of all checksums of content of a length, bytes."""
+    return -(-length // BLOCK_BYTES) * SUM_BYTES
+
+
 def sums_path(fragment: Path) -> Path:
     """Return the path of a sealed fragment's checksum file."""
     return fragment.with_name(fragment.name + SUFFIX)
@@ -165,7 +174,6 @@ def decode_sums(encoded: bytes, length: int) -> StoredSums | None:
         return None
     magic, found, digest = _HEADER.unpack_from(encoded)
     sums = encoded[_HEADER.size :]
-    blocks = -(-length // BLOCK_BYTES)
-    if (magic, found, len(sums)) != (_MAGIC, length, blocks * SUM_BYTES):
+    if (magic, found, len(sums)) != (_MAGIC, length, sums_bytes(length)):
         return None
     return StoredSums(length, sums) if xxh3_64_digest(sums) == digest else None

@@ -630,6 +630,10 @@ class LogDataLossError(RecoveryLogError):
     """The log lacks data that its hints refer to; continuing would lose committed state."""
 
 
+class ForeignLogError(RecoveryLogError):
+    """The log belongs to another shard, or holds the files of another store: another spec, or application, helps."""
+
+
 class LogFencedError(RecoveryLogError):
     """Another recorder took the log over; this recorder's operations are ignored."""
 
@@ -645,6 +649,10 @@ class StoreError(ConsumerError):
 
 class StoreUnavailableError(StoreError):
     """The database behind a store does not answer, or its locks are held: retrying helps, however long it takes."""
+
+
+class ForeignStoreError(StoreError):
+    """The files are of another store, or of another shard: opening them as empty would apply everything again."""
 
 
 class StateNotShownError(ConsumerError):

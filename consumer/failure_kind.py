@@ -20,6 +20,8 @@ from broadsheet.consumer.errors import (
     BrokerDataError,
     CommitFencedError,
     EndpointError,
+    ForeignLogError,
+    ForeignStoreError,
     HintsError,
     IndexHasGreaterOffsetError,
     JournalReplacedError,
@@ -72,7 +74,7 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
     ),
     (FailureKind.REPLACED, (JournalReplacedError,)),
     (FailureKind.HELD_BACK, (ShardHeldBackError,)),
-    (FailureKind.SPEC, (UnsupportedSpecError,)),
+    (FailureKind.SPEC, (ForeignLogError, ForeignStoreError, UnsupportedSpecError)),
     (
         FailureKind.TRANSIENT,
         (

@@ -40,6 +40,8 @@ ID = "id"
 """Meta-label of a shard: its id. Not allowed in specs."""
 DEAD_LETTER_JOURNAL = "broadsheet.dev/dead-letter-journal"
 """Journal that takes messages at which a shard's application fails repeatedly, as JSON lines."""
+RECOVERY_LOG_OF = "broadsheet.dev/recovery-log-of"
+"""Former owner of a shard's recovery log, `/root` or `/root=id`, if its root or id was renamed."""
 WEIGHT = "broadsheet.dev/weight"
 """Weight of one replica of a shard relative to those of other shards, a positive decimal; 1 if absent."""
 SINGLE_VALUED = (
@@ -49,6 +51,7 @@ SINGLE_VALUED = (
     MANAGED_BY,
     MESSAGE_SUBTYPE,
     MESSAGE_TYPE,
+    RECOVERY_LOG_OF,
     REGION,
     WEIGHT,
 )

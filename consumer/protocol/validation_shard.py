@@ -24,6 +24,7 @@ from broadsheet.consumer.protocol.alphabet import (
 from broadsheet.consumer.protocol.labels import (
     DEAD_LETTER_JOURNAL,
     ID,
+    RECOVERY_LOG_OF,
     SINGLE_VALUED,
     values_of,
     weight_thousandths,
@@ -122,6 +123,12 @@ def _validate_recovery(spec: ShardSpec) -> None:
         raise ValidationError(
             "hint_prefix",
             f"expected none without a recovery_log_prefix, got {shown(spec.hint_prefix)}",
+        )
+    for former in values_of(spec.labels, RECOVERY_LOG_OF):
+        require(
+            former.startswith("/"),
+            f"labels[{RECOVERY_LOG_OF}]",
+            f"expected the former owner's root, such as /broadsheet/app, or /broadsheet/app=id, got {shown(former)}",
         )
     if spec.hint_backups < 0:
         raise ValidationError("hint_backups", f"expected 0 or more, got {spec.hint_backups}")

@@ -59,6 +59,7 @@ from broadsheet.consumer.journal.reader import ReadSpan
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine, author_from, fence_of, holds_fence
 from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
+from broadsheet.consumer.recoverylog.ownership import LogClaim, check_claim
 from broadsheet.consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
 from broadsheet.consumer.recoverylog.standby_files import CopyOrders, PlayedFiles, PlayThread
 
@@ -123,6 +124,7 @@ class Player:
         directory: Path,
         *,
         clock: Clock | None = None,
+        claim: LogClaim | None = None,
     ) -> None:
         """Take what to play and where to, on the event loop.
 
@@ -131,6 +133,7 @@ class Player:
             hints: What to read.
             directory: Absolute; emptied first, and removed if playback fails.
             clock: Times the rate of playing.
+            claim: Of the shard that is to record here. None: the log is only looked at, so it may be any shard's.
 
         Raises:
             HintsError: the hints contradict themselves.
@@ -139,6 +142,7 @@ class Player:
         self._log = hints.log
         self._directory = directory
         self._clock = clock or SystemClock()
+        self._claim = claim
         self._playback = Playback(hints)
         self._hinted = list(self._playback.fsm.hinted_segments)
         self._files = PlayedFiles(directory, hints.log)
@@ -232,6 +236,7 @@ class Player:
 
         Raises:
             LogDataLossError: the log lacks what the hints say.
+            ForeignLogError: the log is another shard's.
             RecoveryLogError: played files make no sense.
             ConsumerError: the log cannot be read or appended to.
             OSError: as of the disk.
@@ -243,11 +248,14 @@ class Player:
         thread = PlayThread()
         live = False
         try:
+            self._check_claim()  # Hints name the owner, too: a stranger need not read the log.
             await thread.run(self._files.prepare)
             await self._find_heads()
             async with TaskGroup() as group:
                 await self._play(group, thread)
                 group.stop()
+            # Once more: two strangers may have begun with an empty log, and the other was first.
+            self._check_claim()
             await thread.run(lambda: self._files.make_live(self._playback.fsm))
             live = True
         finally:
@@ -365,7 +373,13 @@ class Player:
             )
         return True
 
+    def _check_claim(self) -> None:
+        if self._claim is not None:
+            check_claim(self._log, self._playback.fsm.properties, self._claim)
+
     async def _on_head(self) -> None:
+        # Before anything is appended, because a hand-over would fence the log's rightful recorder.
+        self._check_claim()
         if not self.tailing.is_set():
             self.progress.tailing = True
             self.tailing.set()

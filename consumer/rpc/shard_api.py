@@ -61,7 +61,8 @@ from broadsheet.consumer.protocol.validation_shard import (
     validate_unassign_request,
 )
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
-from broadsheet.consumer.recoverylog.hints import encode_hints
+from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key
+from broadsheet.consumer.recoverylog.log_claims import StoredLog, check_logs
 from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
 from broadsheet.consumer.rpc.guard import claims_of
@@ -162,6 +163,13 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         )
         if not checkpoint.operations:
             return ApplyResponse(status=Status.OK, header=self._header())
+        # After the plan, which authorizes: a refusal names other shards.
+        check_logs(
+            request.changes,
+            root=self._keys.root,
+            stored=await self._stored_logs(request.changes),
+            spec_of=self._spec_or_none,
+        )
         result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
         header = self._header(revision=result.header.revision)
         if not result.succeeded:
@@ -270,6 +278,29 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             for shard_id, kvs in zip(ids, result.gets, strict=True)
             if kvs
         }
+
+    async def _stored_logs(self, changes: Sequence[ApplyRequest.Change]) -> dict[str, StoredLog]:
+        """Read what etcd holds of the recovery logs of shards that are to be applied."""
+        upserts = [change.upsert for change in changes if change.HasField("upsert")]
+        found: dict[str, StoredLog] = {}
+        at_a_time = TXN_OPERATIONS_MAX // 2
+        for begin in range(0, len(upserts), at_a_time):
+            part = upserts[begin : begin + at_a_time]
+            gets = [
+                (Get(self._keys.item(ItemId(spec.id))), Get(primary_hints_key(spec)))
+                for spec in part
+            ]
+            result = await self._etcd.txn((), tuple(each for pair in gets for each in pair))
+            for spec, specs, hints in zip(part, result.gets[::2], result.gets[1::2], strict=True):
+                found[spec.id] = StoredLog(
+                    spec=_spec_or_bare(specs[0].value, spec.id) if specs else None,
+                    hints=hints[0].value if hints else None,
+                )
+        return found
+
+    def _spec_or_none(self, shard_id: str) -> ShardSpec | None:
+        item = self._key_space.items.get(ItemId(shard_id))
+        return None if item is None else spec_of(item)
 
     async def _read_back(self, revision: int) -> None:
         try:

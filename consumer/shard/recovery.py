@@ -26,6 +26,12 @@ from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.fsm import author_from
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
+from broadsheet.consumer.recoverylog.ownership import (
+    OWNER_PATH,
+    claim_of,
+    encode_owner,
+    needs_record,
+)
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.recoverylog.player import Player, Recovered
 from broadsheet.consumer.recoverylog.recorder import Recorder
@@ -55,6 +61,7 @@ class Recovery:
         self._assignment = assignment
         self._environment = environment
         self._log = recovery_log_of(spec)
+        self._claim = claim_of(environment.keys.root, spec)
         self._directory = _new_directory(environment, spec.id)
         self._appends = AppendService(
             environment.journals, turns=TokenSource(environment.random_bytes)
@@ -135,6 +142,8 @@ class Recovery:
             author=recovered.author,
             head=recovered.head,
         )
+        if needs_record(recovered.fsm.properties, self._claim):
+            recorder.set_property(OWNER_PATH, encode_owner(self._claim.owner))
         self.local_state = LocalState(recovered.directory, recorder)
         return HintKeeper(
             recorder,
@@ -171,7 +180,13 @@ class Recovery:
         stored = await fetch_hints(environment.etcd, self._spec)
         hints = stored.picked(self._log)
         await self._check_log(hints.log)
-        player = Player(environment.journals, hints, self._directory, clock=environment.clock)
+        player = Player(
+            environment.journals,
+            hints,
+            self._directory,
+            clock=environment.clock,
+            claim=self._claim,
+        )
         self._player = player
         if self._author:
             player.hand_over(self._author)

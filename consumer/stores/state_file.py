@@ -21,11 +21,17 @@ from pathlib import Path
 from typing import Protocol
 
 from broadsheet.consumer.errors import CommitFencedError, StoreClosedError, StoreError
-from broadsheet.consumer.local_state import record_file, remove_if_there, replace_file
+from broadsheet.consumer.local_state import (
+    LocalState,
+    record_file,
+    remove_if_there,
+    replace_file,
+)
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE, make_private
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.stores.directory_lock import lock_descriptor
+from broadsheet.consumer.stores.store_record import JSON, StoreFiles
 
 _STATE, _NEXT = "state.json", "next.json"
 _SEGMENT = re.compile(r"producers-([0-9a-f]{32})")
@@ -79,6 +85,7 @@ class KeptStateFile:
     def __init__(self, fqn: str, directory: Path, *, lock_wait_seconds: float) -> None:
         self._fqn = fqn
         self._directory = directory
+        self._files = StoreFiles(fqn, LocalState(directory), JSON)
         self._lock_wait_seconds = lock_wait_seconds
         self._epoch = 0
         self._known: set[bytes] = set()
@@ -94,6 +101,7 @@ class KeptStateFile:
         """Raise the epoch, and read."""
         make_private(self._directory)
         with self._locked() as epoch_file:
+            self._files.check()  # Before the epoch fences the holder that the files belong to.
             self._epoch = self._read_epoch(epoch_file) + 1
             # One small write within a sector: it is whole or it is not there.
             os.pwrite(epoch_file, f"{self._epoch:020}\n".encode(), 0)
@@ -119,6 +127,7 @@ class KeptStateFile:
             _write_durably(following, content)
             following.replace(self.path)
             self._sync_directory()
+            self._files.record()
             if segments.new:
                 self._known = set(segments.named)
                 for segment_id in _segment_ids_in(self._directory) - self._known:
@@ -167,6 +176,7 @@ class RecordedStateFile:
         self._fqn = fqn
         self._directory = directory
         self._recorder = recorder
+        self._files = StoreFiles(fqn, LocalState(directory, recorder), JSON)
         self._known: set[bytes] = set()
         """Segments that the log has."""
         self._closed = False
@@ -179,6 +189,7 @@ class RecordedStateFile:
     def restore(self) -> bytes | None:
         """Read the played file. Older holders are fenced already, by the hand-over of the log."""
         make_private(self._directory)
+        self._files.check()
         remove_if_there(self._recorder, self._directory, _NEXT)
         return self.path.read_bytes() if self.path.exists() else None
 
@@ -203,6 +214,7 @@ class RecordedStateFile:
         following.write_bytes(content)
         following.replace(self.path)
         replace_file(self._recorder, _STATE, (content,), by_way_of=_NEXT)
+        self._files.record()
         if segments.new:
             for segment_id in sorted(self._known - set(segments.named)):
                 remove_if_there(self._recorder, self._directory, _segment_name(segment_id))

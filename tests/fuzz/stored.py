@@ -32,6 +32,7 @@ from broadsheet.consumer.checkpoint import (
     whole_checkpoint,
 )
 from broadsheet.consumer.errors import (
+    ForeignLogError,
     FramingError,
     InvalidStateError,
     SourceDataLossError,
@@ -70,9 +71,17 @@ from broadsheet.consumer.protocol.load_pb2 import MemberLoad
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.consumer.recoverylog.operation import OperationDecoder, framed
+from broadsheet.consumer.recoverylog.ownership import (
+    OWNER_PATH,
+    LogClaim,
+    LogOwner,
+    check_claim,
+    encode_owner,
+)
 from broadsheet.consumer.recoverylog.prune_plan import decode_quarantine
 from broadsheet.consumer.sources.kinesis.places import decode_resume
 from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
+from broadsheet.consumer.stores.store_record import StoreRecord, decode_record, encode_record
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_record as sink_record
 from broadsheet.spark_bridge.journal_source.offsets import parse_offset
@@ -307,6 +316,11 @@ def _operation_seeds() -> list[bytes]:
     ]
 
 
+def _claimed(data: bytes) -> None:
+    claim = LogClaim(LogOwner("/root", "shard-1"))
+    check_claim("recovery/shard-1", {OWNER_PATH: _text(data)}, claim)
+
+
 _STORES: Final = (
     FuzzedDecoder(
         "store.segment",
@@ -322,6 +336,18 @@ _STORES: Final = (
         (ValueError,),
     ),
     FuzzedDecoder("recoverylog.operations", _operation_seeds, _operations, (FramingError,)),
+    FuzzedDecoder(
+        "recoverylog.owner",
+        lambda: [encode_owner(LogOwner("/root", "shard-1")).encode()],
+        _claimed,
+        (ForeignLogError,),
+    ),
+    FuzzedDecoder(
+        "store.record",
+        lambda: [encode_record(StoreRecord("sqlite", 1, "/root/items/shard-1")).encode()],
+        decode_record,
+        (ValueError,),
+    ),
 )
 
 

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 from broadsheet.consumer.local_state import (
+    LocalState,
     record_file,
     record_write,
     recorded_path,
@@ -38,6 +39,7 @@ from broadsheet.consumer.local_state import (
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.stores.store_record import AGGREGATE, StoreFiles
 
 SNAPSHOT_BYTES_MIN: Final = 4 << 20
 """Least bytes of changes after which a snapshot is due."""
@@ -102,6 +104,7 @@ class AggregateFiles:
         self._fqn = fqn
         self._directory = directory
         self._recorder = recorder
+        self._record = StoreFiles(fqn, LocalState(directory, recorder), AGGREGATE)
         self._snapshot_bytes_min = snapshot_bytes_min
         self._snapshot_bytes = 0
         self._changes_bytes = 0
@@ -122,6 +125,7 @@ class AggregateFiles:
             StoreError: a file is damaged.
         """
         if tidies:
+            self._record.check()
             remove_if_there(self._recorder, self._directory, _NEXT)
         found = sorted(
             (int(match[2]), match[1] == "changes", match[0])
@@ -164,8 +168,10 @@ class AggregateFiles:
         self._changes_bytes += len(content)
         if self._recorder is None:
             os.fdatasync(self._descriptor)
+            self._record.record()
             return None
         record_write(self._recorder, self._present[-1], self._length, content)
+        self._record.record()
         self._length += len(content)
         return self._recorder.barrier()
 

@@ -45,6 +45,7 @@ from broadsheet.consumer.stores.rocksdb.database import (
     overlaid,
 )
 from broadsheet.consumer.stores.rocksdb.recording import RocksDbRecording
+from broadsheet.consumer.stores.store_record import ROCKSDB, StoreFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +113,7 @@ class RocksDbStore:
         self._directory = StoreDirectory(
             shard.fqn, self._local_state, lock_wait_seconds=lock_wait_seconds
         )
+        self._files = StoreFiles(shard.fqn, self._local_state, ROCKSDB)
         self._recording: RocksDbRecording | None = None
         self._database: Database | None = None
         self._pending = PendingWrites()
@@ -276,11 +278,13 @@ class RocksDbStore:
         self._check_open()
         directory, recorder = self._local_state.directory, self._local_state.recorder
         self._directory.claim()
+        self._files.check()
         if recorder is not None:
             self._recording = RocksDbRecording(recorder, directory)
         self._database = self._opened(durable=recorder is None)
         if self._recording is not None:
             self._recording.record_changes()  # The log orders it before any commit, so no wait is needed here.
+        self._files.record()
         self._view = self._database.committed_view()
 
     def _opened(self, *, durable: bool) -> Database:

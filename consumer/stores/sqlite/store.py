@@ -43,6 +43,11 @@ from broadsheet.consumer.stores.sqlite.connections import (
     TxnConnection,
     open_writer,
 )
+from broadsheet.consumer.stores.sqlite.gazette_layout import (
+    has_gazette_layout,
+    remove_gazette_files,
+    take_over_pages,
+)
 from broadsheet.consumer.stores.sqlite.recording import (
     DATABASE,
     REWRITE_BYTES_MIN,
@@ -50,6 +55,7 @@ from broadsheet.consumer.stores.sqlite.recording import (
     SqliteRecording,
 )
 from broadsheet.consumer.stores.sqlite.tables import rows_in, tables_in, upsert
+from broadsheet.consumer.stores.store_record import SQLITE, StoreFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +110,7 @@ class SqliteStore:
         rewrite_bytes_min: int = REWRITE_BYTES_MIN,
         cache_bytes: int = 32 << 20,
         lock_wait_seconds: float = 10.0,
+        from_gazette: bool = False,
     ) -> None:
         """Create a store; nothing is opened before `restore_checkpoint`.
 
@@ -115,6 +122,8 @@ class SqliteStore:
             rewrite_bytes_min: Least bytes of pages recorded after which the recovery log gets the whole file again.
             cache_bytes: Bound of SQLite's page cache.
             lock_wait_seconds: Longest wait for another holder of a directory that stays.
+            from_gazette: Take over what Gazette's SQLite store recorded, if the recovery log holds that. Gazette cannot
+                read the log afterwards, so its last consumer of the shard must be gone.
 
         Raises:
             ValidationError: there is neither a recovery log nor a `local_state`.
@@ -130,6 +139,8 @@ class SqliteStore:
         self._directory = StoreDirectory(
             shard.fqn, self._local_state, lock_wait_seconds=lock_wait_seconds
         )
+        self._files = StoreFiles(shard.fqn, self._local_state, SQLITE)
+        self._from_gazette = from_gazette
         self._recording: SqliteRecording | None = None
         self._writer: TxnConnection | None = None
         self._readers = CommittedReaders(shard.fqn, self._path)
@@ -281,10 +292,17 @@ class SqliteStore:
         self._check_open()
         directory, recorder = self._local_state.directory, self._local_state.recorder
         self._directory.claim()
+        gazettes = recorder if self._from_gazette and has_gazette_layout(directory) else None
+        takes_over = not self._path.exists()
+        if gazettes is not None and takes_over:
+            take_over_pages(self._fqn, directory, gazettes)
+        self._files.check()
         if recorder is not None:
             self._recording = SqliteRecording(
                 recorder, directory, rewrite_bytes_min=self._rewrite_bytes_min
             )
+            # The file is here, and the log has only the pages that it was made of.
+            self._recording.knows_database &= not takes_over
         if recorder is None:
             # SQLite would make it, and what it makes beside it, for others to read.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
@@ -297,6 +315,10 @@ class SqliteStore:
             self._set_up()
         else:
             self._open_recorded(self._recording)
+        self._files.record()
+        if gazettes is not None:
+            # Also where an earlier life was cut off between the two.
+            remove_gazette_files(directory, gazettes)
         self._readers.advance()
 
     def _open_recorded(self, recording: SqliteRecording) -> None:
@@ -444,4 +466,5 @@ class SqliteStore:
 
 def _checkpoint_in(connection: sqlite3.Connection) -> Checkpoint:
     row = connection.execute(_READ_CHECKPOINT).fetchone()
-    return Checkpoint.FromString(row[0]) if row else Checkpoint()
+    # Gazette's store begins with an empty text.
+    return Checkpoint.FromString(row[0] or b"") if row else Checkpoint()

@@ -1,0 +1,141 @@
+"""The claims to recovery logs that an apply would make, and those that it must refuse.
+
+An apply sees specs and hints, and not the logs themselves: what it lets pass is refused by the record in the log of
+another shard (`broadsheet.consumer.recoverylog.ownership`).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import ForeignLogError
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.consumer.recoverylog.hints import (
+    decode_hints,
+    has_recovery_log,
+    primary_hints_key,
+    recovery_log_of,
+)
+from broadsheet.consumer.recoverylog.ownership import check_claim, claim_of
+
+FindSpec = Callable[[str], ShardSpec | None]
+"""Returns the present spec of a shard, by id; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """What etcd holds about the log of a shard that is to be applied."""
+
+    spec: ShardSpec | None = None
+    """Its present spec."""
+    hints: bytes | None = None
+    """The value of the primary hints' key that the new spec names."""
+
+
+def check_logs(
+    changes: Sequence[ApplyRequest.Change],
+    *,
+    root: str,
+    stored: Mapping[str, StoredLog],
+    spec_of: FindSpec,
+) -> None:
+    """Check the recovery logs that valid changes name.
+
+    Args:
+        changes: Of one apply.
+        root: Of the cluster.
+        stored: By shard id, of each upsert.
+        spec_of: Finds other shards.
+
+    Raises:
+        ValidationError: two shards would share a log, a log would be left behind, or hints are of another log or shard.
+    """
+    changed = {change.upsert.id or change.delete: change for change in changes}
+
+    def after(shard_id: str) -> ShardSpec | None:
+        change = changed.get(shard_id)
+        if change is None:
+            return spec_of(shard_id)
+        return change.upsert if change.HasField("upsert") else None
+
+    for index, change in enumerate(changes):
+        if change.HasField("upsert"):
+            path = f"changes[{index}].upsert"
+            held = stored.get(change.upsert.id, StoredLog())
+            _check_kept(path, change.upsert, held.spec)
+            _check_unshared(path, change.upsert, after)
+            if not change.HasField("primary_hints"):
+                _check_hints(path, change.upsert, held.hints, root)
+
+
+def sharers_of(spec: ShardSpec, spec_of: FindSpec) -> list[str]:
+    """Return the ids of other shards that name the log of this one.
+
+    A log's name ends with the shard's id, so these ids are the ends of the name behind a slash.
+    """
+    log = recovery_log_of(spec)
+    parts = log.split("/")
+    ids = ("/".join(parts[begin:]) for begin in range(1, len(parts)))
+    found = ((shard_id, spec_of(shard_id)) for shard_id in ids if shard_id != spec.id)
+    return [
+        shard_id for shard_id, other in found if other is not None and recovery_log_of(other) == log
+    ]
+
+
+def _check_kept(path: str, spec: ShardSpec, before: ShardSpec | None) -> None:
+    """Check that a shard's log is not exchanged.
+
+    Its primary would record on in the old one, and be restored from the new one, which lacks its state.
+    """
+    if before is None or not has_recovery_log(before):
+        return
+    log, was = recovery_log_of(spec), recovery_log_of(before)
+    if log != was:
+        raise ValidationError(
+            f"{path}.recovery_log_prefix",
+            f"expected {before.recovery_log_prefix!r}, as the shard has it, because its state is in {was}; got "
+            f"{spec.recovery_log_prefix!r}. For a shard that starts from nothing, use another id, or delete this one "
+            "and apply it with another recovery_log_prefix and hint_prefix",
+        )
+
+
+def _check_unshared(path: str, spec: ShardSpec, spec_of: FindSpec) -> None:
+    others = sharers_of(spec, spec_of) if has_recovery_log(spec) else []
+    if others:
+        raise ValidationError(
+            f"{path}.recovery_log_prefix",
+            f"expected a log of its own: {recovery_log_of(spec)} is the recovery log of shard {others[0]}",
+        )
+
+
+def _check_hints(path: str, spec: ShardSpec, value: bytes | None, root: str) -> None:
+    hints = _decoded_or_none(value) if has_recovery_log(spec) else None
+    if hints is None:
+        return
+    key = primary_hints_key(spec).decode()
+    if hints.log != recovery_log_of(spec):
+        raise ValidationError(
+            f"{path}.hint_prefix",
+            f"expected no hints of another log below it: {key} holds those of {hints.log}, and the shard's is "
+            f"{recovery_log_of(spec)}",
+        )
+    properties = {each.path: each.content for each in hints.properties}
+    try:
+        check_claim(hints.log, properties, claim_of(root, spec))
+    except ForeignLogError as error:
+        raise ValidationError(
+            f"{path}.recovery_log_prefix", f"{error} (by the hints at {key})"
+        ) from error
+
+
+def _decoded_or_none(value: bytes | None) -> FSMHints | None:
+    """Return stored hints; None if there are none, or none that can be read, which their recovery tells of."""
+    try:
+        return decode_hints(value) if value is not None else None
+    except ValueError:
+        return None

@@ -1,0 +1,157 @@
+"""A store never starts from nothing where the files of another one, or of another shard, are."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broadsheet.consumer.application import Store
+from broadsheet.consumer.errors import ForeignStoreError
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Last
+from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
+from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
+from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.rocksdb import RocksDbStore
+from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.stores.store_record import RECORD
+
+KINDS = ("json", "sqlite", "rocksdb", "aggregate")
+MAIN = {
+    "json": "state.json",
+    "sqlite": "state.db",
+    "rocksdb": "CURRENT",
+    "aggregate": "changes-00000000000000000000",
+}
+
+
+def _opened(kind: str, shard: FixedShard, local_state: LocalState) -> Store:
+    shard = replace(shard, local_state=local_state)
+    if kind == "json":
+        return JsonFileStore(shard, initial={}, state_type=dict[str, int])
+    if kind == "sqlite":
+        return SqliteStore(shard, schema="CREATE TABLE IF NOT EXISTS t (k TEXT)")
+    if kind == "rocksdb":
+        return RocksDbStore(shard)
+    return AggregateStore(shard, Aggregates(key="k", last=Last("v", "int64")))
+
+
+def _commit(kind: str, shard: FixedShard, local_state: LocalState, number: int) -> int:
+    """Open, commit a checkpoint, close; return the number of the checkpoint that was found."""
+    store: Any = _opened(kind, shard, local_state)
+    try:
+        found = store.restore_checkpoint(shard)
+        if kind == "aggregate":
+            store.update({"k": ["a"], "v": [number]})
+        store.start_commit(shard, reading(number), ()).result(timeout=30)
+    finally:
+        store.destroy()
+    return max((source.read_through for source in found.sources.values()), default=0)
+
+
+def _next_life(log: RecordedLog, directory: Path) -> LocalState:
+    return LocalState(directory, log.hand_over(directory))
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["record", "no record"])
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(KINDS, 2)))
+def test_log_of_another_kind_of_store_is_refused_by_name(
+    tmp_path: Path, first: str, second: str, recorded: bool
+) -> None:
+    """An application that changes its store's class would apply all messages again. The refusal names what is there,
+    changes nothing, and also holds for logs of releases that wrote no record.
+    """
+    shard, log = FixedShard(), RecordedLog()
+    _commit(first, shard, _next_life(log, tmp_path / "1"), 7)
+    if not recorded:
+        log = _without_record(log)
+    before = log.files.paths()
+
+    with pytest.raises(ForeignStoreError, match=first) as refusal:
+        _commit(second, shard, _next_life(log, tmp_path / "2"), 8)
+
+    assert failure_kind(refusal.value) is FailureKind.SPEC
+    assert log.files.paths() == before
+    assert _commit(first, shard, _next_life(log, tmp_path / "3"), 9) == 7
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(KINDS, 2)))
+def test_directory_of_another_kind_of_store_is_refused(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    """The same without a recovery log, where the directory is the store."""
+    shard, local_state = FixedShard(), LocalState(tmp_path / "kept")
+    _commit(first, shard, local_state, 7)
+
+    with pytest.raises(ForeignStoreError, match=first):
+        _commit(second, shard, local_state, 8)
+
+    assert _commit(first, shard, local_state, 9) == 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_directory_of_another_roots_shard_is_refused_until_its_record_is_removed(
+    tmp_path: Path, kind: str
+) -> None:
+    """Two roots with one directory and one shard id would fence each other for ever, each with the other's state. A
+    rename of the root is deliberate, and has a way.
+    """
+    local_state = LocalState(tmp_path / "kept")
+    production, staging = FixedShard(root="/production"), FixedShard(root="/staging")
+    _commit(kind, production, local_state, 7)
+
+    with pytest.raises(ForeignStoreError, match="/production/items/shard-0001"):
+        _commit(kind, staging, local_state, 8)
+    assert _commit(kind, production, local_state, 9) == 7
+
+    (local_state.directory / RECORD).unlink()
+    assert _commit(kind, staging, local_state, 10) == 9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_directory_that_lost_its_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """A partial restore leaves the record and not the state: that is a loss, and not a new shard."""
+    shard, local_state = FixedShard(), LocalState(tmp_path / "kept")
+    _commit(kind, shard, local_state, 7)
+    (local_state.directory / MAIN[kind]).unlink()
+
+    with pytest.raises(ForeignStoreError, match="they are gone"):
+        _commit(kind, shard, local_state, 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_of_an_application_that_recorded_files_itself_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    """Files of a store that we do not know are no sign of a new shard either."""
+    log = RecordedLog()
+    recorder = log.hand_over(tmp_path / "1")
+    recorder.create("/counts.bin")
+
+    with pytest.raises(ForeignStoreError, match=r"another store \(counts\.bin\)"):
+        _commit(kind, FixedShard(), _next_life(log, tmp_path / "2"), 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_of_an_older_release_is_adopted_and_recorded(tmp_path: Path, kind: str) -> None:
+    """What was recorded before there were records goes on, and has one after the next commit."""
+    shard, log = FixedShard(), RecordedLog()
+    _commit(kind, shard, _next_life(log, tmp_path / "1"), 7)
+    log = _without_record(log)
+
+    assert _commit(kind, shard, _next_life(log, tmp_path / "2"), 8) == 7
+    assert f"/{RECORD}" in log.files.paths()
+
+
+def _without_record(log: RecordedLog) -> RecordedLog:
+    """Return the log as a release that wrote no record would have left it."""
+    changes = [change for change in log.changes if change.path != f"/{RECORD}"]
+    files = MirroredFiles()
+    for change in changes:
+        files.apply(change)
+    return RecordedLog(changes=changes, files=files)

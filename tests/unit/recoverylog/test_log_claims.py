@@ -1,0 +1,147 @@
+"""Whose a recovery log is, and which claims to one are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.errors import ForeignLogError
+from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.protocol.labels import RECOVERY_LOG_OF, label_set
+from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Property
+from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.consumer.protocol.validation_shard import validate_shard_spec
+from broadsheet.consumer.recoverylog.hints import encode_hints
+from broadsheet.consumer.recoverylog.log_claims import StoredLog, check_logs, sharers_of
+from broadsheet.consumer.recoverylog.ownership import (
+    OWNER_PATH,
+    LogOwner,
+    check_claim,
+    claim_of,
+    encode_owner,
+    needs_record,
+)
+
+ROOT = "/production"
+
+
+def spec(shard_id: str, prefix: str = "logs", **labels: str) -> ShardSpec:
+    """A shard with a recovery log."""
+    made = ShardSpec(
+        id=shard_id,
+        recovery_log_prefix=prefix,
+        hint_prefix="/hints" if prefix else "",
+        labels=label_set(labels),
+    )
+    made.max_txn_duration.seconds = 1
+    return made
+
+
+def moved(shard_id: str, former: str, prefix: str = "logs") -> ShardSpec:
+    """A shard that says whose log it took."""
+    made = spec(shard_id, prefix)
+    made.labels.CopyFrom(label_set((RECOVERY_LOG_OF, former)))
+    return made
+
+
+def check(
+    *upserts: ShardSpec,
+    stored: dict[str, StoredLog] | None = None,
+    present: tuple[ShardSpec, ...] = (),
+    primary_hints: FSMHints | None = None,
+    deleted: str = "",
+) -> None:
+    """Check an apply."""
+    changes = [ApplyRequest.Change(upsert=each, primary_hints=primary_hints) for each in upserts]
+    if deleted:
+        changes.append(ApplyRequest.Change(delete=deleted))
+    by_id = {each.id: each for each in present}
+    check_logs(changes, root=ROOT, stored=stored or {}, spec_of=by_id.get)
+
+
+def hints_of(owner: LogOwner | None, log: str = "logs/shard-a") -> bytes:
+    """Stored hints of a log."""
+    properties = [Property(path=OWNER_PATH, content=encode_owner(owner))] if owner else []
+    return encode_hints(FSMHints(log=log, properties=properties))
+
+
+@pytest.mark.parametrize(
+    ("owner", "claimant", "is_refused"),
+    [
+        (None, spec("shard-a"), False),
+        (LogOwner(ROOT, "shard-a"), spec("shard-a"), False),
+        (LogOwner("/staging", "shard-a"), spec("shard-a"), True),
+        (LogOwner(ROOT, "xx/yyyy"), spec("yyyy", "logs/xx"), True),
+        (LogOwner("/old", "shard-a"), moved("shard-a", "/old"), False),
+        (LogOwner("/older", "shard-a"), moved("shard-a", "/old"), True),
+        (LogOwner(ROOT, "xx/yyyy"), moved("yyyy", f"{ROOT}=xx/yyyy", "logs/xx"), False),
+    ],
+)
+def test_log_is_its_owners_or_of_the_former_owner_that_a_label_names(
+    owner: LogOwner | None, claimant: ShardSpec, is_refused: bool
+) -> None:
+    """A log without a record is adopted, a stranger is refused by name with the way to move a log on purpose, and the
+    refusal waits for another spec.
+    """
+    properties = {OWNER_PATH: encode_owner(owner)} if owner is not None else {}
+    claim = claim_of(ROOT, claimant)
+    if not is_refused:
+        check_claim("logs/x", properties, claim)
+        assert needs_record(properties, claim) is (owner != claim.owner)
+        return
+    with pytest.raises(ForeignLogError, match=f"belongs to {owner}") as refusal:
+        check_claim("logs/x", properties, claim)
+    assert RECOVERY_LOG_OF in str(refusal.value)
+    assert failure_kind(refusal.value) is FailureKind.SPEC
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"root":1,"shard":"a"}', "\ud800", "[" * 5000])
+def test_record_that_cannot_be_read_is_a_refusal_of_our_own(content: str) -> None:
+    """The record is foreign bytes; what it is not is never guessed."""
+    with pytest.raises(ForeignLogError, match="cannot be read"):
+        check_claim("logs/x", {OWNER_PATH: content}, claim_of(ROOT, spec("shard-a")))
+
+
+def test_shards_whose_ids_make_one_log_are_refused_in_either_order() -> None:
+    """`logs` + `xx/yyyy` and `logs/xx` + `yyyy` name one journal: also within one apply, and not if one is deleted."""
+    long, short = spec("xx/yyyy"), spec("yyyy", "logs/xx")
+    assert sharers_of(long, {"yyyy": short}.get) == ["yyyy"]
+    for upserts, present in [((long,), (short,)), ((short,), (long,)), ((long, short), ())]:
+        with pytest.raises(ValidationError, match="is the recovery log of shard"):
+            check(*upserts, present=present)
+    check(short, present=(long,), deleted="xx/yyyy")
+    check(spec("yyyy", "logs/zz"), present=(long,))
+
+
+@pytest.mark.parametrize("now", [spec("shard-a", "other"), spec("shard-a", "")])
+def test_log_of_a_present_shard_is_not_exchanged(now: ShardSpec) -> None:
+    """The primary would record on in the old log, and the next recovery would not find its state."""
+    stored = {"shard-a": StoredLog(spec=spec("shard-a"))}
+    with pytest.raises(ValidationError, match="its state is in logs/shard-a"):
+        check(now, stored=stored)
+    check(spec("shard-a"), stored=stored)
+
+
+def test_hints_of_another_log_or_shard_refuse_an_apply() -> None:
+    """Hints below the same prefix tell of the other root before the log is touched, and would be overwritten."""
+    check(spec("shard-a"), stored={"shard-a": StoredLog(hints=hints_of(LogOwner(ROOT, "shard-a")))})
+    check(spec("shard-a"), stored={"shard-a": StoredLog(hints=hints_of(None))})
+    check(spec("shard-a"), stored={"shard-a": StoredLog(hints=b"\xff")})
+    with pytest.raises(ValidationError, match="shard shard-a of root /staging"):
+        theirs = hints_of(LogOwner("/staging", "shard-a"))
+        check(spec("shard-a"), stored={"shard-a": StoredLog(hints=theirs)})
+    with pytest.raises(ValidationError, match="holds those of logs/other"):
+        check(spec("shard-a"), stored={"shard-a": StoredLog(hints=hints_of(None, "logs/other"))})
+    given = FSMHints(log="logs/shard-a")
+    check(
+        spec("shard-a"),
+        stored={"shard-a": StoredLog(hints=hints_of(None, "logs/other"))},
+        primary_hints=given,
+    )
+
+
+def test_label_of_a_former_owner_must_name_a_root() -> None:
+    """A label without a root would silently adopt nothing."""
+    validate_shard_spec(moved("shard-a", "/old=shard-b"))
+    with pytest.raises(ValidationError, match="former owner's root"):
+        validate_shard_spec(moved("shard-a", "shard-b"))

@@ -33,6 +33,7 @@ ConsumerError
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
 │   └── CannotListenError(address, reason)  a server of this process cannot listen
+├── ServerEndedError(cause)                 the gRPC server of this process has ended by itself
 ├── BrokerDataError(path, detail)           a broker's data directory cannot be used
 ├── RpcFailedError(address, code, detail)   a server answered a request with an unexpected gRPC status
 ├── EmbeddedServerError(server, detail)     a server of our own cannot be found or started
@@ -402,6 +403,17 @@ class CannotListenError(EndpointError):
         super().__init__(address, reason)
         self.args = (
             f"cannot listen at {address}: {reason}; end what listens there, or choose another address",
+        )
+
+
+class ServerEndedError(ConsumerError):
+    """The gRPC server of this process has ended, and nothing of ours stopped it."""
+
+    def __init__(self, cause: BaseException | None) -> None:
+        super().__init__(
+            f"the gRPC server ended by itself ({cause!r})"
+            if cause
+            else "the gRPC server ended by itself"
         )
 
 

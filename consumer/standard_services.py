@@ -20,7 +20,7 @@ import asyncio
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -529,54 +529,3 @@ async def _push(url: str, key: dict[str, str], metrics: AllMetrics, pause_second
                 _log.warning("metrics.push_failed", cause=str(error))
             is_failing = True
         await asyncio.sleep(pause_seconds)
-
-
-class NamedServices(grpc.aio.Server):
-    """A server that notes the names of the services that are added to it, and delegates everything else.
-
-    Methods are served by their generic handlers alone: for each call, gRPC's loop waits for one future of every
-    registered method, which with 25 of them takes a tenth of the time of a short call.
-    """
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
-        self.names: set[str] = set()
-
-    def add_generic_rpc_handlers(
-        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
-    ) -> None:
-        """Add services."""
-        handlers = tuple(generic_rpc_handlers)
-        for handler in handlers:
-            if isinstance(handler, grpc.ServiceRpcHandler):
-                self.names.add(handler.service_name())
-        self._server.add_generic_rpc_handlers(handlers)
-
-    def add_registered_method_handlers(
-        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
-    ) -> None:
-        """Add a service that is not there yet; generated code has added it as a generic handler already."""
-        if service_name not in self.names:
-            self.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service_name, dict(method_handlers)),)
-            )
-
-    def add_insecure_port(self, address: str) -> int:
-        """Add a port without TLS."""
-        return self._server.add_insecure_port(address)
-
-    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
-        """Add a port with TLS."""
-        return self._server.add_secure_port(address, server_credentials)
-
-    async def start(self) -> None:
-        """Start serving."""
-        await self._server.start()
-
-    async def stop(self, grace: float | None) -> None:
-        """Stop serving."""
-        await self._server.stop(grace)
-
-    async def wait_for_termination(self, timeout: float | None = None) -> bool:
-        """Wait until the server has stopped."""
-        return await self._server.wait_for_termination(timeout)

@@ -43,6 +43,9 @@ class BrokerBounds:
         1_024, "Calls in progress of services that need no token: health and reflection."
     )
     public_calls_per_connection_max: int = _bound(64, "The same on one connection.")
+    unread_calls_max: int = _bound(
+        4_096, "Calls whose request has not arrived; a further one takes the place of the oldest."
+    )
     append_streams_max: int = _bound(1_024, "Open append streams.")
     append_streams_per_connection_max: int = _bound(16, "The same on one connection.")
     append_streams_bytes_max: int = _bound(

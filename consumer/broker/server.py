@@ -7,7 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import grpc
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -50,7 +49,8 @@ from broadsheet.consumer.broker.service import (
 )
 from broadsheet.consumer.broker.staging import StagingArea
 from broadsheet.consumer.broker.strangers import settle_root
-from broadsheet.consumer.errors import CannotListenError, os_error_text
+from broadsheet.consumer.errors import CannotListenError, ServerEndedError, os_error_text
+from broadsheet.consumer.grpc_server import GrpcServer, IntakeBounds, IntakeMetrics
 from broadsheet.consumer.protocol.auth import server_auth
 from broadsheet.consumer.standard_services import CallMetrics, Health, ProcessMetrics
 
@@ -202,7 +202,11 @@ class Broker:
         self._catalogue.observe(self._journals.on_update)
         self._register_gauges(root)
         # The port is bound only now, so that no client connects before the catalogue is loaded.
-        self._server = grpc.aio.server(
+        self._server = GrpcServer(
+            bounds=IntakeBounds(
+                calls_per_connection_max=self._config.bounds.calls_per_connection_max,
+                unread_calls_max=self._config.bounds.unread_calls_max,
+            ),
             options=[
                 ("grpc.max_receive_message_length", self._config.bounds.message_bytes_max),
                 ("grpc.max_send_message_length", -1),
@@ -211,8 +215,9 @@ class Broker:
                 # Clients may keep idle connections alive.
                 ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
-            ]
+            ],
         )
+        self.registry.register(IntakeMetrics(self._server, prefix="broadsheet_broker"))
         port = self._bind()
         self.address = f"{self._config.scheme}://{_bracketed(self._config.host)}:{port}"
         handlers = self._handlers(root, site)
@@ -228,6 +233,7 @@ class Broker:
         self.health.set_serving(True)
         maintenance = Maintenance(site, self._journals)
         self._ticks = [
+            self._group.start_soon(self._watch_server(), name="broker.server"),
             self._group.start_soon(maintenance.run(), name="broker.maintenance"),
             self._group.start_soon(publisher.run(), name="broker.publishing"),
             self._group.start_soon(self._open_published(publisher), name="broker.opening"),
@@ -252,6 +258,14 @@ class Broker:
             journals=len(self._catalogue.entries),
             copies=1,
         )
+
+    async def _watch_server(self) -> None:
+        try:
+            await self._server.watch()
+        except ServerEndedError:
+            # Probes and balancers must not send clients to a port that is closed, while the process ends.
+            self.health.set_serving(False)
+            raise
 
     async def _open_published(self, publisher: FragmentPublisher) -> None:
         """Open the journals that publish fragments, so that those left by an earlier process are published."""

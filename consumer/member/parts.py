@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -31,6 +30,7 @@ from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.errors import CannotListenError, os_error_text
+from broadsheet.consumer.grpc_server import GrpcServer, IntakeBounds, IntakeMetrics
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.direct_fragments import ReadTotals
 from broadsheet.consumer.key_space import (
@@ -84,7 +84,6 @@ from broadsheet.consumer.standard_services import (
     CallMetrics,
     Handler,
     Health,
-    NamedServices,
     ServingStatus,
     standard_handlers,
 )
@@ -226,7 +225,7 @@ class Surroundings:
     config: MemberConfig
     etcd: Etcd
     journals: JournalClient
-    server: grpc.aio.Server
+    server: GrpcServer
     clock: Clock
     registry: CollectorRegistry
     health: Health
@@ -337,7 +336,7 @@ def new_guard(config: MemberConfig, registry: CollectorRegistry) -> RpcGuard:
 
 def new_server(
     config: MemberConfig, registry: CollectorRegistry, guard: RpcGuard
-) -> tuple[grpc.aio.Server, int]:
+) -> tuple[GrpcServer, int]:
     """Return a server that is bound, but serves nothing yet, and its port.
 
     Args:
@@ -351,14 +350,19 @@ def new_server(
     """
     config.require_guarded()
     _require_files(config.tls)
-    server = grpc.aio.server(
+    server = GrpcServer(
         interceptors=(guard,),
+        bounds=IntakeBounds(
+            calls_per_connection_max=config.calls.calls_per_connection_max,
+            unread_calls_max=config.calls.unread_calls_max,
+        ),
         options=(
             ("grpc.max_receive_message_length", config.request_bytes_max),
             # Two processes on one port would each get half of the requests, silently.
             ("grpc.so_reuseport", 0),
         ),
     )
+    registry.register(IntakeMetrics(server, prefix="broadsheet_member"))
     if config.tls is not None and config.tls.serves:
         registry.register(CertificateMetrics(config.tls, prefix="broadsheet_member"))
     address = host_and_port(config.listen_host, config.port)
@@ -526,7 +530,7 @@ def _load_reporter(
 def _register_services(given: Surroundings, parts: MemberParts) -> None:
     config = given.config
     # Reflection and health must know all services, also the application's.
-    server = NamedServices(given.server)
+    server = given.server
     both = partial(_add, server, given.gateway)
     api = ShardApi(parts.resolver, parts.membership, move_log=parts.move_log, auth=_auth(config))
     both(add_ShardServicer_to_server, api)
@@ -575,7 +579,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
 
 
 def _add(
-    server: grpc.aio.Server,
+    server: GrpcServer,
     gateway: Gateway | None,
     register: Callable[[Any, Any], None],
     api: object,

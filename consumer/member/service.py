@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
@@ -45,6 +44,7 @@ from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.errors import ResolverStoppedError
+from broadsheet.consumer.grpc_server import GrpcServer
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.transport import (
     BULK_APPEND_BYTES_MAX,
@@ -169,6 +169,7 @@ class Service:
             ValidationError: a file for TLS cannot be used, nothing guards the server, or a variable of OpenTelemetry is
                 none that it knows.
             ExtraMissingError: traces are wanted, and their extra is not installed.
+            ServerEndedError: the gRPC server ended, though nobody stopped it.
         """
         try:
             if not self._leaving.is_set():
@@ -269,7 +270,7 @@ class Service:
             }
         return found
 
-    async def _live(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+    async def _live(self, parts: MemberParts, server: GrpcServer) -> None:
         # Before the member joins, because from then on it may lead or take over a shard at any time. The import holds
         # the interpreter's lock for 0.1 s, in a thread too, and a take-over would last that much longer.
         await asyncio.to_thread(import_solver)
@@ -280,6 +281,7 @@ class Service:
             self._mark_ready()
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
+                group.start_soon(server.watch(), name="watch server")
                 group.start_soon(parts.load_reporter.run(), name="report load")
                 group.start_soon(self._processes.watch_loop(), name="watch loop")
                 if parts.peer_watch is not None:
@@ -301,7 +303,7 @@ class Service:
             await parts.session.revoke()
             log.info("member.left", member=str(self.member_id))
 
-    async def _keep_session(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+    async def _keep_session(self, parts: MemberParts, server: GrpcServer) -> None:
         try:
             await parts.session.run(wind_down=partial(self._wind_down, parts, server))
         except (LeaseLostError, MemberKeyLostError) as error:
@@ -367,7 +369,7 @@ class Service:
             return False
         return True
 
-    async def _wind_down(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+    async def _wind_down(self, parts: MemberParts, server: GrpcServer) -> None:
         self._serving = False
         self.health.close()
         # First, so that long streams can end by themselves; the server then stops at once.
@@ -379,7 +381,7 @@ class Service:
             await parts.local_shards.join()
             group.stop()
 
-    async def _abort_when_forced(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+    async def _abort_when_forced(self, parts: MemberParts, server: GrpcServer) -> None:
         await self._forced.wait()
         parts.local_shards.abort()
         await server.stop(None)

@@ -37,6 +37,9 @@ class CallBounds:
         1_024, "Calls under way of services that need no token: health and reflection."
     )
     public_calls_per_connection_max: int = _bound(64, "The same on one connection.")
+    unread_calls_max: int = _bound(
+        4_096, "Calls whose request has not arrived; a further one takes the place of the oldest."
+    )
 
 
 class CallLimits(Collector):

@@ -21,10 +21,11 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.config import BrokerBounds, BrokerConfig
 from broadsheet.consumer.broker.server import Broker
+from broadsheet.consumer.grpc_server import GrpcServer
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
 from broadsheet.consumer.rpc.call_limits import CallBounds
-from broadsheet.consumer.standard_services import Health, NamedServices, standard_handlers
+from broadsheet.consumer.standard_services import Health, standard_handlers
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
 
@@ -189,8 +190,7 @@ async def _is_admitted(channel: Any) -> bool:
 
 async def test_application_keeps_a_standard_service_of_its_own() -> None:
     """An application may already serve reflection or health: its answers stay, and its services are found."""
-    server = grpc.aio.server()
-    named = NamedServices(server)
+    named = GrpcServer()
 
     async def check(request: bytes, context: Any) -> bytes:
         del request, context
@@ -206,7 +206,7 @@ async def test_application_keeps_a_standard_service_of_its_own() -> None:
         )
     )
     health = Health()
-    server.add_generic_rpc_handlers(
+    named.add_generic_rpc_handlers(
         standard_handlers(health, named.names, public=lambda one: one, private=lambda one: one)
     )
     port = named.add_insecure_port("127.0.0.1:0")

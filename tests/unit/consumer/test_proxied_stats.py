@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import grpc
-import pytest
 
 from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, RangeResult, WatchBatch
 from broadsheet.allocator.key_space import KeySpace
@@ -24,7 +22,6 @@ from broadsheet.consumer.resolver.resolver import Peers, ShardResolution, ShardR
 from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
 from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.rpc.shard_api import HopTokens
-from broadsheet.consumer.standard_services import NamedServices
 from tests.support.key_space_values import KEYS, etcd_header, member_id, shard_spec
 
 AUTH = KeyedAuth(b64encode(b"a key of the members").decode())
@@ -202,39 +199,3 @@ async def test_guard_keeps_the_guarded_handler_of_the_handler_it_guards() -> Non
     assert await guarded(first) is kept
     assert await guarded(second) is not kept
     assert await guarded(None) is None
-
-
-class _Server(NamedServices):
-    """gRPC's side of a server: records what it gets."""
-
-    def __init__(self) -> None:
-        self.generic: list[grpc.GenericRpcHandler] = []
-        self.registered: list[str] = []
-
-    def add_generic_rpc_handlers(self, generic_rpc_handlers: Any) -> None:
-        self.generic.extend(generic_rpc_handlers)
-
-    def add_registered_method_handlers(
-        self, service_name: str, method_handlers: Mapping[str, Any]
-    ) -> None:
-        del method_handlers
-        self.registered.append(service_name)
-
-
-@pytest.mark.parametrize("adds_generic", [True, False])
-def test_services_are_added_once_and_without_registered_methods(adds_generic: bool) -> None:
-    """With each call, gRPC waits for one future of every registered method, so there must be none."""
-    inner = _Server()
-    server = NamedServices(inner)
-    methods: dict[str, Any] = {
-        "Method": grpc.unary_unary_rpc_method_handler(lambda request, _: request)
-    }
-
-    if adds_generic:
-        handler = grpc.method_handlers_generic_handler("test.Service", methods)
-        server.add_generic_rpc_handlers((handler,))
-    server.add_registered_method_handlers("test.Service", methods)
-
-    assert [each.service_name() for each in inner.generic] == ["test.Service"]  # type: ignore[attr-defined]
-    assert inner.registered == []
-    assert server.names == {"test.Service"}

@@ -172,6 +172,22 @@ class QuerySourceReplacedError(SparkBridgeError):
         return type(self), (self.journal, self.offset, self.write_head, *self._epochs)
 
 
+class QuerySourceGoneError(SparkBridgeError):
+    """A journal of which a query has content left to read does not exist any more."""
+
+    def __init__(self, journal: str, offset: int) -> None:
+        super().__init__(
+            f"journal {journal} does not exist, or is hidden from this query, which planned to read it up to offset "
+            f"{offset}. Restore it, or set the option failOnDataLoss to false to go on without it"
+        )
+        self.journal = journal
+        self.offset = offset
+        """End of what was to be read, bytes."""
+
+    def __reduce__(self) -> tuple[type[QuerySourceGoneError], tuple[str, int]]:
+        return type(self), (self.journal, self.offset)
+
+
 class JournalBytesGoneError(SparkBridgeError):
     """Bytes that a read has not seen yet are gone from their journal."""
 

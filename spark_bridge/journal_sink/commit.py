@@ -26,7 +26,11 @@ import msgspec
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
-from broadsheet.consumer.errors import AppendOutcomeUnknownError, ConsumerError
+from broadsheet.consumer.errors import (
+    AppendOutcomeUnknownError,
+    ConsumerError,
+    JournalNotFoundError,
+)
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_store
 from broadsheet.spark_bridge.journal_sink.commit_record import (
@@ -266,7 +270,13 @@ async def _finish_batch(
 
 
 async def acknowledge(target: CommitTarget, record: Publication) -> None:
-    """Append a publication's acknowledgements, one append a journal; repeated ones do no harm."""
+    """Append a publication's acknowledgements, one append a journal; repeated ones do no harm.
+
+    Raises:
+        PublishError: a journal does not exist any more.
+        ConsumerError: a broker refused.
+        TimeoutError: the brokers did not take them in time.
+    """
     from broadsheet.spark_bridge.brokers import open_client
 
     async with (
@@ -274,7 +284,14 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
         open_client(target.access) as journals,
     ):
         for journal, intent in record.intents.items():
-            await _append_again(journals, journal, intent)
+            try:
+                await _append_again(journals, journal, intent)
+            except JournalNotFoundError as error:
+                # Not taken for done: a journal that is restored later would hold the rows, and not their commit.
+                raise PublishError(
+                    f"journal {journal} does not exist, and holds rows that are committed, but not acknowledged "
+                    "there yet. Restore it, or apply it again, empty if its rows are not wanted; then write again"
+                ) from error
             target.on_step(CommitStep.ACKNOWLEDGED, record.batch)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from broadsheet.consumer.errors import JournalNotFoundError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.guard import Present
 from broadsheet.consumer.message.uuid import clock_at
@@ -36,9 +38,24 @@ async def write_heads(client: JournalClient, journals: list[str]) -> dict[str, i
     return {name: await client.write_head(name) for name in journals}
 
 
-async def presents(client: JournalClient, journals: list[str]) -> dict[str, Present]:
-    """Return the brokers' answer about each journal."""
-    return {name: await client.present(name) for name in journals}
+async def presents(client: JournalClient, journals: Iterable[str]) -> dict[str, Present]:
+    """Return the brokers' answer about each journal; those that do not exist are left out."""
+    found: dict[str, Present] = {}
+    for name in journals:
+        # It may have been deleted since it was listed.
+        with suppress(JournalNotFoundError):
+            found[name] = await client.present(name)
+    return found
+
+
+async def named_journals(client: JournalClient, journals: Iterable[str]) -> dict[str, str]:
+    """Return the content type of each named journal, selected or not; those that do not exist are left out."""
+    found: dict[str, str] = {}
+    for name in journals:
+        with suppress(JournalNotFoundError):
+            journal = await client.get(name)
+            found[name] = value_of(journal.spec.labels, CONTENT_TYPE)
+    return found
 
 
 async def states_at(

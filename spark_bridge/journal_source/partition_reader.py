@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from broadsheet.spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
+from broadsheet.spark_bridge.errors import (
+    JournalBytesGoneError,
+    QuerySourceGoneError,
+    QuerySourceReplacedError,
+)
 from broadsheet.spark_bridge.journal_source.byte_runs import (
     BytePartition,
     ContentBuffer,
@@ -153,7 +157,7 @@ async def _pieces(
             stored=[listed.FromString(each) for each in wanted.stored],
         ) as reader,
     ):
-        async for span in _guarded(reader, options):
+        async for span in _guarded(reader, wanted, options):
             if span.offset != expected and options.fail_on_data_loss:
                 raise JournalBytesGoneError(wanted.journal, expected, span.offset)
             expected = span.end
@@ -177,13 +181,19 @@ def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
     return guard
 
 
-async def _guarded(reader: Reader, options: ReadOptions) -> AsyncGenerator[ReadSpan, None]:
-    """Yield the content of the planned journal; for a replacement yield nothing, or raise."""
+async def _guarded(
+    reader: Reader, wanted: BytePartition, options: ReadOptions
+) -> AsyncGenerator[ReadSpan, None]:
+    """Yield the content of the planned journal; for a replacement, or if it is gone, yield nothing, or raise."""
+    from broadsheet.consumer.errors import JournalNotFoundError
     from broadsheet.consumer.errors import JournalReplacedError as Replaced
 
     try:
         async for span in reader:
             yield span
+    except JournalNotFoundError as error:
+        if options.fail_on_data_loss:
+            raise QuerySourceGoneError(wanted.journal, wanted.end) from error
     except Replaced as error:
         if options.fail_on_data_loss:
             raise QuerySourceReplacedError(

@@ -398,7 +398,7 @@ class Planner:
         return scanner
 
     def _new_scanner(self, name: str, state: JournalState) -> JournalScanner:
-        options, content_type = self._options, self._content_types.get(name, "")
+        options, content_type = self._options, self._content_types[name]
         reader = TableReader(
             self._client,
             name,

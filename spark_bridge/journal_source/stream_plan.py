@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 
 from broadsheet.consumer.client.loop_thread import LoopThread
+from broadsheet.consumer.errors import JournalNotFoundError
 from broadsheet.consumer.journal.guard import (
     HEAD_PATIENCE_SECONDS,
     Present,
@@ -20,11 +21,12 @@ from broadsheet.consumer.journal.guard import (
 )
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.spark_bridge.brokers import open_client
-from broadsheet.spark_bridge.errors import QuerySourceReplacedError
+from broadsheet.spark_bridge.errors import QuerySourceGoneError, QuerySourceReplacedError
 from broadsheet.spark_bridge.journal_source.byte_runs import BytePartition
 from broadsheet.spark_bridge.journal_source.commit_scan import UNLIMITED
 from broadsheet.spark_bridge.journal_source.journal_state import JournalState
 from broadsheet.spark_bridge.journal_source.journals import (
+    named_journals,
     presents,
     selected_journals,
     states_at,
@@ -63,6 +65,13 @@ class StreamPlan:
         self._client = open_client(options.access)
         self._planner = Planner(self._client, options)
         self._content_types: dict[str, str] = {}
+        """Of the selected journals."""
+        self._planned_types: dict[str, str] = {}
+        """Of all journals that batches were planned of, which may not be selected any more."""
+        self._last_heads: dict[str, int] = {}
+        """Latest write head of each journal that was ever looked at."""
+        self._left: set[str] = set()
+        """Journals that are not selected any more, and of whose fate was told."""
         self._heads: dict[str, int] = {}
         self._presents: dict[str, Present] = {}
         """The brokers' latest answers about the journals."""
@@ -115,11 +124,12 @@ class StreamPlan:
             began: States | None = await self._began(offset)
             states = began or {}
         else:
-            replaced = self._replaced(offset, heads)
+            await self._check_left(offset)
+            replaced = self._replaced(offset, heads, self._presents)
             restarted = {name: offset.journals[name].restarted() for name in replaced}
             began, states = restarted or None, {**offset.journals, **restarted}
         limits = self._limits if limited else MicroBatchLimits()
-        end = await self._planner.plan_end(states, heads, limits)
+        end = await self._plan_end(states, heads, limits)
         self._idle = not isinstance(offset, SymbolicStart) and end == states
         # The very same start: an offset that differs only in form would begin an empty batch.
         if self._idle:
@@ -128,15 +138,55 @@ class StreamPlan:
         self._given = StreamOffset(end, began, {**known, **self._epochs(heads)}).to_json()
         return self._given
 
-    def _replaced(self, offset: StreamOffset, heads: dict[str, int]) -> list[str]:
-        """Return the journals that do not hold what was read; those that only lag leave `heads`.
+    async def _plan_end(
+        self, states: States, heads: dict[str, int], limits: MicroBatchLimits
+    ) -> States:
+        """Return the end of a batch; without what was deleted while it was planned, if the options allow that.
 
         Raises:
-            JournalReplacedError: there is one, and the options do not allow to go on.
+            QuerySourceGoneError: a journal was deleted, and the options do not allow to go on.
+        """
+        while True:
+            try:
+                return await self._planner.plan_end(states, heads, limits)
+            except JournalNotFoundError as error:
+                head = heads.pop(error.journal)
+                if self._options.fail_on_data_loss:
+                    raise QuerySourceGoneError(error.journal, head) from error
+                _log.warning("source.gone", journal=error.journal, last_write_head=head)
+
+    async def _check_left(self, offset: StreamOffset) -> None:
+        """Look for journals that are gone with content that was seen and not read.
+
+        Raises:
+            QuerySourceGoneError: there is one, and the options do not allow to go on.
+        """
+        for name in offset.journals.keys() - self._presents.keys() - self._left:
+            read, head = offset.journals[name].offset, self._last_heads.get(name, 0)
+            # Not selected any more, by the caller's or an operator's will; nothing of it is read.
+            if not await named_journals(self._client, [name]):
+                if head > read and self._options.fail_on_data_loss:
+                    raise QuerySourceGoneError(name, head)
+                _log.warning("source.gone", journal=name, read_through=read, last_write_head=head)
+            self._left.add(name)
+        self._left -= self._presents.keys()
+
+    def _replaced(
+        self, offset: StreamOffset, heads: dict[str, int], present_of: Mapping[str, Present]
+    ) -> list[str]:
+        """Return the journals that do not hold what was read; those that only lag leave `heads`.
+
+        Args:
+            offset: What was read.
+            heads: Write heads that a batch may be planned up to.
+            present_of: The brokers' answers about the journals.
+
+        Raises:
+            QuerySourceReplacedError: there is one, and the options do not allow to go on.
         """
         replaced: list[str] = []
         for name, state in offset.journals.items():
-            present = self._presents.get(name)
+            present = present_of.get(name)
             # The journal is not selected any more, so nothing of it is read.
             if present is None:
                 continue
@@ -183,13 +233,13 @@ class StreamPlan:
             # Spark repeats a batch that was planned before the query restarted.
             span = await self._still_there(span, end)
         # After a restart, Spark asks for partitions before anything was listed.
-        if not self._content_types.keys() >= set(span.names):
+        if not self._planned_types.keys() >= set(span.names):
             await self._list()
         partitions = await self._planner.partitions(span)
         offset = parse_offset(end)
         epochs = offset.epochs if isinstance(offset, StreamOffset) else {}
         return [
-            JournalPartition(_of_epoch(each, epochs), self._content_types[each.journal])
+            JournalPartition(_of_epoch(each, epochs), self._planned_types[each.journal])
             for each in partitions
         ]
 
@@ -197,16 +247,33 @@ class StreamPlan:
         """Return a span without the journals that do not hold what was planned of them.
 
         Raises:
-            JournalReplacedError: there is one, and the options do not allow to go on.
+            QuerySourceReplacedError, QuerySourceGoneError: there is one, and the options do not allow to go on.
         """
         offset = parse_offset(end)
         if isinstance(offset, SymbolicStart):
             return span
         await self._look()
+        present_of = {**self._presents, **await self._unselected(span.names)}
         planned = {name: offset.journals[name] for name in span.names}
-        gone = self._replaced(StreamOffset(planned, epochs=offset.epochs), dict(self._heads))
-        kept = {name: state for name, state in span.end.items() if name not in gone}
+        lost = self._replaced(
+            StreamOffset(planned, epochs=offset.epochs), dict(self._heads), present_of
+        )
+        for name in planned.keys() - present_of.keys():
+            if self._options.fail_on_data_loss:
+                raise QuerySourceGoneError(name, planned[name].offset)
+            _log.warning("source.gone", journal=name, planned_through=planned[name].offset)
+            lost.append(name)
+        kept = {name: state for name, state in span.end.items() if name not in lost}
         return BatchSpan(span.start, kept)
+
+    async def _unselected(self, planned: Iterable[str]) -> dict[str, Present]:
+        """Return the brokers' answers about planned journals that exist, but are not selected any more.
+
+        A planned batch is delivered as it was planned, because Spark's checkpoint counts it as read.
+        """
+        found = await named_journals(self._client, set(planned) - self._presents.keys())
+        self._remember(found)
+        return await presents(self._client, found)
 
     async def _look(self) -> dict[str, int]:
         """Return the current write heads."""
@@ -214,13 +281,18 @@ class StreamPlan:
             await self._list()
         self._presents = await presents(self._client, sorted(self._content_types))
         self._heads = {name: each.write_head for name, each in self._presents.items()}
+        self._last_heads.update(self._heads)
         self._looked_at = time.monotonic()
         return dict(self._heads)
 
     async def _list(self) -> None:
         self._content_types = await selected_journals(self._client, self._options)
-        self._planner.select(self._content_types)
+        self._remember(self._content_types)
         self._listed_at = time.monotonic()
+
+    def _remember(self, content_types: Mapping[str, str]) -> None:
+        self._planned_types.update(content_types)
+        self._planner.select(self._planned_types)
 
     def _poll_seconds(self) -> float:
         return POLL_SECONDS + POLL_SECONDS_PER_JOURNAL * len(self._content_types)

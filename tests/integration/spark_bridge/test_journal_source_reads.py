@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -23,7 +24,11 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.framing import NDJSON
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
-from broadsheet.spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
+from broadsheet.spark_bridge.errors import (
+    JournalBytesGoneError,
+    QuerySourceGoneError,
+    QuerySourceReplacedError,
+)
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.columns import with_metadata
 from broadsheet.spark_bridge.journal_source.readers import stream_reader
@@ -385,6 +390,111 @@ def test_replaced_journal_ends_the_query_unless_told_otherwise(address: str) -> 
     assert lenient.trigger() == [300]
     strict.close()
     lenient.close()
+
+
+def _delete(address: str, journal: str) -> None:
+    async def delete() -> None:
+        async with JournalClient(address) as client:
+            await client.apply([ApplyRequest.Change(delete=journal, expect_mod_revision=-1)])
+
+    asyncio.run(delete())
+
+
+def _planned_of_two(topic: Topic, **options: object) -> tuple[Query, dict[str, Any]]:
+    """Return a query that read ten messages of each journal, and planned a batch with ten more, and was restarted."""
+    query = Query(topic, **options)
+    assert sorted(query.trigger()) == [*range(10), *range(100, 110)]
+    topic.writer().committed(range(10, 20))
+    topic.writer(1).committed(range(110, 120))
+    planned = kept(query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit()))
+    query.spans.append((query.offset, planned))
+    query.offset = planned
+    query.close()
+    query.restart()
+    return query, planned
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+def test_planned_batch_whose_journal_was_deleted_is_finished_or_refused_by_name(
+    address: str, lenient: bool
+) -> None:
+    """Plan: a batch is planned and fails, and one of its two journals is deleted for good before the restart.
+
+    Why: the batch could never be finished, whatever `failOnDataLoss` said ("missing content type").
+    """
+    topic = Topic(address, 2)
+    topic.writer().committed(range(10))
+    topic.writer(1).committed(range(100, 110))
+    query, _ = _planned_of_two(topic, failOnDataLoss=str(not lenient).lower())
+    _delete(address, topic.journals[1])
+
+    if lenient:
+        assert query.ids(1) == list(range(10, 20))
+        assert query.trigger() == []
+    else:
+        with pytest.raises(QuerySourceGoneError, match=f"{topic.journals[1]} does not exist.*fail"):
+            query.ids(1)
+    if lenient:
+        make_journals(address, topic.journals[1:])
+        topic.writer(1).committed([7])
+        topic.writer().committed([20])
+        query.close()
+        query.restart()
+        assert sorted(query.trigger()) == [7, 20]
+    query.close()
+
+
+def test_planned_batch_whose_journal_is_not_selected_any_more_is_delivered_whole(
+    address: str,
+) -> None:
+    """Plan: a batch of two journals is planned, and the query restarted with a selector of one of them.
+
+    Why: the checkpoint counts the batch as read, so rows that it left out would never come.
+    """
+    topic = Topic(address, 2)
+    topic.writer().committed(range(10))
+    topic.writer(1).committed(range(100, 110))
+    query, _ = _planned_of_two(topic)
+    query.options["selector"] = f"name={topic.journals[0]}"
+    query.close()
+    query.restart()
+
+    assert sorted(query.ids(1)) == [*range(10, 20), *range(110, 120)]
+    topic.writer().committed([20])
+    topic.writer(1).committed([120])
+    assert query.trigger() == [20]
+    query.close()
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+def test_journal_deleted_under_a_running_query_is_left_out_or_refused_by_name(
+    address: str, lenient: bool
+) -> None:
+    """Plan: a journal is deleted between the plan of a batch and its task, and while it has content to read.
+
+    Why: a query must neither end with a broker's error it was told to go on from, nor go on in silence otherwise.
+    """
+    topic = Topic(address, 2)
+    topic.writer().committed(range(10))
+    topic.writer(1).committed(range(100, 110))
+    query = Query(topic, failOnDataLoss=str(not lenient).lower(), maxRowsPerTrigger=10)
+    limit = query.reader.getDefaultReadLimit()
+    planned = kept(query.reader.latestOffset(query.offset, limit))
+    query.spans.append((query.offset, planned))
+    partitions = query.reader.partitions(query.offset, planned)
+    _delete(address, topic.journals[1])
+
+    if lenient:
+        assert query.ids(0) == list(range(5))
+        query.offset = planned
+        assert [id_ for ids in query.trigger_to_the_end() for id_ in ids] == list(range(5, 10))
+    else:
+        (gone,) = (each for each in partitions if each.bytes.journal == topic.journals[1])
+        with pytest.raises(QuerySourceGoneError, match=topic.journals[1]):
+            list(query.reader.read(gone))
+        with pytest.raises(QuerySourceGoneError, match=topic.journals[1]):
+            query.reader.latestOffset(planned, limit)
+    query.close()
 
 
 def test_restart_of_the_broker_ends_no_query(tmp_path: Path) -> None:

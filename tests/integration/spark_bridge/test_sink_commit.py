@@ -20,7 +20,9 @@ from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.spark_bridge.content.json import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_record, commit_store
@@ -40,7 +42,7 @@ from broadsheet.spark_bridge.journal_sink.commit_record import (
     publication_of,
 )
 from broadsheet.spark_bridge.journal_sink.key_mapping import ModuloMapping
-from broadsheet.spark_bridge.journal_sink.row_content import RowContent
+from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
 from broadsheet.spark_bridge.journal_source.options import Access
 from broadsheet.spark_bridge.keys import publication_key, queries_prefix
 from tests.support.published import flags_of, ids_of, messages_of
@@ -243,6 +245,33 @@ async def test_batch_of_a_query_whose_rows_vary_is_finished_from_its_checkpoint(
     await run_batch(query, 0, range(20, 40))
 
     assert await seen(target) == Counter(range(20))
+
+
+async def test_batch_whose_journal_was_deleted_says_how_it_is_finished(
+    target: CommitTarget, broker: EmbeddedBroker
+) -> None:
+    """A driver dies after the record, and a journal is deleted: the error says what to do, and doing it helps.
+
+    Why: the query would end with the broker's error at each restart.
+    """
+    with pytest.raises(Killed):
+        await run_batch(replace(target, on_step=KillAt(CommitStep.RECORDED)), 0, range(20))
+    async with JournalClient(broker.address) as client:
+        await client.apply([ApplyRequest.Change(delete=JOURNALS[0], expect_mod_revision=-1)])
+
+    with pytest.raises(PublishError, match=f"journal {JOURNALS[0]} does not exist.*apply it again"):
+        await finish_micro_batch(target, QUERY, 0, batch_content(range(20)))
+    await asyncio.to_thread(make_journals, broker.address, JOURNALS[:1])
+    await finish_micro_batch(target, QUERY, 0, batch_content(range(20)))
+
+    lost, kept = await messages_of(broker.address, JOURNALS)
+    assert lost == []
+    assert {message["id"] for message in kept} < set(range(20))
+
+
+def batch_content(ids: Iterable[int]) -> RowContent:
+    """Return the content of rows that are not written."""
+    return content_of_rows(pa.record_batch({"id": pa.array(list(ids), pa.int64())}))
 
 
 async def test_batch_recorded_by_an_earlier_version_is_finished(

@@ -35,6 +35,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from broadsheet.allocator.documents import decode_json
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.checkpoint import (
     read_through_of,
@@ -49,6 +50,7 @@ from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, picked, require_table, row_batches
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
+from broadsheet.consumer.stores.json_state import JsonState
 from broadsheet.consumer.stores.state_file import (
     KeptStateFile,
     RecordedStateFile,
@@ -97,7 +99,7 @@ def _entries(state: bytes) -> Iterator[tuple[str, str]]:
 
 
 class JsonFileStore(Generic[StateT]):
-    """Keeps `state`, a value that msgspec can write as JSON, and the checkpoint in one file."""
+    """Keeps `state`, a value that JSON can hold and msgspec reads back as it is, and the checkpoint in one file."""
 
     def __init__(
         self,
@@ -116,17 +118,20 @@ class JsonFileStore(Generic[StateT]):
                 if it has none.
             initial: The state before the first commit, e.g. `{}`. Copied.
             state_type: What to decode the state as, e.g. `dict[str, int]` or a `msgspec.Struct`. None is the type of
-                `initial`.
+                `initial`. Keys that are not text, and values that JSON does not have, need it: `dict[int, Decimal]`.
             lock_wait_seconds: Longest wait for another primary of this shard that is just committing.
+
+        Raises:
+            ValidationError: `initial` is no such state, or JSON cannot hold it.
         """
         self._fqn = shard.fqn
         self._file = _file_of(shard, directory, lock_wait_seconds)
         self._initial = copy.deepcopy(initial)
-        self._decoder: msgspec.json.Decoder[StateT] = msgspec.json.Decoder(
-            state_type or type(initial)
-        )
-        self._encoder = msgspec.json.Encoder()
-        self._committed = (self._encoder.encode(initial), Checkpoint())
+        self._codec: JsonState[StateT] = JsonState(state_type or type(initial))
+        try:
+            self._committed = (self._codec.encode(initial), Checkpoint())
+        except ValueError as error:
+            raise ValidationError("initial", str(error)) from error
         """State and checkpoint of the last commit; replaced as one."""
         self.keeps_segments = True
         self._is_shards_own = shard.local_state is not None
@@ -136,7 +141,7 @@ class JsonFileStore(Generic[StateT]):
 
     def committed_state(self) -> StateT:
         """Return a copy of the state as of the last commit; for queries, on any thread."""
-        return self._decoder.decode(self._committed[0])
+        return self._codec.decode(self._committed[0])
 
     def tables(self) -> Mapping[str, pa.Schema]:
         """Return the one table, "state"."""
@@ -178,12 +183,16 @@ class JsonFileStore(Generic[StateT]):
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Encode the state now; write it on a separate thread after `wait_for`."""
+        """Encode the state now; write it on a separate thread after `wait_for`.
+
+        The commit fails with a `StoreError` if the state would be read back as another one
+        (`broadsheet.consumer.stores.json_state`).
+        """
         del shard
         try:
-            state = self._encoder.encode(self.state)
-        except (TypeError, ValueError) as error:
-            return failed(StoreError(self._fqn, f"the state cannot be written as JSON: {error}"))
+            state = self._codec.encode(self.state)
+        except ValueError as error:
+            return failed(StoreError(self._fqn, f"the state cannot be committed as JSON: {error}"))
         kept, new_segments = taken_out(checkpoint)
         segments = Segments(new_segments, segments_named(kept))
         return self._commits.start(
@@ -204,7 +213,7 @@ class JsonFileStore(Generic[StateT]):
     def _take_over(self, content: bytes) -> Checkpoint:
         try:
             state, checkpoint = decode_documents(content)
-            self.state = self._decoder.decode(state)
+            self.state = self._codec.decode(state)
         except (ValueError, RecursionError) as error:
             raise StoreError(self._fqn, f"{self._file.path} cannot be read: {error}") from error
         self._committed = (state, checkpoint)

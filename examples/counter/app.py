@@ -36,7 +36,7 @@ class Counter:
         publisher: Publisher,
     ) -> None:
         """Count one message."""
-        key = envelope.message["key"]
+        key = str(envelope.message["key"])
         store.state[key] = store.state.get(key, 0) + 1
 
     def finalize_txn(

@@ -1,0 +1,184 @@
+"""Any state that a `JsonFileStore` commits is read back as it is; any other one is refused with its place."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import math
+import uuid
+from typing import Any, Final
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broadsheet.consumer.stores.json_state import JsonState
+
+
+class Colour(enum.Enum):
+    """Values that have another name."""
+
+    RED = "red"
+
+
+class Mean(msgspec.Struct):
+    """Columns of several types."""
+
+    n: int
+    mean: float
+    of: str | None = None
+    parts: list[int] = []
+
+
+class Tree(msgspec.Struct, eq=False):
+    """A structure that is equal to itself only, and holds others of its kind."""
+
+    name: str
+    kids: dict[str, Tree] = {}
+
+
+_ODD: Final = (7, 2**70, True, None, 1.5, math.nan, math.inf, "7", "\ud800", b"ab")
+_SCALARS = st.one_of(
+    st.sampled_from(_ODD),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=4),
+    st.sampled_from(
+        (
+            dt.date(2026, 1, 2),
+            dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+            uuid.UUID(int=7),
+            decimal.Decimal("1.50"),
+            decimal.Decimal("NaN"),
+            Colour.RED,
+            object(),
+        )
+    ),
+)
+_KEYS = st.one_of(st.sampled_from(("a", "b", 7, "7", 1.5, b"ab", None, True, uuid.UUID(int=7))))
+_STRUCTS = st.builds(
+    Mean,
+    n=st.one_of(st.integers(), st.sampled_from(_ODD)),
+    mean=st.one_of(st.floats(), st.sampled_from(_ODD)),
+    of=st.sampled_from((None, "a", 7)),
+    parts=st.sampled_from(([], [1], (1,), ["a"])),
+)
+_TREES = st.recursive(
+    st.builds(Tree, st.text(max_size=2)),
+    lambda kids: st.builds(
+        Tree, st.text(max_size=2), st.dictionaries(st.sampled_from("ab"), kids, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(_KEYS, inner, max_size=3),
+        st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    )
+
+
+_STATES = st.one_of(
+    st.recursive(st.one_of(_SCALARS, _STRUCTS, _TREES), _containers, max_leaves=8),
+    st.dictionaries(st.text(max_size=2), _STRUCTS, max_size=3),
+    st.dictionaries(st.text(max_size=2), _TREES, max_size=3),
+)
+_PLAIN = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(max_size=3),
+        ),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        ),
+        max_leaves=10,
+    ),
+    max_size=4,
+)
+_TYPES = (
+    dict,
+    list,
+    dict[str, int],
+    dict[str, float],
+    dict[str, float | None],
+    dict[int, int],
+    dict[str, str],
+    dict[str, dict[str, int]],
+    dict[str, list[int]],
+    dict[str, tuple[int, ...]],
+    dict[str, Mean],
+    dict[str, Tree],
+    dict[str, decimal.Decimal],
+    dict[uuid.UUID, dt.date],
+    dict[float, int],
+    dict[bytes, bytes],
+    dict[str, Colour],
+    dict[str, set[int]],
+    Mean,
+    Any,
+)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_state_of_any_values_comes_back_or_is_refused_with_its_place(data: st.DataObject) -> None:
+    """A state that turns into another one at a restore counts wrong, or can never be restored."""
+    state_type = data.draw(st.sampled_from(_TYPES))
+    of_type = _STATES if state_type is Any else st.from_type(state_type)
+    state = data.draw(st.one_of(of_type, _STATES))
+    codec: JsonState[Any] = JsonState(state_type)
+
+    try:
+        content = codec.encode(state)
+    except ValueError as error:
+        refused = str(error)
+        content = b""
+
+    if not content:
+        assert refused.startswith("state")
+        return
+    assert b"\n" not in content
+    assert _is_same(state, codec.decode(content)), content
+
+
+@settings(max_examples=30)
+@given(state=_PLAIN)
+def test_state_of_what_json_has_is_taken(state: dict[str, Any]) -> None:
+    """What is refused without need stops a shard that did nothing wrong."""
+    codec: JsonState[dict[str, Any]] = JsonState(dict)
+
+    assert codec.decode(codec.encode(state)) == state
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Compare, with the types of keys: 7 is no key that a state with "7" has."""
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and sorted(map(_typed, one)) == sorted(map(_typed, other))
+            and all(_is_same(each, other[key]) for key, each in one.items())
+        )
+    if isinstance(one, list | tuple):
+        return (
+            type(one) is type(other) and len(one) == len(other) and all(map(_is_same, one, other))
+        )
+    if isinstance(one, msgspec.Struct):
+        return type(one) is type(other) and all(
+            _is_same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__
+        )
+    if isinstance(one, decimal.Decimal) and one.is_nan():
+        return isinstance(other, decimal.Decimal) and other.is_nan()
+    return bool(one == other)
+
+
+def _typed(key: object) -> tuple[str, str]:
+    return type(key).__name__, repr(key)

@@ -31,6 +31,7 @@ from broadsheet.spark_bridge.errors import (
 )
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.columns import with_metadata
+from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
 from broadsheet.spark_bridge.journal_source.readers import stream_reader
 from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
 from tests.support.broker import journal_spec
@@ -489,7 +490,11 @@ def test_journal_deleted_under_a_running_query_is_left_out_or_refused_by_name(
         query.offset = planned
         assert [id_ for ids in query.trigger_to_the_end() for id_ in ids] == list(range(5, 10))
     else:
-        (gone,) = (each for each in partitions if each.bytes.journal == topic.journals[1])
+        (gone,) = (
+            each
+            for each in partitions
+            if isinstance(each, JournalPartition) and each.bytes.journal == topic.journals[1]
+        )
         with pytest.raises(QuerySourceGoneError, match=topic.journals[1]):
             list(query.reader.read(gone))
         with pytest.raises(QuerySourceGoneError, match=topic.journals[1]):

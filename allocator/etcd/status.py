@@ -63,12 +63,15 @@ _LIMIT_BY_TEXT = {
 }
 
 
+def names_token(detail: str) -> bool:
+    """Report whether etcd says that it is the token that it refuses."""
+    return any(text in detail for text in _TOKEN_TEXTS)
+
+
 def outcome_of(error: grpc.aio.AioRpcError) -> EtcdFailure:
     """Return what a failed attempt means for a retry."""
     detail = error.details() or ""
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED or any(
-        text in detail for text in _TOKEN_TEXTS
-    ):
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED or names_token(detail):
         return EtcdFailure.NEW_TOKEN_NEEDED
     if error.code() is grpc.StatusCode.UNAVAILABLE and detail.startswith(_NOT_SENT_TEXTS):
         return EtcdFailure.NOT_SENT

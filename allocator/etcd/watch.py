@@ -14,6 +14,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import NoReturn
 
 import grpc
 import grpc.aio
@@ -21,6 +22,7 @@ import structlog
 
 from broadsheet.allocator.errors import (
     AllocatorError,
+    EtcdAuthenticationError,
     EtcdLimitError,
     EtcdUnavailableError,
     RevisionCompactedError,
@@ -30,7 +32,13 @@ from broadsheet.allocator.etcd.api import WatchBatch, WatchEvent, mod_revision_o
 from broadsheet.allocator.etcd.calls import Caller, Metadata
 from broadsheet.allocator.etcd.channel import EndpointChannel
 from broadsheet.allocator.etcd.convert import events_from, header_from
-from broadsheet.allocator.etcd.status import EtcdFailure, error_for, outcome_of, translated
+from broadsheet.allocator.etcd.status import (
+    EtcdFailure,
+    error_for,
+    names_token,
+    outcome_of,
+    translated,
+)
 from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.allocator.runtime.backoff import Backoff
 
@@ -51,6 +59,14 @@ class _StreamLostError(Exception):
     """The stream ended for a transient reason."""
 
 
+class _TokenRefusedError(_StreamLostError):
+    """The stream was refused to a token that may have ended; the next one logs in again."""
+
+    def __init__(self, cause: str, metadata: Metadata) -> None:
+        super().__init__(cause)
+        self.metadata = metadata
+
+
 async def watch_prefix(
     caller: Caller, prefix: bytes, *, start_revision: int
 ) -> AsyncGenerator[WatchBatch, None]:
@@ -69,12 +85,14 @@ async def watch_prefix(
     assert start_revision > 0, "a watch needs a revision to start from"
     next_revision = start_revision
     backoff = Backoff(initial_seconds=0.05, max_seconds=RESUME_DELAY_SECONDS_MAX)
+    refused: Metadata = ()
     while True:
         opened_at = math.inf
         try:
-            async with aclosing(_one_stream(caller, prefix, next_revision)) as received:
+            async with aclosing(_one_stream(caller, prefix, next_revision, refused)) as received:
                 async for batch in received:
                     if batch is None:
+                        refused = ()
                         opened_at = caller.clock.monotonic_seconds()
                         if backoff.attempt:
                             _log.info("watch.resumed", prefix=prefix, next_revision=next_revision)
@@ -83,6 +101,8 @@ async def watch_prefix(
                     next_revision = max(next_revision, batch.header.revision + 1)
                     yield batch
         except _StreamLostError as lost:
+            if isinstance(lost, _TokenRefusedError):
+                refused = lost.metadata
             if caller.clock.monotonic_seconds() - opened_at > STABLE_SECONDS:
                 backoff.reset()
             if not backoff.attempt:
@@ -93,9 +113,16 @@ async def watch_prefix(
 
 
 async def _one_stream(
-    caller: Caller, prefix: bytes, start_revision: int
+    caller: Caller, prefix: bytes, start_revision: int, refused: Metadata
 ) -> AsyncGenerator[WatchBatch | None, None]:
-    """Yield None once the watch is set up, then its batches, until the stream ends."""
+    """Yield None once the watch is set up, then its batches, until the stream ends.
+
+    Args:
+        caller: Performs the calls.
+        prefix: Of the keys.
+        start_revision: First revision wanted.
+        refused: The token that the stream before was refused; none if it was not.
+    """
     channel = await caller.pool.pick(timeout_seconds=caller.request_timeout_seconds)
     metadata: Metadata = ()
     call: _Call | None = None
@@ -105,10 +132,9 @@ async def _one_stream(
         await call.write(_create_request(prefix, start_revision))
         pending: list[WatchEvent] = []
         response = await _first_response(caller, channel, call)
-        _check(caller, response, start_revision, metadata)
         yield None
         while True:
-            _check(caller, response, start_revision, metadata)
+            _check(caller, response, start_revision)
             pending += events_from(response.events)
             if not response.fragment and (batch := _batch(response, pending)):
                 pending = []
@@ -119,13 +145,17 @@ async def _one_stream(
                 raise _StreamLostError("etcd ended the stream")
             response = received
     except grpc.aio.AioRpcError as error:
-        outcome = outcome_of(error)
         failure = translated(error, caller.pool.endpoints)
-        if outcome is EtcdFailure.NEW_TOKEN_NEEDED and metadata:
+        if outcome_of(error) is EtcdFailure.NEW_TOKEN_NEEDED and metadata:
             caller.forget_token(metadata)
+        elif isinstance(failure, EtcdAuthenticationError):
+            _log_in_again_once(caller, failure, metadata, refused)
         elif not isinstance(failure, EtcdUnavailableError | EtcdLimitError):
             raise failure from error
         raise _StreamLostError(str(failure)) from error
+    except EtcdAuthenticationError as failure:
+        # A cancelled watch.
+        _log_in_again_once(caller, failure, metadata, refused)
     except asyncio.CancelledError:
         caller.pool.check_not_closed_under_call()
         raise
@@ -178,9 +208,30 @@ async def _first_response(
     return received
 
 
-def _check(
-    caller: Caller, response: rpc_pb2.WatchResponse, next_revision: int, metadata: Metadata
-) -> None:
+def _log_in_again_once(
+    caller: Caller, failure: EtcdAuthenticationError, metadata: Metadata, refused: Metadata
+) -> NoReturn:
+    """Have the next stream log in again, unless this one's token is newer than one that was refused.
+
+    Until 3.5 etcd tells a watch with a token that has ended, or that it forgot in a restart, the same as a user who may
+    not watch these keys: permission denied. Only a new token tells which it was.
+    """
+    # Without a token it was the login itself that failed, or there is no user to log in.
+    is_newer = refused and metadata != refused
+    if not metadata or (is_newer and not names_token(str(failure))):
+        raise failure
+    caller.forget_token(metadata)
+    raise _TokenRefusedError(str(failure), metadata) from failure
+
+
+def _check(caller: Caller, response: rpc_pb2.WatchResponse, next_revision: int) -> None:
+    """Raise what a response says is wrong.
+
+    Raises:
+        EtcdAuthenticationError: the watch was cancelled: its token, or its user, may not have it.
+        RevisionCompactedError: the revision to start at is gone.
+        ClusterMismatchError: another cluster answers.
+    """
     caller.check_cluster(response.header)
     if response.compact_revision:
         raise RevisionCompactedError(next_revision, response.compact_revision)
@@ -195,10 +246,7 @@ def _check(
         reason,
         caller.pool.endpoints,
     )
-    token_refused = "auth token" in reason or "auth store" in reason
-    if token_refused and metadata:
-        caller.forget_token(metadata)
-    elif not isinstance(failure, EtcdUnavailableError | EtcdLimitError):
+    if not isinstance(failure, EtcdUnavailableError | EtcdLimitError):
         raise failure
     raise _StreamLostError(f"etcd cancelled the watch: {reason}")
 

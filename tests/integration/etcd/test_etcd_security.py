@@ -7,6 +7,7 @@ import json
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
 from tests.support.certificates import CertificateAuthority, yesterday
 from tests.support.eventually import eventually
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.etcd
 
@@ -131,12 +133,17 @@ async def auth_server() -> AsyncIterator[EmbeddedEtcd]:
         yield running
 
 
-def _post(url: str, body: dict[str, str]) -> None:
-    """Call etcd's JSON gateway: users are an operator's business, so our client has no calls for them."""
-    request = urllib.request.Request(url, json.dumps(body).encode())  # noqa: S310 - our own etcd
+def _post(url: str, body: dict[str, str], *, token: str = "") -> str:
+    """Call etcd's JSON gateway: users are an operator's business, so our client has no calls for them.
+
+    Returns:
+        The token of a login; otherwise nothing.
+    """
+    headers = {"Authorization": token} if token else {}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - our own etcd
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=5) as response:
-        response.read()
+        return str(json.loads(response.read()).get("token", ""))
 
 
 def _as(
@@ -166,6 +173,33 @@ async def test_user_logs_in_again_when_the_token_is_no_longer_valid(
             assert (await anext(batches)).header.revision == second
             lease = await client.lease_grant(60)
             assert await client.lease_keep_alive_once(lease) == 60
+
+
+async def test_watch_cut_off_after_its_token_ended_logs_in_again(auth_server: EmbeddedEtcd) -> None:
+    """Etcd tells a watch with a token that has ended that permission is denied, as it does a user without rights. An
+    idle member makes no other call that would get it a new token, and must not end.
+    """
+    async with TcpProxy(auth_server.endpoint) as proxy, asyncio.timeout(30):
+        config = replace(_as(auth_server, "root", "secret"), endpoints=(proxy.endpoint,))
+        async with EtcdClient(config) as client, EtcdClient(_as(auth_server)) as other:
+            first = await client.put(b"/k", b"1")
+            async with aclosing(client.watch(b"/k", start_revision=first)) as batches:
+                await anext(batches)
+                for number in range(2):
+                    await proxy.cut()
+                    # All tokens end with authentication.
+                    await asyncio.to_thread(_set_auth, auth_server.endpoint, "disable")
+                    written = await other.put(b"/k", b"%d" % number)
+                    await asyncio.to_thread(_set_auth, auth_server.endpoint, "enable")
+                    await proxy.heal()
+
+                    assert (await anext(batches)).header.revision == written
+
+
+def _set_auth(endpoint: str, what: str) -> None:
+    login = {"name": "root", "password": "secret"}
+    token = "" if what == "enable" else _post(f"http://{endpoint}/v3/auth/authenticate", login)
+    _post(f"http://{endpoint}/v3/auth/{what}", {}, token=token)
 
 
 async def test_user_with_a_wrong_password_is_refused_at_once(auth_server: EmbeddedEtcd) -> None:

@@ -31,6 +31,16 @@ class ClusterStartError(SparkBridgeError):
     """Members did not announce themselves in time; the message says what Spark knows of it."""
 
 
+class ClusterStopError(SparkBridgeError):
+    """Spark did not end the tasks of a cluster that was stopped."""
+
+    def __init__(self, root: str, *, tasks: int, seconds: float) -> None:
+        super().__init__(
+            f"{tasks} tasks of the cluster at {root} still run {seconds:g} s after their jobs were cancelled: "
+            "call stop() again, or end their executors"
+        )
+
+
 class ClusterStoppedError(SparkBridgeError):
     """The cluster was stopped, or the Spark job behind it failed."""
 

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 import structlog
 
+from broadsheet.allocator.errors import EtcdError
 from broadsheet.spark_bridge.cluster.executors import Executors
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
 from broadsheet.spark_bridge.errors import ClusterStoppedError, NotInClusterError, ScaleTimeoutError
 
 POLL_SECONDS = 0.05
+SWEPT_SECONDS_MAX = 5.0
+"""Longest wait for members whose job was cancelled to hand over and leave; Spark kills them after about 3 s."""
 log = structlog.get_logger()
 
 
@@ -83,6 +86,7 @@ class Elasticity:
         self._wanted: set[int] = set()
         """Numbers of the tasks whose members have no order to leave."""
         self._lock = threading.Lock()
+        jobs.on_swept_away = self._replace
 
     @property
     def wanted(self) -> int:
@@ -176,6 +180,34 @@ class Elasticity:
             raise ScaleTimeoutError(
                 0, members=len(left), seconds=timeout_seconds, why=f"on executor {executor_id}"
             )
+
+    def _replace(self, partitions: range) -> None:
+        """Submit others in place of members whose job was cancelled with all others, and end the cancelled ones.
+
+        Until Spark kills them they hand over, if a slot is free for their successors; then their leases are ended.
+        """
+        with self._lock:
+            swept = [one for one in partitions if one in self._wanted]
+            log.warning("cluster.jobs_swept_away", members=len(swept))
+            if not swept:
+                return
+            successors = self._jobs.add(len(swept))
+            self._wanted.difference_update(swept)
+            self._wanted.update(successors)
+        try:
+            for partition in swept:
+                self._membership.order_to_leave(partition)
+            gone = frozenset(swept)
+            wait_until(
+                lambda: gone.isdisjoint(one.partition for one in self._membership.members()),
+                timeout_seconds=SWEPT_SECONDS_MAX,
+            )
+            self._membership.bury(
+                [one for one in self._membership.hosts() if one.partition in gone]
+            )
+        except EtcdError as error:
+            # It only saves the time until their leases end.
+            log.warning("cluster.swept_not_buried", cause=str(error))
 
     def _dismiss(self, partitions: tuple[int, ...]) -> None:
         for partition in partitions:

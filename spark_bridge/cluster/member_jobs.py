@@ -1,6 +1,9 @@
 """Spark jobs whose tasks are members: submitted, watched, and as a last resort cancelled.
 
 A job cannot grow, so each growth of the cluster is another job. All jobs are in one job group.
+
+`SparkContext.cancelAllJobs` cancels members, too, because it spares no job. Unlike `cancel`, or the kill on Spark's
+page, that was not meant for them, so `on_swept_away` is told, which submits others in their place.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from pyspark.sql import SparkSession
 from broadsheet.spark_bridge.member.task import MemberResult, MemberTask
 
 _POOL_PROPERTY = "spark.scheduler.pool"
+_SWEPT_AWAY = "as part of cancellation of all jobs"
+"""Spark's reason of a job that `cancelAllJobs` ended (DAGScheduler.doCancelAllJobs)."""
 
 
 class MemberJobs:
@@ -44,6 +49,9 @@ class MemberJobs:
         self._resources = resources
         self._jobs: list[_Job] = []
         self._next_partition = 0
+        self._cancelled = False
+        self.on_swept_away: Callable[[range], None] = lambda _: None
+        """Told, on any thread, which tasks `cancelAllJobs` ended; until it returns they count as running."""
         self.group = f"shard-cluster-{uuid4().hex[:8]}"
         """Their job group, as Spark's pages show it."""
 
@@ -51,7 +59,7 @@ class MemberJobs:
         """Submit a job of so many members; return their numbers, which were never used before."""
         partitions = range(self._next_partition, self._next_partition + count)
         self._next_partition = partitions.stop
-        job = _Job(self._spark, partitions, self._submit)
+        job = _Job(self._spark, partitions, self._run)
         self._jobs.append(job)
         job.start()
         return partitions
@@ -75,7 +83,17 @@ class MemberJobs:
 
     def cancel(self) -> None:
         """Make Spark kill every task, with SIGKILL after some seconds: nothing is cleaned up."""
+        self._cancelled = True
         self._spark.sparkContext.cancelJobGroup(self.group)
+
+    def _run(self, partitions: range) -> None:
+        try:
+            self._submit(partitions)
+        except Exception as error:
+            # A session that stops cancels its jobs, too, and then `on_swept_away` finds nothing to submit them to.
+            if self._cancelled or _SWEPT_AWAY not in str(error):
+                raise
+            self.on_swept_away(partitions)
 
     def _submit(self, partitions: range) -> tuple[MemberResult, ...]:
         context = self._spark.sparkContext
@@ -99,12 +117,12 @@ class _Job:
         self,
         spark: SparkSession,
         members: range,
-        submit: Callable[[range], tuple[MemberResult, ...]],
+        work: Callable[[range], None],
     ) -> None:
         self.members = members
         self.ended = threading.Event()
         self.failure: Exception | None = None
-        self._submit = submit
+        self._work = work
         self._thread = InheritableThread(
             target=self._run, name=f"shard-cluster-{members.start}", daemon=True, session=spark
         )
@@ -114,7 +132,7 @@ class _Job:
 
     def _run(self) -> None:
         try:
-            self._submit(self.members)
+            self._work(self.members)
         except Exception as error:  # Py4J and Spark raise anything; the cluster reports it
             self.failure = error
         finally:

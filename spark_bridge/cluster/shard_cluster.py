@@ -37,11 +37,13 @@ from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
 from broadsheet.spark_bridge.cluster.elasticity import Elasticity, wait_until
 from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
+from broadsheet.spark_bridge.cluster.interrupts import release, spare
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
 from broadsheet.spark_bridge.cluster.shards import MemberClient, Shards
 from broadsheet.spark_bridge.errors import (
     ClusterStartError,
+    ClusterStopError,
     ClusterStoppedError,
     NotInClusterError,
     ScaleTimeoutError,
@@ -176,6 +178,8 @@ class ShardCluster:
         self._settings: MemberSettings = {**conf.settings, **settings}
         self._resources = ExitStack()
         self._jobs: MemberJobs | None = None
+        self._is_released = False
+        """Whether `stop` closed the connection to etcd."""
         keys = self._settings.get("auth_keys", "")
         self._client = MemberClient(
             self.members, auth=KeyedAuth(keys) if keys else None, tls=self.tls
@@ -218,6 +222,7 @@ class ShardCluster:
         Raises:
             ClusterStartError: they did not come up in time, or the job failed.
         """
+        self._is_released = False
         try:
             self._start_services()
             self._refuse_second_cluster()
@@ -311,15 +316,27 @@ class ShardCluster:
             running.wait_settled(timeout_seconds=timeout_seconds)
 
     def stop(self) -> None:
-        """Stop the members, by orders first, and release everything. Idempotent."""
-        jobs, self._jobs = self._jobs, None
+        """Stop the members, by orders first, and release everything. Each step is tried, whatever failed before it.
+
+        Idempotent. If the tasks of the members could not be ended, the next call tries again.
+
+        Raises:
+            EtcdError: etcd did not answer: Spark has killed the members, and their leases end by themselves.
+            ClusterStopError: Spark did not end their tasks.
+        """
+        jobs = self._jobs
         try:
-            if jobs is not None:
-                self._stop_jobs(jobs)
-                self._clear()
+            # In reverse order; an error of one step is raised after all of them.
+            with ExitStack() as steps:
+                steps.callback(self._resources.close)
+                steps.callback(self._client.close)
+                if jobs is not None:
+                    steps.callback(self._clear)
+                    steps.callback(self._end_jobs, jobs)
         finally:
-            self._client.close()
-            self._resources.close()
+            self._is_released = True
+            if jobs is not None and not jobs.running:
+                self._jobs = None
 
     def _start_services(self) -> None:
         data_dir = self._data_dir or Path(
@@ -343,6 +360,8 @@ class ShardCluster:
         self._watch = ExecutorWatch(executors, self._membership)
         self._resources.callback(self._watch.stop)
         self._jobs = jobs
+        spare(context, jobs.group)
+        self._resources.callback(release, jobs.group)
         self._elasticity.set_size(self._member_count)
         self._watch.start()
         try:
@@ -408,22 +427,37 @@ class ShardCluster:
                 "stop the other ShardCluster, or choose another root"
             )
 
-    def _stop_jobs(self, jobs: MemberJobs) -> None:
-        if jobs.running:
-            self._membership.order_all_to_leave()
-            left = self._membership.members
-            if not wait_until(lambda: not left(), timeout_seconds=STOP_SECONDS_MAX):
-                log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
-            # Left are members that took too long, and tasks that wait for a slot, maybe for ever.
-            elif jobs.wait(RETURN_SECONDS_MAX):
+    def _end_jobs(self, jobs: MemberJobs) -> None:
+        try:
+            if not jobs.running or (not self._is_released and self._have_left(jobs)):
                 return
-            jobs.cancel()
-            jobs.wait(CANCEL_SECONDS_MAX)
+        except BaseException as error:
+            # Without etcd members get no orders; what still runs must give its slots back all the same.
+            log.warning("cluster.stop_forced", root=self.root, cause=str(error))
+            self._cancel(jobs)
+            raise
+        self._cancel(jobs)
+
+    def _have_left(self, jobs: MemberJobs) -> bool:
+        """Order all members to leave; return whether their tasks have ended."""
+        self._membership.order_all_to_leave()
+        left = self._membership.members
+        if not wait_until(lambda: not left(), timeout_seconds=STOP_SECONDS_MAX):
+            log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
+            return False
+        # Left are tasks that wait for a slot, maybe for ever.
+        return jobs.wait(RETURN_SECONDS_MAX)
+
+    def _cancel(self, jobs: MemberJobs) -> None:
+        jobs.cancel()
+        if not jobs.wait(CANCEL_SECONDS_MAX):
+            raise ClusterStopError(self.root, tasks=len(jobs.running), seconds=CANCEL_SECONDS_MAX)
 
     def _clear(self) -> None:
         self._watch.stop()  # before its orders are cleared away
         # Killed members could not revoke their leases, and nothing should wait for these to expire.
-        self._membership.clear()
+        if not self._is_released:
+            self._membership.clear()
 
     def __enter__(self) -> Self:
         self.start()

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
+import threading
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psutil
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
 
+from broadsheet.allocator.errors import EtcdUnavailableError
+from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
+from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.examples.flights.app import FlightsApplication
 from broadsheet.examples.flights.messages import FLIGHT_JOURNALS
@@ -289,3 +298,77 @@ def _keys_at(services: Services, root: str) -> list[bytes]:
             return [kv.key for kv in found.kvs]
 
     return asyncio.run(read())
+
+
+def _small_cluster(spark: SparkSession, services: Services, directory: Path) -> ShardCluster:
+    database = f"sqlite:///{directory}/{{shard}}.db"
+    return ShardCluster(
+        spark,
+        functools.partial(FlightsApplication, database),
+        members=1,
+        root=f"/test/{uuid4().hex}",
+        etcd=services.etcd,
+        broker=services.broker_address,
+        lease_ttl_seconds=LEASE_SECONDS,
+    )
+
+
+def test_shard_cluster_stopped_without_etcd_gives_its_slots_back(
+    spark: SparkSession, services: Services, tmp_path: Path
+) -> None:
+    """Each step of the end is tried: without etcd no member gets an order, and Spark must end the tasks instead."""
+    with EmbeddedEtcdProcess(tmp_path / "etcd", listen="tcp") as etcd:
+        own = replace(services, etcd=EtcdConfig(endpoints=(etcd.endpoint,)))
+        cluster = _small_cluster(spark, own, tmp_path)
+        cluster.start()
+        tracker = spark.sparkContext.statusTracker()
+        active = set(tracker.getActiveJobsIds())
+        etcd.kill()
+
+        with pytest.raises(EtcdUnavailableError):
+            cluster.stop()
+
+        assert len(active - set(tracker.getActiveJobsIds())) == 1
+        cluster.stop()  # all that could be done is done
+
+
+def test_shard_cluster_all_jobs_cancelled_members_come_back_at_once(
+    spark: SparkSession, cluster: ShardCluster
+) -> None:
+    """`cancelAllJobs`, a notebook's button, spares no job: the members' are submitted again, and no lease runs out."""
+    before = {each.member_id for each in _wait_for_members(cluster, 3)}
+
+    spark.sparkContext.cancelAllJobs()
+
+    began = time.monotonic()
+    after = _wait_for_members(cluster, 3, none_of=before)
+    cluster.wait_for_primary(SHARDS, not_on=before)
+    assert time.monotonic() - began < LEASE_LEFT_SECONDS
+    assert len({each.partition for each in after}) == 3
+
+
+def test_shard_cluster_interrupted_program_keeps_its_members(
+    spark: SparkSession, cluster: ShardCluster
+) -> None:
+    """Ctrl-C cancels the jobs of the cell that it interrupts; PySpark's handler would cancel the members, too."""
+    before = _wait_for_members(cluster, 3)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = len(tracker.getActiveJobsIds())
+    rows = spark.sparkContext.parallelize([0], 1)
+    cancelled = threading.Event()
+
+    def run() -> None:
+        # Not by name, because executors do not import tests.
+        with pytest.raises(Py4JError, match="cancelled"):
+            rows.foreach(lambda _: time.sleep(LEASE_SECONDS))
+        cancelled.set()
+
+    InheritableThread(target=run, session=spark).start()
+    eventually_sync(lambda: len(tracker.getActiveJobsIds()) > jobs)
+
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(LEASE_SECONDS)
+
+    assert cancelled.wait(LEASE_SECONDS)
+    assert cluster.members() == before

@@ -22,7 +22,7 @@ SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz lint fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz powercut nightly lint fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -69,6 +69,17 @@ soak: setup ## steady traffic without faults for DURATION=3600 seconds, and whet
 
 fuzz: setup ## feed mutated bytes to every decoder for SECONDS=120; SEED=n to repeat, DECODER=name for some
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(DECODER),--decoder $(DECODER))
+
+powercut: setup ## cut the power under stores, broker and staging for DURATION=600 seconds; SEED=n to repeat, SUBJECT=name for one
+	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
+
+# What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
+nightly: nightly-powercut nightly-sim nightly-fuzz nightly-chaos ## run every long tier: power cuts, simulations, decoders, chaos
+.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-chaos
+nightly-powercut: ; $(MAKE) powercut DURATION=1800
+nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
+nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
+nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
 lint: setup ## lint, formatting and import contracts
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ before us.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -32,6 +33,18 @@ def make_private(directory: Path) -> None:
     _make(directory)
     _require_own(directory)
     _tighten(directory.resolve())
+
+
+def make_lasting(directory: Path) -> None:
+    """Make a directory private, as `make_private`, and durable: its name survives a power cut from now on.
+
+    An existing one is made durable as well, because the process that made it may have been killed before it was.
+
+    Raises:
+        ValidationError, OSError: as `make_private`; or the name could not be synced.
+    """
+    make_private(directory)
+    _sync_name(directory.resolve())
 
 
 def keep_new_files_private() -> None:
@@ -62,9 +75,23 @@ def is_own_directory(path: Path) -> bool:
 
 
 def _make(directory: Path) -> None:
-    # Other users may need its parents.
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    missing = [directory, *directory.parents]
+    missing = missing[: next(n for n, each in enumerate(missing) if each.exists())]
+    for each in reversed(missing):
+        # A directory is durable before anything is in it, so that of those that exist only the last may be in doubt.
+        _sync_name(each.parent.resolve())
+        # Other users may need its parents.
+        each.mkdir(mode=DIRECTORY_MODE if each == directory else 0o777, exist_ok=True)
+
+
+def _sync_name(directory: Path) -> None:
+    """Force a directory's entry in its parent to the disk, unless the parent is not this user's to read."""
+    with contextlib.suppress(PermissionError):
+        parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
 
 
 def _require_own(directory: Path) -> None:

@@ -31,7 +31,7 @@ from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.consumer.broker.catalogue import initialize_catalogue
 from broadsheet.consumer.broker.disk import Disk, close_quietly, is_out_of_space
 from broadsheet.consumer.errors import BrokerDataError
-from broadsheet.consumer.private_directory import make_private
+from broadsheet.consumer.private_directory import make_lasting
 
 FORMAT_VERSION = "1"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -119,7 +119,7 @@ def open_data_root(disk: Disk, directory: Path, *, first_revision: int) -> DataR
         ValidationError: it is another user's, or others may write to it.
         OSError: the disk failed.
     """
-    make_private(directory)
+    make_lasting(directory)
     lock_fd = lock_root(directory)
     try:
         return _open_locked(disk, directory.resolve(), lock_fd, first_revision)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from broadsheet.consumer.errors import StoreUnavailableError
 from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.private_directory import make_private
+from broadsheet.consumer.private_directory import make_lasting, make_private
 
 LOCK_POLL_SECONDS = 0.02
 """`flock` cannot wait with a deadline."""
@@ -34,7 +34,7 @@ class DirectoryLock:
         Raises:
             StoreUnavailableError: an older holder is still there.
         """
-        make_private(directory)
+        make_lasting(directory)
         path = directory / "holder.lock"
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -275,6 +275,7 @@ class SqlStore:
             index_elements=[table.c.shard_fqn], set_={"fence": table.c.fence + 1}
         ).returning(table.c.fence, table.c.checkpoint)
         with self._dialect.begin_write() as connection:
+            self._dialect.settle(connection)
             with self._dialect.taking_over(connection):
                 fence, content = connection.execute(upsert).one()
             segments = self._read_segments(connection)

@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.stores.settled_files import settle
 from broadsheet.consumer.stores.sqlite.tables import execute_in_runs
 
 MODE_RETRY_SECONDS_MAX = 0.02
@@ -123,6 +125,10 @@ class SqlDialect(Protocol):
         """Tell whether a table is there, and this user may read, insert and delete its rows."""
         ...
 
+    def settle(self, connection: Connection) -> None:
+        """Make durable what earlier processes committed and may not have synced; for a transaction that may write."""
+        ...
+
     def taking_over(self, connection: Connection) -> AbstractContextManager[None]:
         """Return a context in which a statement of `connection` gets past older holders of its locks."""
         ...
@@ -200,6 +206,15 @@ class SqliteDialect:
     def can_use(self, connection: Connection, table_name: str) -> bool:
         """Return True, because permission to write the file covers all of its tables."""
         return sa.inspect(connection).has_table(table_name)
+
+    def settle(self, connection: Connection) -> None:
+        """Write the write-ahead log again: commits behind pages that a failed sync left out would be lost with them.
+
+        The write lock keeps others from changing it meanwhile.
+        """
+        files = {row.name: row.file for row in connection.exec_driver_sql("PRAGMA database_list")}
+        if (wal := Path(f"{files['main']}-wal")).exists():
+            settle(wal)
 
     @contextmanager
     def taking_over(self, connection: Connection) -> Iterator[None]:
@@ -296,6 +311,10 @@ class PostgresqlDialect:
         quoted = connection.dialect.identifier_preparer.quote(table_name)
         needed = (sa.func.has_table_privilege(quoted, each) for each in _ROW_PRIVILEGES)
         return bool(connection.scalar(sa.select(sa.and_(*needed))))
+
+    def settle(self, connection: Connection) -> None:
+        """Do nothing: a server whose sync fails restarts, and recovers from what is on the disk."""
+        del connection
 
     @contextmanager
     def taking_over(self, connection: Connection) -> Iterator[None]:

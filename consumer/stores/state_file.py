@@ -28,9 +28,10 @@ from broadsheet.consumer.local_state import (
     replace_file,
 )
 from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.private_directory import FILE_MODE, make_private
+from broadsheet.consumer.private_directory import FILE_MODE, make_lasting, make_private
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.stores.directory_lock import lock_descriptor
+from broadsheet.consumer.stores.settled_files import sync_directory
 from broadsheet.consumer.stores.store_record import JSON, StoreFiles
 
 _STATE, _NEXT = "state.json", "next.json"
@@ -99,14 +100,14 @@ class KeptStateFile:
 
     def restore(self) -> bytes | None:
         """Raise the epoch, and read."""
-        make_private(self._directory)
+        make_lasting(self._directory)
         with self._locked() as epoch_file:
             self._files.check()  # Before the epoch fences the holder that the files belong to.
             self._epoch = self._read_epoch(epoch_file) + 1
             # One small write within a sector: it is whole or it is not there.
             os.pwrite(epoch_file, f"{self._epoch:020}\n".encode(), 0)
             os.fsync(epoch_file)
-            self._sync_directory()
+            sync_directory(self._directory)
             return self.path.read_bytes() if self.path.exists() else None
 
     def load_segments(self, ids: Collection[bytes]) -> Mapping[bytes, bytes]:
@@ -126,7 +127,7 @@ class KeptStateFile:
             following = self._directory / _NEXT
             _write_durably(following, content)
             following.replace(self.path)
-            self._sync_directory()
+            sync_directory(self._directory)
             self._files.record()
             if segments.new:
                 self._known = set(segments.named)
@@ -160,13 +161,6 @@ class KeptStateFile:
             raise StoreError(
                 self._fqn, f"{self._directory / 'epoch'} holds no number: {content!r}"
             ) from None
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class RecordedStateFile:

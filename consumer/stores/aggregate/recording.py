@@ -39,6 +39,7 @@ from broadsheet.consumer.local_state import (
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
+from broadsheet.consumer.stores.settled_files import settle, sync_directory
 from broadsheet.consumer.stores.store_record import AGGREGATE, StoreFiles
 
 SNAPSHOT_BYTES_MIN: Final = 4 << 20
@@ -113,17 +114,24 @@ class AggregateFiles:
         self._descriptor = -1
         """Of the file of changes of this life."""
         self._length = 0
+        self._last = 0, 0
+        """The last frame that was read: bytes [begin, end) of its file."""
         self._closed = False
 
     def load(self, *, tidies: bool = True) -> Iterator[tuple[FileLayout, ChangeFrame]]:
         """Yield the frames of the last snapshot, and of the commits that follow it.
 
         Args:
-            tidies: Remove files that nothing rests on.
+            tidies: Remove files that nothing rests on, and make the rest durable: this life goes on from there.
 
         Raises:
             StoreError: a file is damaged.
+            OSError: it could not be made durable.
         """
+        settles = tidies and self._recorder is None
+        if settles:
+            # Before files go that a snapshot replaced, which an earlier life renamed and may not have synced.
+            sync_directory(self._directory)
         if tidies:
             self._record.check()
             remove_if_there(self._recorder, self._directory, _NEXT)
@@ -147,6 +155,18 @@ class AggregateFiles:
                 self._count(name, is_changes)
             elif tidies:
                 remove_if_there(self._recorder, self._directory, name)
+        if settles and self._present:
+            self._settle(self._present[-1])
+
+    def _settle(self, name: str) -> None:
+        """Make the last commit that was read durable: only memory may have it, if an earlier life was killed at it.
+
+        All before it were durable before it was begun.
+        """
+        begin, end = self._last
+        # What follows was cut off.
+        os.truncate(self._directory / name, end)
+        settle(self._directory / name, begin, end)
 
     def append(self, layout: FileLayout, commit: ChangeFrame) -> OpFuture | None:
         """Write a commit; what is returned must succeed first for it to be durable.
@@ -212,7 +232,7 @@ class AggregateFiles:
             os.close(descriptor)
         (self._directory / _NEXT).replace(self._directory / name)
         if self._recorder is None:
-            self._sync_directory()
+            sync_directory(self._directory)
         else:
             self._recorder.rename(recorded_path(_NEXT), recorded_path(name))
         self._end_changes()
@@ -242,11 +262,14 @@ class AggregateFiles:
             is_whole: It was complete when it got its name, so that nothing may be cut off.
         """
         content = memoryview((self._directory / name).read_bytes())
-        begin, layout = 0, None
+        begin, layout, is_first = 0, None, False
         while begin < len(content):
-            body, begin = self._body(name, content, begin)
+            body, end = self._body(name, content, begin)
             if body is None:
                 break
+            # The first commit of a file was written together with the layout.
+            self._last = self._last[0] if is_first else begin, end
+            begin, is_first = end, layout is None
             try:
                 if layout is None:
                     layout = msgspec.msgpack.decode(body, type=FileLayout)
@@ -284,20 +307,13 @@ class AggregateFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         descriptor = os.open(self._directory / name, flags, FILE_MODE)
         if self._recorder is None and name != _NEXT:
-            self._sync_directory()
+            sync_directory(self._directory)
         return descriptor
 
     def _end_changes(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _check_open(self) -> None:
         if self._closed:

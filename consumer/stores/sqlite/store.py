@@ -35,6 +35,7 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import TableScan, lists_of, picked, require_table
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import StoreDirectory
+from broadsheet.consumer.stores.settled_files import settle
 from broadsheet.consumer.stores.sqlite.connections import (
     BEGIN,
     COMMIT,
@@ -306,6 +307,9 @@ class SqliteStore:
         if recorder is None:
             # SQLite would make it, and what it makes beside it, for others to read.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+            # The end of the write-ahead log is copied into the database below, which must not get ahead of the log.
+            if (wal := directory / WAL).exists():
+                settle(wal)
         self._writer = open_writer(
             self._path, fqn=self._fqn, durable=recorder is None, cache_bytes=self._cache_bytes
         )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from broadsheet.allocator.runtime.tls import TlsConfig, peer_identity
+    from broadsheet.allocator.runtime.certificates import peer_identity
+    from broadsheet.allocator.runtime.tls import TlsConfig
     from broadsheet.consumer.application import (
         Application,
         BatchConsumer,
@@ -214,7 +215,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "modulo_mapping": "broadsheet.consumer.message.mapping",
             "open_channel": "broadsheet.consumer.journal.channels",
             "parse_endpoint": "broadsheet.consumer.journal.channels",
-            "peer_identity": "broadsheet.allocator.runtime.tls",
+            "peer_identity": "broadsheet.allocator.runtime.certificates",
             "random_mapping": "broadsheet.consumer.message.mapping",
             "read_committed": "broadsheet.consumer.message.reader",
             "rendezvous_mapping": "broadsheet.consumer.message.mapping",

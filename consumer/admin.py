@@ -7,8 +7,12 @@
     GET /debug/tasks  stacks of asyncio tasks, grouped, and of threads
     GET /debug/vars   versions, resources and configuration as JSON, without secrets
 
-`/debug/*` needs a token with READ if the process verifies tokens. To add a route, append an `AdminRoute` to those that
-are given to `AdminServer`: its handler gets aiohttp's request, and the caller's claims as `request[CLAIMS]`.
+`/debug/*` needs READ: by a token, or by a certificate that the process knows. To add a route, append an `AdminRoute` to
+those that are given to `AdminServer`: its handler gets aiohttp's request, and the caller's claims as `request[CLAIMS]`.
+
+Where callers pass without any credential, the port has another guard: a certificate if gRPC requires one of all
+clients, else that only this machine reaches it (`AdminServer`). Probes and scrapes have no certificate, so the port
+asks for one and demands it for guarded routes alone.
 
 A client may send whatever it likes, and take as long as it likes: what it can hold is bounded in bytes, seconds and
 connections, and a new connection displaces the one that has kept the server waiting longest, so slow clients cannot
@@ -49,7 +53,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import Pems, TlsConfig, tls_files
+from broadsheet.allocator.runtime.certificates import peer_identity
+from broadsheet.allocator.runtime.tls import TlsConfig, require_server_names, tls_files
 from broadsheet.consumer.errors import CannotListenError, NotAuthorizedError, UnauthenticatedError
 from broadsheet.consumer.journal.channels import is_loopback
 from broadsheet.consumer.protocol.auth import (
@@ -161,7 +166,8 @@ class AdminServer:
             routes: What it serves.
             verifier: Checks the tokens of routes that need one.
             bounds: What clients may take.
-            tls: With a certificate, the server speaks HTTPS. It asks clients for none, because probes have none.
+            tls: With a certificate, the server speaks HTTPS. With the authorities of clients' certificates it asks for
+                one; a client without one still gets what is public.
 
         Raises:
             ValidationError: a file of `tls` cannot be used.
@@ -171,10 +177,11 @@ class AdminServer:
             self._tls = _ReloadedContext(tls) if tls is not None and tls.serves else None
         except ValidationError as error:
             raise error.under("tls") from None
-        self._routes = routes
+        self.routes = routes
+        """All that it serves."""
         self._verifier = verifier
-        # Nothing guards the port but that other machines cannot reach it.
-        self._is_for_own_machine = isinstance(verifier, NoAuth) and is_loopback(host)
+        self._host = host
+        self._asks_for_certificates = tls is not None and tls.requires_client_certificates
         self._bounds = bounds or AdminBounds()
         self.connections: dict[_Connection, None] = {}
         """Open connections, in the order in which they began to keep us waiting."""
@@ -186,8 +193,8 @@ class AdminServer:
 
     async def __aenter__(self) -> Self:
         host, port = self._listen
-        app = web.Application(client_max_size=max(each.body_bytes_max for each in self._routes))
-        for route in (*self._routes, _NOTHING):
+        app = web.Application(client_max_size=max(each.body_bytes_max for each in self.routes))
+        for route in (*self.routes, _NOTHING):
             # No middleware, because aiohttp would keep it, and all that it refers to, until the process ends.
             serve = partial(self._serve, route)
             app.router.add_route(route.method, route.path, serve)
@@ -286,10 +293,6 @@ class AdminServer:
         try:
             if route.method != "GET" and _is_of_another_site(request):
                 raise web.HTTPForbidden(text="not for pages of other sites\n")
-            if self._is_for_own_machine and route.require and not _is_local(request.host):
-                raise web.HTTPForbidden(
-                    text=f"expected localhost or an address as the host, got {request.host[:80]!r}\n"
-                )
             request[CLAIMS] = await self._claims_of(route, request)
             if (request.content_length or 0) > route.body_bytes_max:
                 raise web.HTTPRequestEntityTooLarge(
@@ -324,10 +327,41 @@ class AdminServer:
     async def _claims_of(self, route: AdminRoute, request: web.Request) -> Claims:
         if route.require is None:
             return Claims(capability=Capability(0))
+        context = peer_context(request)
+        if self._verifier.allows_missing:
+            self._require_other_guard(request, context)
         given = request.headers.get("Authorization")
         metadata = () if given is None else ((AUTHORIZATION, given),)
-        # The port asks for no certificate of clients.
-        return await self._verifier.verify_call(metadata, route.require, identity=lambda: None)
+        return await self._verifier.verify_call(
+            metadata, route.require, identity=lambda: peer_identity(context)
+        )
+
+    def _require_other_guard(
+        self, request: web.Request, context: Mapping[str, Iterable[bytes]]
+    ) -> None:
+        """Refuse a caller who needs no credential, but lacks what guards the port instead."""
+        if self._asks_for_certificates:
+            if not context:
+                raise UnauthenticatedError(
+                    "expected a certificate of the client, as gRPC's port does (--tls-client-ca)"
+                )
+        elif is_loopback(self._host) and not _is_local(request.host):
+            raise web.HTTPForbidden(
+                text=f"expected localhost or an address as the host, got {request.host[:80]!r}\n"
+            )
+
+
+def peer_context(request: web.Request) -> Mapping[str, list[bytes]]:
+    """Return what TLS verified of a request's client, as gRPC's `auth_context` does; empty without a certificate."""
+    transport = request.transport
+    tls: ssl.SSLObject | None = None
+    if transport is not None:
+        tls = transport.get_extra_info("ssl_object")
+    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+    if certificate is None:
+        return {}
+    pem = ssl.DER_cert_to_PEM_cert(certificate).encode()
+    return {"transport_security_type": [b"ssl"], "x509_pem_cert": [pem]}
 
 
 def _is_of_another_site(request: web.Request) -> bool:
@@ -357,21 +391,38 @@ class _ReloadedContext:
     """A server's TLS context that follows its files; connections keep the certificate that they began with."""
 
     def __init__(self, tls: TlsConfig) -> None:
+        require_server_names(tls)
         self._tls = tls
         self._files = tls_files(tls)
-        self._used: Pems | None = None
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.refresh()
+        self._used = self._files.present()
+        self.context = self._new_context()
+        """Given to the server, which keeps it; handshakes use the present one."""
+        self.context.sni_callback = self._choose
+        self._present = self.context
 
     def refresh(self) -> None:
-        """Use the present certificate in further handshakes."""
+        """Use the present files in further handshakes."""
         present = self._files.present()
-        assert self._tls.cert_file is not None, "a server has a certificate"
         if present is not self._used:
             # Should the files change once more in between, the look after this one finds it.
             with suppress(OSError, ssl.SSLError):
-                self.context.load_cert_chain(self._tls.cert_file, self._tls.key_file)
+                self._present = self._new_context()
             self._used = present
+
+    def _new_context(self) -> ssl.SSLContext:
+        assert self._tls.cert_file is not None, "a server has a certificate"
+        # A new one, because authorities can be added to a context, and never removed.
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._tls.cert_file, self._tls.key_file)
+        if self._tls.client_ca_file is not None:
+            context.load_verify_locations(self._tls.client_ca_file)
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def _choose(self, handshake: ssl.SSLObject, name: str | None, context: object) -> None:
+        """Let a handshake use the present context. Called by the library, also for a client that sends no name."""
+        del name, context
+        handshake.context = self._present
 
 
 class _Connection(asyncio.Protocol):

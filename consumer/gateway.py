@@ -33,7 +33,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.admin import HANDLER_SECONDS_MAX, AdminRoute
+from broadsheet.consumer.admin import HANDLER_SECONDS_MAX, AdminRoute, peer_context
 from broadsheet.consumer.protocol import allocation_pb2, shard_pb2, state_pb2
 from broadsheet.consumer.protocol.auth import AUTHORIZATION
 from broadsheet.consumer.protocol.call_metadata import ACTOR
@@ -231,9 +231,9 @@ class _HttpContext:
         name = transport.get_extra_info("peername") if transport is not None else None
         return f"http:{name[0]}:{name[1]}" if name else "http:gone"
 
-    def auth_context(self) -> Mapping[str, object]:
-        """Return nothing, because the admin port asks clients for no certificate."""
-        return {}
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        """Return what TLS verified of the caller."""
+        return peer_context(self._request)
 
     def time_remaining(self) -> float:
         """Return the seconds that the admin port leaves to the handler."""

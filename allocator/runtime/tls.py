@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.runtime.certificates import (
+    certificates_in,
+    expiry_of,
+    has_server_names,
+)
 
 LOOK_SECONDS = 1.0
 """Least time between two looks at the files. One look takes some microseconds; certificates last hours at least."""
@@ -211,24 +217,26 @@ def _read(config: TlsConfig) -> Pems:
         cert=contents["cert_file"],
         key=contents["key_file"],
         client_ca=contents["client_ca_file"],
-        expires_at=_expiry_of(contents["cert_file"] or b""),
+        expires_at=expiry_of(contents["cert_file"] or b""),
         stamps=stamps,
     )
 
 
 def _content_of(name: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
     try:
-        return None if path is None else path.read_bytes()
+        # A pipe would make the process wait for a writer, and what it gave could not be read again.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValidationError(name, f"expected a regular file, got {path}")
+        return path.read_bytes()
     except OSError as error:
         raise ValidationError(name, f"cannot read {path}: {error.strerror}") from error
 
 
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-
-
 def _require_certificates(name: str, content: bytes, path: Path) -> None:
     # Comments are left out: bundles have names of authorities there, in any letters, which `ssl` refuses.
-    blocks = b"\n".join(_CERTIFICATE.findall(content))
+    blocks = b"\n".join(certificates_in(content))
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=blocks.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
@@ -259,54 +267,6 @@ def _require_key_fits(config: TlsConfig) -> None:
 def _reason_of(error: Exception) -> str:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return str(reason or error).lower().replace("_", " ")
-
-
-_VERSION, _UTC_TIME = 0xA0, 0x17
-_CENTURY_PIVOT = 50
-"""Two-digit years from this on are of the last century (RFC 5280 §4.1.2.5.1)."""
-
-
-def _expiry_of(pem: bytes) -> datetime | None:
-    """Return when the first certificate of a file expires; None if there is none, or it has an unknown form.
-
-    The standard library shows this of a certificate that it has verified alone. Source: RFC 5280 §4.1.
-    """
-    found = _CERTIFICATE.search(pem)
-    if found is None:
-        return None
-    try:
-        der = ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
-        (_, certificate) = _elements(der)[0]
-        (_, body) = _elements(certificate)[0]
-        fields = [element for element in _elements(body) if element[0] != _VERSION]
-        # The serial number, the algorithm and the issuer come before.
-        (_, validity) = fields[3]
-        (tag, text) = _elements(validity)[1]
-        return _time_of(tag, text.decode("ascii"))
-    except (ValueError, IndexError):
-        return None
-
-
-def _elements(content: bytes) -> list[tuple[int, bytes]]:
-    """Return tags and contents of the DER elements that follow each other in `content`."""
-    elements = []
-    at = 0
-    while at < len(content):
-        tag, length = content[at], content[at + 1]
-        at += 2
-        if length & 0x80:  # The length of the length.
-            octets = length & 0x7F
-            length = int.from_bytes(content[at : at + octets], "big")
-            at += octets
-        elements.append((tag, content[at : at + length]))
-        at += length
-    return elements
-
-
-def _time_of(tag: int, text: str) -> datetime:
-    if tag == _UTC_TIME:
-        text = f"{'19' if int(text[:2]) >= _CENTURY_PIVOT else '20'}{text}"
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 class CertificateMetrics(Collector):
@@ -356,7 +316,24 @@ def add_port(server: grpc.aio.Server, address: str, tls: TlsConfig | None) -> in
     _require_bindable(address)
     if tls is None or not tls.serves:
         return server.add_insecure_port(address)
+    require_server_names(tls)
     return server.add_secure_port(address, _server_credentials(tls))
+
+
+def require_server_names(tls: TlsConfig) -> None:
+    """Refuse a server's certificate that names it in its subject alone.
+
+    gRPC's clients would believe the name, others would not; and authorities check it less.
+
+    Raises:
+        ValidationError: the certificate has no subject alternative name of a host or an address.
+    """
+    pems = tls_files(tls).present()
+    if not has_server_names(pems.cert or b""):
+        raise ValidationError(
+            "cert_file",
+            f"expected the server's names in the subject alternative name of {tls.cert_file} (DNS or IP)",
+        )
 
 
 def _require_bindable(address: str) -> None:
@@ -585,45 +562,3 @@ def handshake_advice(address: str, detail: str) -> str:
     if address.lower().startswith("https://"):
         return "does it require a certificate of clients? name ours in cert_file, key_file (--tls-cert, --tls-key)"
     return "does it speak TLS? then use https://"
-
-
-# Identities of peers.
-
-_SPIFFE = re.compile(r"spiffe://[a-z0-9._-]{1,255}(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)*")
-_SPIFFE_BYTES_MAX = 2048
-_NO_NAME = re.compile("://|\ufffd")
-"""A URI; or what bytes that are not UTF-8 are decoded to."""
-_DNS_NAME = re.compile(
-    r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*"
-)
-
-
-def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
-    """Return the identity of the peer by its verified certificate; None without one.
-
-    It is the certificate's SPIFFE id, or else its first DNS name, in lower case and not a wildcard, or else its common
-    name. A certificate that names two SPIFFE ids, or a malformed one, has no identity. A common name that looks like a
-    URI is none, because authorities check common names less than SPIFFE ids.
-
-    Args:
-        auth_context: gRPC's, `context.auth_context()` in a handler.
-
-    Source: SPIFFE X.509-SVID §2 (one URI, its form).
-    """
-    if [*auth_context.get("transport_security_type", ())] != [b"ssl"]:
-        return None
-    uris = _texts(auth_context, "peer_uri")
-    if any(uri.lower().startswith("spiffe:") for uri in uris):
-        is_one = len(uris) == 1 and len(uris[0]) <= _SPIFFE_BYTES_MAX
-        return uris[0] if is_one and _SPIFFE.fullmatch(uris[0]) else None
-    for name in _texts(auth_context, "peer_dns"):
-        if _DNS_NAME.fullmatch(name.lower()):
-            return name.lower()
-    for name in _texts(auth_context, "x509_common_name"):
-        if name.isprintable() and name == name.strip() and name and not _NO_NAME.search(name):
-            return name
-    return None
-
-
-def _texts(auth_context: Mapping[str, Iterable[bytes]], name: str) -> list[str]:
-    return [value.decode(errors="replace") for value in auth_context.get(name, ())]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from broadsheet.allocator.runtime.tls import peer_identity
+from broadsheet.allocator.runtime.certificates import peer_identity
 from broadsheet.consumer.broker.catalogue import Catalogue, CatalogueEntry
 from broadsheet.consumer.broker.faults import Context, RpcFault
 from broadsheet.consumer.broker.journals import Journals, Served

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntFlag
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
@@ -52,6 +52,8 @@ APPLY_TOKEN_LIFE_SECONDS = 60.0
 APPLICATION_CAPABILITY = 1 << 16
 """Lowest capability that applications may use as they like."""
 SUBJECT_CHARACTERS_MAX = 256
+KEY_BYTES_MIN = 32
+"""Length of an HS256 digest: a shorter key can be guessed from one token (RFC 7518 §3.2)."""
 _PADDED_KEY_BYTES = 48
 """Length of an HS384 digest, which is below the block of either hash (64 and 128 bytes)."""
 
@@ -116,6 +118,11 @@ Identity = Callable[[], str | None]
 class TokenVerifier(Protocol):
     """Server side of authorization: the check of requests."""
 
+    @property
+    def allows_missing(self) -> bool:
+        """Report whether callers without any credential pass, so that other things must guard a port."""
+        ...
+
     async def verify_call(
         self, metadata: Metadata | None, require: Capability, *, identity: Identity
     ) -> Claims:
@@ -140,6 +147,8 @@ class NoAuth:
         """Return no metadata."""
         del claims
         return ()
+
+    allows_missing = True
 
     def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
         """Return claims with `require`, on everything, without expiry."""
@@ -318,7 +327,7 @@ def server_auth(keys_text: str, trust: TrustConfig) -> TokenVerifier:
         trust: Who is believed beside those with keys.
 
     Raises:
-        ValidationError, ExtraMissingError: keys or a file cannot be used.
+        ValidationError: keys or a file cannot be used.
     """
     keyed = KeyedAuth(keys_text) if keys_text else None
     if not trust.is_any:
@@ -350,6 +359,11 @@ class ServerAuth:
         self._trust = trust
         self._public_keys = public_keys
         self._identities = identities
+
+    @property
+    def allows_missing(self) -> bool:
+        """Report whether the shared keys let requests without a token through."""
+        return self._keyed is not None and self._keyed.allows_missing
 
     async def verify_call(
         self, metadata: Metadata | None, require: Capability, *, identity: Identity
@@ -643,11 +657,13 @@ def _decoded(text: str, index: int) -> bytes:
     except (binascii.Error, ValueError) as error:
         # The text is a secret, so only its position is named.
         raise ValidationError(f"auth_keys[{index}]", "expected base64") from error
-    if not key:
-        raise ValidationError(f"auth_keys[{index}]", "expected a key, got none")
-    # HMAC itself pads keys with zeros up to its hash's block. Padding here changes no signature,
-    # and stops the JWT library from warning of keys shorter than a digest, which running clusters
-    # may have.
+    if len(key) < KEY_BYTES_MIN:
+        raise ValidationError(
+            f"auth_keys[{index}]",
+            f"expected {KEY_BYTES_MIN} bytes at least, got {len(key)}; make one with: openssl rand -base64 32",
+        )
+    # HMAC itself pads keys with zeros up to its hash's block. Padding here changes no signature, and stops the JWT
+    # library from warning of keys shorter than an HS384 digest.
     return key.ljust(_PADDED_KEY_BYTES, b"\0")
 
 
@@ -657,7 +673,8 @@ def _token_of(metadata: Metadata | None) -> str | None:
         if key.lower() == AUTHORIZATION:
             header = value.decode(errors="replace") if isinstance(value, bytes) else value
             scheme, _, token = header.partition(" ")
-            if scheme.lower() != "bearer" or not token:
+            # Tokens are base64 with dots; what a library makes of other bytes is its own business.
+            if scheme.lower() != "bearer" or not token or not token.isascii():
                 raise UnauthenticatedError(
                     "malformed metadata `authorization`: expected Bearer TOKEN"
                 )
@@ -666,16 +683,18 @@ def _token_of(metadata: Metadata | None) -> str | None:
 
 
 def _claims_of(decoded: dict[str, Any]) -> Claims:
-    capability, selector = decoded.get("cap", 0), decoded.get("sel") or {}
-    if not isinstance(capability, int) or not 0 <= capability <= Capability.ALL:
+    capability = decoded.get("cap", 0)
+    if type(capability) is not int or not 0 <= capability <= Capability.ALL:
         raise UnauthenticatedError("bad token: expected `cap` to be a 32-bit mask")
     try:
         return Claims(
             capability=Capability(capability),
-            selector=_selector_from_json(selector),
+            selector=_selector_from_json(decoded.get("sel")),
             expires_at=datetime.fromtimestamp(decoded["exp"], UTC),
             subject=_subject_of(decoded),
         )
+    except msgspec.ValidationError as error:
+        raise UnauthenticatedError(f"bad token: malformed claim `sel`: {error}") from error
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise UnauthenticatedError(f"bad token: malformed claims: {error}") from error
 
@@ -699,21 +718,41 @@ def _selector_to_json(selector: LabelSelector) -> dict[str, object]:
     }
 
 
-def _selector_from_json(selector: dict[str, Any]) -> LabelSelector:
-    def half(name: str) -> LabelSet:
-        labels = (selector.get(name) or {}).get("labels") or []
+class _JsonLabel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    value: str
+    """Empty: any value."""
+    prefix: bool = False
+
+
+class _JsonLabels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    labels: list[_JsonLabel] | None = None
+
+
+class _JsonSelector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token's `sel`. What is not understood is refused: read as absent, it would mean everything."""
+
+    include: _JsonLabels | None = None
+    exclude: _JsonLabels | None = None
+
+
+def _selector_from_json(decoded: object) -> LabelSelector:
+    """Return a token's selector; without one, the token covers everything.
+
+    Raises:
+        msgspec.ValidationError: it is malformed.
+    """
+    selector = msgspec.convert(decoded, _JsonSelector | None)
+    if selector is None:
+        return LabelSelector()
+
+    def half(given: _JsonLabels | None) -> LabelSet:
+        labels = (given and given.labels) or ()
         return LabelSet(
-            labels=[
-                Label(
-                    name=label.get("name", ""),
-                    value=label.get("value", ""),
-                    prefix=label.get("prefix", False),
-                )
-                for label in labels
-            ]
+            labels=[Label(name=each.name, value=each.value, prefix=each.prefix) for each in labels]
         )
 
-    return LabelSelector(include=half("include"), exclude=half("exclude"))
+    return LabelSelector(include=half(selector.include), exclude=half(selector.exclude))
 
 
 def capability_text(capability: Capability) -> str:

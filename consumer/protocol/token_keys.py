@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from broadsheet.allocator.documents import DocumentError, decode_json
-from broadsheet.allocator.errors import ExtraMissingError, ValidationError
+from broadsheet.allocator.errors import ValidationError
 
 LOOK_SECONDS = 1.0
 """Least time between two looks at a file; a look takes some microseconds."""
@@ -184,7 +184,6 @@ def parse_public_keys(content: bytes) -> PublicKeys:
 
     Raises:
         ValidationError: it is no set of keys, too long, or no key of it can be used.
-        ExtraMissingError: the library for public keys is not installed.
     """
     try:
         raws = decode_json(content, _Jwks).keys
@@ -231,10 +230,6 @@ def _public_key(raw: bytes) -> tuple[str, PublicKey]:
     algorithm = _ALGORITHMS[jwk.kty]
     try:
         key = jwt.PyJWK.from_json(raw.decode(), algorithm).key
-    except jwt.exceptions.MissingCryptographyError as error:
-        raise ExtraMissingError(
-            "public keys of tokens", "jwks", "cryptography", module="cryptography"
-        ) from error
     except Exception as error:  # The libraries raise many kinds for numbers that are no key.
         raise ValidationError("", f"expected a JSON Web Key: {error}") from error
     bits = getattr(key, "key_size", 0)
@@ -250,7 +245,7 @@ class PublicKeyFile:
         """Read the file.
 
         Raises:
-            ValidationError, ExtraMissingError: see `WatchedFile` and `parse_public_keys`.
+            ValidationError: see `WatchedFile` and `parse_public_keys`.
         """
         self._file = WatchedFile(path, parse_public_keys, name="jwks")
 
@@ -388,6 +383,6 @@ def public_keys_of(source: str) -> PublicKeyFile | PublicKeyServer:
     """Return the public keys of a file or a URL.
 
     Raises:
-        ValidationError, ExtraMissingError: the file or the URL cannot be used.
+        ValidationError: the file or the URL cannot be used.
     """
     return PublicKeyServer(source) if "://" in source else PublicKeyFile(Path(source))

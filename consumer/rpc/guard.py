@@ -30,7 +30,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import peer_identity
+from broadsheet.allocator.runtime.certificates import peer_identity
 from broadsheet.consumer.errors import ClaimsMissingError
 from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
 from broadsheet.consumer.protocol.call_metadata import (

@@ -111,7 +111,9 @@ def _serving(
         "spark.broadsheet.broker": services.broker_address,
         "spark.broadsheet.app.database": f"sqlite:///{directory}/{{shard}}.db",
         "spark.broadsheet.secret.app.token": f"hunter2-{name}",
-        "spark.broadsheet.secret.authKeys": base64.b64encode(f"keys-{name}".encode()).decode(),
+        "spark.broadsheet.secret.authKeys": base64.b64encode(
+            f"keys-{name}, which have 32 bytes or more".encode()
+        ).decode(),
     }
     with (
         _conf(spark, settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import NameOID
 
 from broadsheet.allocator.runtime.tls import TlsConfig
 
@@ -25,6 +28,25 @@ class Certificate:
 def yesterday() -> datetime:
     """Return when a certificate that has expired did so."""
     return datetime.now(UTC) - timedelta(days=1)
+
+
+def self_signed(
+    *, common_name: str = "", hosts: Sequence[str] = (), uris: Sequence[str] = ()
+) -> bytes:
+    """Return a certificate in PEM with exactly these names, which may be what no authority would sign."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
+    name = x509.Name(attributes)
+    today = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+    )
+    names = [*map(x509.UniformResourceIdentifier, uris), *map(x509.DNSName, hosts)]
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
 class CertificateAuthority:

@@ -468,7 +468,7 @@ def test_ids_are_completed_as_the_cluster_has_them(
 
 def test_dev_with_keys_serves_those_who_have_them(tmp_path: Path) -> None:
     """One file is for members, broker, the specs that dev applies itself, and the line that it tells to try."""
-    (tmp_path / "keys").write_text(b64encode(b"the keys of a try").decode())
+    (tmp_path / "keys").write_text(b64encode(b"the keys of a try, 32 bytes or more").decode())
     command = (
         "shardctl dev broadsheet.examples.counter.app:Counter --members 1 --auth-keys-file keys "
         "--journals examples/counter/journals.yaml --specs examples/counter/shards.yaml"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
-KEYS = b64encode(b"a key of the broker").decode()
+KEYS = b64encode(b"a key of the broker, 32 bytes or more").decode()
 NARROW = [
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 64 << 10),

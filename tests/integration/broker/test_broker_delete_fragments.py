@@ -26,7 +26,7 @@ from tests.support.broker import journal_spec
 from tests.support.failing_disk import FailingDisk
 
 JOURNAL = "a/journal"
-KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVz"
+KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVzLCAzMiBieXRlcyBvciBtb3Jl"
 BLOCK = 2_000
 """Of each append: more than a fragment's length, so each makes one."""
 

@@ -231,9 +231,10 @@ def test_open_address_without_keys_is_refused(tmp_path: Path) -> None:
 
 async def test_authorization_guards_every_method(tmp_path: Path) -> None:
     """Without a token UNAUTHENTICATED; beyond the selector a journal does not exist; listings hide it."""
-    auth = KeyedAuth(b64encode(b"a secret of the test").decode())
+    auth = KeyedAuth(b64encode(b"a secret of the test, 32 bytes or more").decode())
     config = BrokerConfig(
-        data_dir=tmp_path / "b", auth_keys=b64encode(b"a secret of the test").decode()
+        data_dir=tmp_path / "b",
+        auth_keys=b64encode(b"a secret of the test, 32 bytes or more").decode(),
     )
     everything = auth.metadata(Claims(capability=Capability.ALL))
     only_a = Claims(capability=Capability.ALL, selector=parse_selector("name = mine/a"))
@@ -269,7 +270,7 @@ async def test_change_is_judged_by_the_labels_that_a_journal_has(tmp_path: Path)
     """A selector would protect nothing if its bearer could give a journal of others the labels that it covers, or
     delete one that it excludes: no label is in a deletion. What the token does cover may be deleted, though.
     """
-    keys = b64encode(b"a secret of the test").decode()
+    keys = b64encode(b"a secret of the test, 32 bytes or more").decode()
     auth = KeyedAuth(keys)
     config = BrokerConfig(data_dir=tmp_path / "b", auth_keys=keys)
     theirs, mine = label_set({"team": "theirs"}), label_set({"team": "mine"})

@@ -26,7 +26,7 @@ from tests.support.shardctl_runs import Ran, shardctl
 
 pytestmark = pytest.mark.etcd
 
-KEYS = b64encode(b"a key of members and brokers").decode()
+KEYS = b64encode(b"a key of members and brokers, 32 bytes or more").decode()
 MINE, THEIRS = "a/mine", "a/theirs"
 
 

@@ -49,7 +49,7 @@ from tests.support.members import Cluster, client_of, shard, upserts, wait_for_p
 
 HOST = "127.0.0.1"
 SOURCE = "test/source"
-KEYS = b64encode(b"a key that nobody must see").decode()
+KEYS = b64encode(b"a key that nobody must see, 32 bytes or more").decode()
 AUTH = KeyedAuth(KEYS)
 SECONDS_MAX = 300.0
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.etcd
 
 SOURCE = "test/source"
 SHARDS = tuple(f"shard-{number}" for number in range(4))
-KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVz"
+KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVzLCAzMiBieXRlcyBvciBtb3Jl"
 
 
 @pytest.fixture

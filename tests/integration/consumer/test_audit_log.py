@@ -39,7 +39,7 @@ from tests.support.members import Cluster, shard, upserts
 
 pytestmark = pytest.mark.etcd
 
-KEYS = b64encode(b"a key of members and brokers").decode()
+KEYS = b64encode(b"a key of members and brokers, 32 bytes or more").decode()
 SOURCE, SHARD = "test/source", "shard-1"
 Events = list[dict[str, Any]]
 

@@ -38,7 +38,7 @@ from tests.support.tally import Tally, total_of
 pytestmark = pytest.mark.etcd
 
 SOURCE = "test/source"
-KEYS = b64encode(b"a key of the members").decode()
+KEYS = b64encode(b"a key of the members, 32 bytes or more").decode()
 AUTH = KeyedAuth(KEYS)
 TEAM_A = Claims(capability=Capability.ALL, selector=selector(label_set(("team", "a"))))
 MINE, OTHERS = "shard-a", "shard-b"

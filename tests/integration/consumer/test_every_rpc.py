@@ -22,7 +22,7 @@ from tests.support.rpc_table import NO_TOKEN, NOT_SERVED, Needs, rpc_table
 
 pytestmark = pytest.mark.etcd
 
-KEYS = b64encode(b"a key of members and brokers").decode()
+KEYS = b64encode(b"a key of members and brokers, 32 bytes or more").decode()
 AUTH = KeyedAuth(KEYS)
 BROKER_SERVICES = (
     "protocol.Journal",

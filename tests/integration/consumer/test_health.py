@@ -30,7 +30,7 @@ from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
 
 SOURCE = "test/source"
-KEYS = b64encode(b"a key of everybody's").decode()
+KEYS = b64encode(b"a key of everybody's, 32 bytes or more").decode()
 STATUS = HealthCheckResponse
 SECONDS_MAX = 300.0
 

@@ -31,7 +31,10 @@ pytestmark = pytest.mark.etcd
 SOURCE, OUTPUT = "test/source", "test/output"
 SHARD = "shard-1"
 COUNTER = "broadsheet.examples.counter.app:Counter"
-OLD, NEW = (b64encode(f"the {name} key of all".encode()).decode() for name in ("old", "new"))
+OLD, NEW = (
+    b64encode(f"the {name} key of all, 32 bytes or more".encode()).decode()
+    for name in ("old", "new")
+)
 DEADLINE_SECONDS = 300.0
 
 

@@ -38,7 +38,7 @@ from tests.support.members import (
 from tests.support.recorded_tally import TALLIES, counts_of, create_logs, recorded
 
 SECONDS_MAX = 300.0
-KEYS = b64encode(b"a key of everybody's").decode()
+KEYS = b64encode(b"a key of everybody's, 32 bytes or more").decode()
 AUTH = KeyedAuth(KEYS)
 
 

@@ -30,7 +30,7 @@ from tests.support.members import Cluster, client_of, shard, statuses, upserts, 
 pytestmark = pytest.mark.etcd
 
 SOURCE = "test/source"
-KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVz"
+KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVzLCAzMiBieXRlcyBvciBtb3Jl"
 ONE, TWO = "zone-a#member-a", "zone-b#member-b"
 
 

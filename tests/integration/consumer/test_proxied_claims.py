@@ -43,7 +43,7 @@ from tests.support.rpc_table import methods
 
 pytestmark = pytest.mark.etcd
 
-KEYS = b64encode(b"a key of the members").decode()
+KEYS = b64encode(b"a key of the members, 32 bytes or more").decode()
 AUTH = KeyedAuth(KEYS)
 RECORDER, BYSTANDER = MemberId("zone-a", "recorder"), MemberId("zone-a", "bystander")
 SHARD = "shard-1"

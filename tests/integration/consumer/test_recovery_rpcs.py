@@ -51,7 +51,7 @@ SOURCE = "test/source"
 SHARD = "shard-a"
 LOG = f"{LOGS}/{SHARD}"
 KEYS = [f"key-{number % 7}" for number in range(40)]
-AUTH_KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVz"
+AUTH_KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVzLCAzMiBieXRlcyBvciBtb3Jl"
 
 
 class Lives:

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.etcd
 SOURCE = "test/source"
 SHARD = "shard-a"
 BEFORE, AFTER = 100, 50
-AUTH_KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVz"
+AUTH_KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVzLCAzMiBieXRlcyBvciBtb3Jl"
 
 
 async def replace(journals: JournalClient, journal: str) -> None:

@@ -19,7 +19,7 @@ from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
 from broadsheet.consumer.rpc.guard import RpcGuard
 from tests.support.eventually import eventually
 
-KEYS = b64encode(b"a key of the members").decode()
+KEYS = b64encode(b"a key of the members, 32 bytes or more").decode()
 MALFORMED = b"\xff\xff"
 METHOD = "/consumer.Shard/List"
 

@@ -14,9 +14,10 @@ import pytest
 import structlog.testing
 from cryptography import x509
 
+from broadsheet.allocator.runtime.certificates import peer_identity
 from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import TlsConfig, add_port, peer_identity, secure_channel
+from broadsheet.allocator.runtime.tls import TlsConfig, add_port, secure_channel
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.client import (
     AllocationClient,

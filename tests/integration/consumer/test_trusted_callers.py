@@ -24,7 +24,7 @@ from tests.support.token_signers import key_set, signer
 
 pytestmark = pytest.mark.etcd
 
-KEYS = b64encode(b"a key of members and brokers").decode()
+KEYS = b64encode(b"a key of members and brokers, 32 bytes or more").decode()
 SOURCE = "test/source"
 HOST = "127.0.0.1"
 TEAM_A = {"include": {"labels": [{"name": "team", "value": "a"}]}}

@@ -36,8 +36,8 @@ from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.scripted_broker import ScriptedBroker, committed, received
 
-KEYS = base64.b64encode(b"one key of some length").decode()
-OTHER_KEYS = base64.b64encode(b"another key of some length").decode()
+KEYS = base64.b64encode(b"one key of some length, 32 bytes or more").decode()
+OTHER_KEYS = base64.b64encode(b"another key of some length, 32 bytes or more").decode()
 
 
 def _bulk(client: JournalClient) -> BulkStub:

@@ -257,7 +257,7 @@ async def test_routes_lead_to_the_broker_and_are_dropped_with_it(tmp_path: Path)
 
 async def test_tokens_open_what_they_select_and_nothing_else(tmp_path: Path) -> None:
     """The client signs for just what it asks; without keys it is sent away."""
-    keys = b64encode(b"a-test-secret").decode()
+    keys = b64encode(b"a-test-secret, 32 bytes or more.").decode()
     config = BrokerConfig(data_dir=tmp_path / "broker", auth_keys=keys)
     async with EmbeddedBroker(tmp_path / "broker", config=config) as broker:
         async with JournalClient(broker.address, auth=KeyedAuth(keys)) as client:

@@ -29,7 +29,7 @@ from tests.support.resolving import JOURNALS, AskedCluster, ask, resolver_of
 pytestmark = pytest.mark.etcd
 
 SHARD = "ask-0"
-KEYS = "c2VjcmV0IG9mIHRoZSB0ZXN0"
+KEYS = "c2VjcmV0IG9mIHRoZSB0ZXN0LCAzMiBieXRlcyBvciBtb3Jl"
 
 
 async def test_moved_shard_is_followed_by_old_stubs(

@@ -22,7 +22,6 @@ from broadsheet.allocator.runtime.tls import (
     TlsConfig,
     TlsFiles,
     handshake_advice,
-    peer_identity,
 )
 from tests.support.certificates import CertificateAuthority, yesterday
 
@@ -41,45 +40,6 @@ class _Seconds:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.mark.parametrize(
-    ("named", "identity"),
-    [
-        ({}, None),
-        ({"x509_common_name": [b"billing"]}, "billing"),
-        ({"peer_dns": [b"Billing.Test"], "x509_common_name": [b"x"]}, "billing.test"),
-        ({"peer_dns": [b"*.test", b"a.test"]}, "a.test"),
-        ({"peer_dns": [b"*.test"], "x509_common_name": [b"x"]}, "x"),
-        ({"peer_uri": [b"spiffe://td/ns/a"], "peer_dns": [b"a.test"]}, "spiffe://td/ns/a"),
-        ({"peer_uri": [b"https://a.test/"], "peer_dns": [b"b.test"]}, "b.test"),
-        # Two SPIFFE ids, or one that is malformed: another name of the certificate must not be taken instead.
-        ({"peer_uri": [b"spiffe://td/a", b"spiffe://td/b"], "peer_dns": [b"a.test"]}, None),
-        ({"peer_uri": [b"spiffe://td/a", b"https://b.test/"]}, None),
-        ({"peer_uri": [b"SPIFFE://td/a"], "peer_dns": [b"a.test"]}, None),
-        ({"peer_uri": [b"spiffe://td/a/../admin"]}, None),
-        ({"peer_uri": [b"spiffe://td/a?b"]}, None),
-        ({"peer_uri": [b"spiffe://td/" + b"a" * 3000]}, None),
-        # A common name is free text: it must not pass for an identity of another kind.
-        ({"x509_common_name": [b"spiffe://td/admin"]}, None),
-        ({"x509_common_name": [b"admin\x00.test"]}, None),
-        ({"x509_common_name": [b" admin"]}, None),
-        ({"x509_common_name": [b"adm\xffin"]}, None),
-        ({"peer_dns": [b"a\x00.test", b"a b"], "x509_common_name": [b""]}, None),
-    ],
-)
-def test_a_certificate_names_one_identity_or_none(
-    named: dict[str, list[bytes]], identity: str | None
-) -> None:
-    """Claims are granted by this name, so that a certificate must not be read as somebody else's."""
-    assert peer_identity({"transport_security_type": [b"ssl"], **named}) == identity
-
-
-def test_a_connection_without_tls_has_no_identity() -> None:
-    """Names count only where TLS verified them."""
-    for kind in ([b"insecure"], [], [b"ssl", b"local"]):
-        context = {"transport_security_type": kind, "x509_common_name": [b"admin"]}
-        assert peer_identity(context) is None
 
 
 def test_files_that_need_another_are_refused_without_it() -> None:

@@ -24,7 +24,7 @@ from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.rpc.shard_api import HopTokens
 from tests.support.key_space_values import KEYS, etcd_header, member_id, shard_spec
 
-AUTH = KeyedAuth(b64encode(b"a key of the members").decode())
+AUTH = KeyedAuth(b64encode(b"a key of the members, 32 bytes or more").decode())
 EVERYTHING = Claims(capability=Capability.READ)
 TEAM_A, TEAM_B = (
     Claims(capability=Capability.READ, selector=selector(label_set(("team", team))))

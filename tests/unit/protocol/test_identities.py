@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import TlsConfig, peer_identity
+from broadsheet.allocator.runtime.certificates import peer_identity
+from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
@@ -20,8 +21,9 @@ from broadsheet.consumer.protocol.auth import (
     parse_identities,
     server_auth,
 )
+from tests.support.certificates import self_signed
 
-KEYS = "YSBrZXkgb2YgdGhlIG1lbWJlcnM="
+KEYS = "YSBrZXkgb2YgdGhlIG1lbWJlcnMsIDMyIGJ5dGVzIG9yIG1vcmU="
 FILE = b"""
 identities:
   - identity: billing.test
@@ -104,7 +106,8 @@ def test_a_wrong_file_is_refused_by_the_place(text: str, told: str) -> None:
 async def test_a_certificate_permits_what_its_entry_says(tmp_path: Path) -> None:
     """Read from the context as gRPC gives it: capability, selector and subject, until the file may have changed."""
     server = server_auth("", _trust(tmp_path))
-    context = {"transport_security_type": [b"ssl"], "peer_dns": [b"billing.test"]}
+    pem = self_signed(hosts=["billing.test"])
+    context = {"transport_security_type": [b"ssl"], "x509_pem_cert": [pem]}
 
     claims = await server.verify_call((), Capability.READ, identity=lambda: peer_identity(context))
 

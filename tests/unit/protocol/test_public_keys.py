@@ -42,7 +42,7 @@ from broadsheet.consumer.protocol.token_keys import (
 from tests.support.stepping_clock import SteppingClock
 from tests.support.token_signers import ALGORITHMS, SECRET, key_set, signer, unusable_keys
 
-KEYS = b64encode(b"a key of the members").decode()
+KEYS = b64encode(b"a key of the members, 32 bytes or more").decode()
 ISSUER, AUDIENCE = "https://issuer.test/", "broadsheet"
 
 
@@ -108,7 +108,7 @@ async def test_own_tokens_pass_beside_those_of_others(tmp_path: Path) -> None:
             "not yet valid",
         ),
         ({"iss": ISSUER, "aud": AUDIENCE, "cap": "2"}, "32-bit mask"),
-        ({"iss": ISSUER, "aud": AUDIENCE, "sel": 7}, "malformed claims"),
+        ({"iss": ISSUER, "aud": AUDIENCE, "sel": 7}, "malformed claim `sel`"),
     ],
 )
 async def test_issuer_audience_and_times_are_checked(

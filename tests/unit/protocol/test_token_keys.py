@@ -22,7 +22,10 @@ from broadsheet.consumer.protocol.auth import (
 from broadsheet.consumer.protocol.token_keys import FILE_BYTES_MAX, LOOK_SECONDS, WatchedFile
 from tests.support.stepping_clock import SteppingClock
 
-OLD, NEW = (b64encode(f"{name}-secret".encode()).decode() for name in ("old", "new"))
+OLD, NEW = (
+    b64encode(f"{name}-secret, which has 32 bytes or more".encode()).decode()
+    for name in ("old", "new")
+)
 READ = Claims(capability=Capability.READ)
 
 

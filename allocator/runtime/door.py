@@ -20,7 +20,6 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "botocore": ("aws", "boto3"),
     "cloudpickle": ("spark", "cloudpickle"),
     "confluent_kafka": ("kafka", "confluent-kafka"),
-    "cryptography": ("jwks", "cryptography"),
     "datasketches": ("aggregate", "datasketches"),
     "opentelemetry": ("otel", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
     "orjson": ("spark", "orjson"),

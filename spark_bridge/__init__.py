@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from broadsheet.spark_bridge.member.application import Arguments
     from broadsheet.spark_bridge.publish import PublishTarget, publish_dataframe
     from broadsheet.spark_bridge.routing.heads import token_of_heads
+    from broadsheet.spark_bridge.routing.member_list import MemberDirectory
     from broadsheet.spark_bridge.session import recommended_conf, start_session
     from broadsheet.spark_bridge.standalone import StandaloneCluster
     from broadsheet.spark_bridge.task_resolver import TaskResolver, token_accumulator
@@ -33,6 +34,7 @@ __all__ = [
     "Arguments",
     "ClusterStartError",
     "ClusterStoppedError",
+    "MemberDirectory",
     "MemberInfo",
     "MemberSettings",
     "NoMemberError",
@@ -63,6 +65,7 @@ if (
             "Arguments": "broadsheet.spark_bridge.member.application",
             "ClusterStartError": "broadsheet.spark_bridge.errors",
             "ClusterStoppedError": "broadsheet.spark_bridge.errors",
+            "MemberDirectory": "broadsheet.spark_bridge.routing.member_list",
             "MemberInfo": "broadsheet.spark_bridge.cluster.membership",
             "MemberSettings": "broadsheet.spark_bridge.cluster.cluster_conf",
             "NoMemberError": "broadsheet.spark_bridge.errors",

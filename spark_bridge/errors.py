@@ -14,6 +14,7 @@ SparkBridgeError
 ├── SparkConfError(name)            a setting of the session would harm members
 ├── ClusterConfError(name)          one of `spark.broadsheet.*` is not what it must be
 ├── ShardNotServedError(shard_id)   a task's call was not answered in time; also a TimeoutError
+│   └── MembersGoneError            no member answered at all
 ├── TokenIgnoredError(shard_id)     a method does not honour tokens
 └── PublishError                    a DataFrame cannot be published
 """
@@ -147,6 +148,13 @@ class ShardNotServedError(SparkBridgeError, TimeoutError):
         self.method = method
         self.asked = dict(asked)
         """The last answer of each member by its address, in the order of the last questions."""
+
+
+class MembersGoneError(ShardNotServedError):
+    """No member answered a task's call until its deadline, of those that are known and those that etcd lists.
+
+    A job that fails with it four times in one task is ended by the session's `ShardCluster`.
+    """
 
 
 class TokenIgnoredError(SparkBridgeError):

@@ -11,8 +11,8 @@
 
 A task carries data and no connection. Channels and routes belong to the Python worker, whose later tasks reuse them.
 A worker that makes calls for longer than a moment watches one member for changes of routes; else, and after refusals,
-it looks routes up at members, never in etcd. If the answers must include what an earlier job wrote, pass the
-journals' offsets: `resolver.reading(token)`.
+it looks routes up at members. Only if the members that it knows do not answer, it reads in etcd which ones live. If
+the answers must include what an earlier job wrote, pass the journals' offsets: `resolver.reading(token)`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from broadsheet.spark_bridge.routing.channels import this_worker
 from broadsheet.spark_bridge.routing.heads import token_of_heads
 from broadsheet.spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
 from broadsheet.spark_bridge.routing.lookup import CAPABILITY_READ, survey
+from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.routed_channel import RoutedChannel
 
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
-__all__ = ["TaskResolver", "close_connections", "token_accumulator", "token_of_heads"]
+__all__ = [
+    "MemberDirectory",
+    "TaskResolver",
+    "close_connections",
+    "token_accumulator",
+    "token_of_heads",
+]
 DEADLINE_SECONDS = 30.0
 """Default deadline of each call, retries included: a hand-over takes less than a second, a lost machine a lease's 20
 seconds.
@@ -89,6 +96,11 @@ class Members(Protocol):
         """Files for members that serve TLS."""
         ...
 
+    @property
+    def directory(self) -> MemberDirectory:
+        """The list of living members in etcd."""
+        ...
+
     def members(self) -> Sequence[_Member]:
         """Return the live members."""
         ...
@@ -109,6 +121,7 @@ class TaskResolver:
         auth_keys: str | None = None,
         capability: int = CAPABILITY_READ,
         tls: TlsConfig | None = None,
+        directory: MemberDirectory | None = None,
     ) -> None:
         """Look up the shards and their routes at a member; create it on the driver, once a job.
 
@@ -124,6 +137,8 @@ class TaskResolver:
                 `ShardCluster`; empty: none is signed.
             capability: Capabilities that the application's methods need: bits of `Capability`.
             tls: Files for members that serve TLS, at the same path on executors; None: those of the `ShardCluster`.
+            directory: The list of living members in etcd, for tasks that outlive `members`, as a streaming query's do;
+                None: that of the `ShardCluster`. A query of addresses alone ends when it has outlived all of them.
 
         Raises:
             NoMemberError: none of the members answered.
@@ -136,6 +151,7 @@ class TaskResolver:
         if not isinstance(members, Sequence):
             auth_keys = members.auth_keys if auth_keys is None else auth_keys
             tls = members.tls if tls is None else tls
+            directory = members.directory if directory is None else directory
         access = MemberAccess(auth_keys=auth_keys or "", tls=tls)
         found = survey(seeds, shards=shards, access=access)
         self._token: dict[str, int] = {}
@@ -153,6 +169,7 @@ class TaskResolver:
             deadline_seconds=deadline_seconds,
             access=access,
             capability=int(capability),
+            directory=directory,
         )
         self.carry(token or {})
 

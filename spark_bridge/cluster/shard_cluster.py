@@ -41,6 +41,7 @@ from broadsheet.spark_bridge.cluster.interrupts import release, spare
 from broadsheet.spark_bridge.cluster.member_jobs import MemberJobs
 from broadsheet.spark_bridge.cluster.membership import MemberInfo, Membership
 from broadsheet.spark_bridge.cluster.shards import MemberClient, Shards
+from broadsheet.spark_bridge.cluster.task_failures import TaskFailureWatch
 from broadsheet.spark_bridge.errors import (
     ClusterStartError,
     ClusterStopError,
@@ -51,6 +52,7 @@ from broadsheet.spark_bridge.errors import (
 from broadsheet.spark_bridge.member.application import ApplicationFactory, Arguments
 from broadsheet.spark_bridge.member.serving import MemberPlan
 from broadsheet.spark_bridge.member.task import MemberTask
+from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.session import check_session
 
 log = structlog.get_logger()
@@ -200,6 +202,11 @@ class ShardCluster:
     def tls(self) -> TlsConfig | None:
         """Files with which members serve and call; on the driver, too, they are those of its own calls."""
         return self._settings.get("tls")
+
+    @property
+    def directory(self) -> MemberDirectory:
+        """The list of living members in etcd, for tasks that outlive those of today."""
+        return MemberDirectory(etcd=self._services.etcd, root=self.root)
 
     @property
     def services(self) -> Services:
@@ -359,6 +366,9 @@ class ShardCluster:
         )
         self._watch = ExecutorWatch(executors, self._membership)
         self._resources.callback(self._watch.stop)
+        failures = TaskFailureWatch(self._spark)
+        self._resources.callback(failures.stop)
+        failures.start()
         self._jobs = jobs
         spare(context, jobs.group)
         self._resources.callback(release, jobs.group)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.allocator.keys import check_root
 from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.spark_bridge.etcd_options import ETCD_OPTIONS, etcd_of, root_of
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 from broadsheet.spark_bridge.journal_sink.commit_record import NO_BATCH, RETENTION_DAYS
 from broadsheet.spark_bridge.journal_source.options import Access
@@ -28,8 +27,6 @@ _ETCD: Final = (
 _KNOWN: Final = (
     "address",
     "selector",
-    "etcd",
-    "root",
     "key",
     "mapping",
     "messageType",
@@ -41,11 +38,7 @@ _KNOWN: Final = (
     "zone",
     *TLS_OPTIONS,
     "authKeysFile",
-    "etcdCaFile",
-    "etcdCertFile",
-    "etcdKeyFile",
-    "etcdUsername",
-    "etcdPasswordFile",
+    *ETCD_OPTIONS,
     # Options of Spark itself, which it passes on.
     "checkpointLocation",
 )
@@ -95,8 +88,8 @@ def write_options(options: Mapping[str, Any]) -> WriteOptions:
             auth_keys_file=given.text_or_none("authKeysFile"),
         ),
         selector=_selector(given),
-        etcd=_etcd(given),
-        root=_root(given),
+        etcd=etcd_of(given, _ETCD),
+        root=root_of(given, default=DEFAULT_ROOT),
         key=given.text_or_none("key") or None,
         mapping=_mapping(given),
         message_type=given.text_or_none("messageType"),
@@ -116,48 +109,6 @@ def _selector(given: FormatOptions) -> str:
         parse_selector(text)
     except ValidationError as error:
         raise OptionError("selector", f"{_SELECTOR} ({error})", got=text) from error
-    return text
-
-
-def _etcd(given: FormatOptions) -> EtcdConfig:
-    text = given.text("etcd", _ETCD)
-    try:
-        return EtcdConfig(
-            endpoints=tuple(part.strip() for part in text.split(",") if part.strip()),
-            ca_file=_path(given, "etcdCaFile"),
-            cert_file=_path(given, "etcdCertFile"),
-            key_file=_path(given, "etcdKeyFile"),
-            username=given.text_or_none("etcdUsername"),
-            password=_etcd_password(given),
-        )
-    except ValidationError as error:
-        raise OptionError("etcd", f"{_ETCD} ({error})", got=text) from error
-
-
-def _path(given: FormatOptions, name: str) -> Path | None:
-    text = given.text_or_none(name)
-    return Path(text) if text else None
-
-
-def _etcd_password(given: FormatOptions) -> str | None:
-    # A file instead of the password itself, because Spark shows options in plans and logs.
-    path = _path(given, "etcdPasswordFile")
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        expected = f"a file with the password, readable on the driver ({error})"
-        raise OptionError("etcdPasswordFile", expected, got=str(path)) from error
-
-
-def _root(given: FormatOptions) -> str:
-    text = given.text_or_none("root") or DEFAULT_ROOT
-    try:
-        check_root(text)
-    except ValidationError as error:
-        expected = f"a prefix of keys such as {DEFAULT_ROOT} ({error})"
-        raise OptionError("root", expected, got=text) from error
     return text
 
 

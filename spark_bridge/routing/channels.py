@@ -24,6 +24,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import Pems, TlsConfig, name_options, tls_files
 from broadsheet.consumer.journal.channels import is_tls, parse_endpoint
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
+from broadsheet.spark_bridge.routing.member_list import MemberLists
 from broadsheet.spark_bridge.routing.routes import RouteTable
 
 CHANNELS_MAX = 256
@@ -196,6 +197,8 @@ class PythonWorkerCache:
 
     def __init__(self) -> None:
         self.channels = WorkerChannels()
+        self.members = MemberLists()
+        """Members that were found later than those of the driver's plan."""
         self.random = Random()
         """So that workers do not all ask the same member where shards are."""
         self.watch: RunningWatch | None = None
@@ -225,6 +228,7 @@ class PythonWorkerCache:
         if watch is not None:
             watch.close()
         self._routes.clear()
+        self.members = MemberLists()
         threads: ThreadPoolExecutor | None = self.__dict__.pop("threads", None)
         if threads is not None:
             threads.shutdown(wait=False)

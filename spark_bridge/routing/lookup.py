@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
@@ -32,6 +32,12 @@ LOOKUP_SHARDS_MAX = 128
 """Most shards in one question."""
 TOKEN_LIFE_SECONDS_MIN = 60.0
 """Life of a credential, unless the call may take longer."""
+SILENT_MEMBERS_MAX = 2
+"""Members that do not answer before the cluster's own list is read, because it may have others by now."""
+PLAN_SECONDS = 60.0
+"""Age of a plan after which its routes are looked up, unless a worker found their members lately. A call to a machine
+that is gone may take its whole deadline.
+"""
 NEXT_MEMBER = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -66,7 +72,7 @@ def believed_route(
         return route
     if table.known(shard_id) is None:
         # The first task here: the driver's knowledge is most likely still true, and calls find out if it is not.
-        table.suppose(plan.routes, now)
+        table.suppose(_still_likely(plan, worker), now)
         route = table.believed(shard_id, now)
         if route is not None:
             return route
@@ -128,7 +134,8 @@ def _look_up(
     wanted = table.to_look_up(shard_id, others, time.monotonic(), limit=LOOKUP_SHARDS_MAX)
     question, met = selecting(*wanted), "no member is known"
     doubted = table.known(shard_id)
-    for endpoint in members_to_ask(plan, worker, last="" if doubted is None else doubted.endpoint):
+    last = "" if doubted is None else doubted.endpoint
+    for endpoint in _members_in_turn(plan, worker, last=last):
         seconds = min(deadline - time.monotonic(), LOOKUP_SECONDS_MAX)
         if seconds <= 0:
             break
@@ -140,7 +147,11 @@ def _look_up(
                 raise
             met = f"{endpoint}: {error.code().name}: {error.details()}"
             continue
+        if plan.cluster_id and listing.header.etcd.cluster_id != plan.cluster_id:
+            met = f"{endpoint} belongs to another cluster by now"
+            continue
         table.learn(routes_of(listing), time.monotonic())
+        worker.members.keep(plan.cluster, table.endpoints())
         known, revision = table.known(shard_id), listing.header.etcd.revision
         if any(listed.spec.id == shard_id for listed in listing.shards) and known is not None:
             return known
@@ -151,8 +162,31 @@ def _look_up(
     raise NoMemberError(f"no member told who serves shard {shard_id}; the last one: {met}")
 
 
+def _still_likely(plan: ResolverPlan, worker: PythonWorkerCache) -> Iterator[ShardRoute]:
+    """Yield the routes of a plan that may be used without a look-up."""
+    is_recent = time.time() - plan.made_at < PLAN_SECONDS
+    found = () if is_recent else worker.members.known(plan.cluster)
+    return (route for route in plan.routes if is_recent or route.endpoint in found)
+
+
+def _members_in_turn(plan: ResolverPlan, worker: PythonWorkerCache, *, last: str) -> Iterator[str]:
+    """Yield the members to ask, each once; after some that did not answer, those of the cluster's own list first."""
+    waiting = members_to_ask(plan, worker, last=last)
+    asked: set[str] = set()
+    may_refresh = plan.directory is not None
+    while waiting or may_refresh:
+        if may_refresh and plan.directory and (len(asked) >= SILENT_MEMBERS_MAX or not waiting):
+            may_refresh = False
+            living = worker.members.refresh(plan.cluster, plan.directory)
+            waiting = [each for each in (*living, *waiting) if plan.permits(each)]
+        waiting = [each for each in waiting if each not in asked]
+        if waiting:
+            asked.add(waiting[0])
+            yield waiting[0]
+
+
 def members_to_ask(plan: ResolverPlan, worker: PythonWorkerCache, *, last: str) -> list[str]:
-    """Return the members to ask: those of routes and the driver's, in random order.
+    """Return the members to ask: those of routes, the driver's, and those found later, in random order.
 
     Args:
         plan: Has the driver's, and says which may be asked.
@@ -161,7 +195,11 @@ def members_to_ask(plan: ResolverPlan, worker: PythonWorkerCache, *, last: str) 
     """
     table = worker.routes(plan.cluster)
     # Sorted before it is shuffled, because the order of a set would not depend on the random source alone.
-    found = sorted(each for each in {*table.endpoints(), *plan.seeds} if plan.permits(each))
+    found = sorted(
+        each
+        for each in {*table.endpoints(), *plan.seeds, *worker.members.known(plan.cluster)}
+        if plan.permits(each)
+    )
     worker.random.shuffle(found)
     return sorted(found, key=lambda endpoint: endpoint == last)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from broadsheet.allocator.runtime.tls import TlsConfig
@@ -9,6 +10,7 @@ from broadsheet.consumer.journal.channels import is_tls
 from broadsheet.consumer.protocol.call_metadata import Token
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
 from broadsheet.spark_bridge.routing.key_mapping import KeyMapping
+from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 
@@ -45,6 +47,10 @@ class ResolverPlan:
     access: MemberAccess
     capability: int
     """Capabilities that the application's methods need: bits of `broadsheet.consumer.protocol.auth.Capability`."""
+    directory: MemberDirectory | None = None
+    """Lists the living members if none of the known ones answers; None: only members are asked."""
+    made_at: float = field(default_factory=time.time)
+    """Wall time of the plan, seconds since the Unix epoch."""
 
     def permits(self, endpoint: str) -> bool:
         """Report whether calls may go to an endpoint: not to clear text, if the members that were given have TLS."""

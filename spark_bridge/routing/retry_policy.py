@@ -22,7 +22,11 @@ from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.protocol.call_metadata import Pairs, Token, is_honoured, refusal_in
 from broadsheet.consumer.protocol.journal_pb2 import Header
 from broadsheet.consumer.protocol.shard_pb2 import Status
-from broadsheet.spark_bridge.errors import ShardNotServedError, TokenIgnoredError
+from broadsheet.spark_bridge.errors import (
+    MembersGoneError,
+    ShardNotServedError,
+    TokenIgnoredError,
+)
 from broadsheet.spark_bridge.routing.routes import ShardRoute, later_route
 
 _TRY_AGAIN = frozenset(
@@ -213,6 +217,8 @@ class CallHistory:
         self._seconds = seconds
         self._asked: dict[str, tuple[int, str]] = {}
         self._followed = 0
+        self._is_alone = False
+        """Whether no member was found for the last attempt."""
         self.attempts = 0
 
     def after(self, outcome: Outcome, route: ShardRoute | None, *, confirmed: bool) -> Step:
@@ -224,6 +230,7 @@ class CallHistory:
             confirmed: Whether a member named this primary just now.
         """
         self.attempts += 1
+        self._is_alone = route is None
         match outcome:
             case CallAnswered():
                 return Done()
@@ -256,7 +263,8 @@ class CallHistory:
     def too_late(self) -> ShardNotServedError:
         """Return the error of a call whose deadline passed."""
         asked = {endpoint: f"{_times(n)}{cause}" for endpoint, (n, cause) in self._asked.items()}
-        return ShardNotServedError(
+        kind = MembersGoneError if self._is_alone else ShardNotServedError
+        return kind(
             self._shard_id,
             self._method,
             attempts=self.attempts,

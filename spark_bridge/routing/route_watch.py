@@ -167,6 +167,8 @@ class RouteWatch:
                 has_heard = True
                 table.follow(response, time.monotonic())
                 self._is_partial = response.more
+                if not response.more:
+                    self._worker.members.keep(plan.cluster, table.endpoints())
         except grpc.RpcError as error:
             return _end_of(error.code(), has_heard=has_heard)
         finally:

@@ -5,14 +5,17 @@ gRPC is imported where it is used, because Spark may fork a process that has imp
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.protocol.selector_text import parse_selector
 from broadsheet.spark_bridge.errors import SparkBridgeError
+from broadsheet.spark_bridge.etcd_options import ETCD_OPTIONS, etcd_of, root_of
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 
 if TYPE_CHECKING:
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
 
 ADDRESS: Final = "the address of a member, or of several with commas, e.g. http://127.0.0.1:8080"
 _SELECTOR: Final = "a label selector that says which shards, e.g. id:prefix=counts-"
-COMMON_OPTIONS: Final = ("address", "authKeysFile", *TLS_OPTIONS)
+_ETCD: Final = (
+    "endpoints of the cluster's etcd, where living members are listed, e.g. 127.0.0.1:2379"
+)
+_DEFAULT_ROOT: Final = "/broadsheet"
+COMMON_OPTIONS: Final = ("address", "authKeysFile", *TLS_OPTIONS, *ETCD_OPTIONS)
 AnswerT = TypeVar("AnswerT")
 
 
@@ -34,6 +41,10 @@ class ClusterAccess:
 
     tls: TlsPaths = field(default_factory=TlsPaths)
     """Files for `https://` addresses."""
+    etcd: EtcdConfig | None = None
+    """Lists the living members if none of `addresses` answers, because a query may outlive them; None: they must do."""
+    root: str = _DEFAULT_ROOT
+    """Prefix of the cluster's keys in etcd."""
 
     def permits(self, endpoint: str) -> bool:
         """Report whether a route's member may be asked: not in clear text, if the members that were given have TLS."""
@@ -93,6 +104,8 @@ def access_of(given: FormatOptions) -> ClusterAccess:
         addresses=addresses,
         auth_keys_file=given.text_or_none("authKeysFile") or None,
         tls=TlsPaths.of(given),
+        etcd=None if given.text_or_none("etcd") is None else etcd_of(given, _ETCD),
+        root=root_of(given, default=_DEFAULT_ROOT),
     )
 
 
@@ -108,6 +121,34 @@ def selector_of(given: FormatOptions) -> str:
     except ValidationError as error:
         raise OptionError("selector", f"{_SELECTOR} ({error})", got=text) from error
     return text
+
+
+async def answer_of(access: ClusterAccess, ask: Callable[[str], Awaitable[AnswerT]]) -> AnswerT:
+    """Return the answer of the first member that can be reached: of those named, then of those that etcd lists.
+
+    Raises:
+        NoMemberAnsweredError: none can be reached.
+    """
+    try:
+        return await first_answer(access.addresses, ask)
+    except NoMemberAnsweredError as error:
+        if access.etcd is None:
+            raise
+        met = error.met
+    from broadsheet.spark_bridge.routing.member_list import MemberDirectory
+
+    directory = MemberDirectory(etcd=access.etcd, root=access.root)
+    try:
+        listed = await asyncio.to_thread(directory.living)
+    except AllocatorError as error:
+        raise NoMemberAnsweredError({**met, "etcd": str(error)}) from error
+    others = [each for each in listed if each not in met and access.permits(each)]
+    if not others:
+        raise NoMemberAnsweredError({**met, "etcd": f"no other member is at {access.root}"})
+    try:
+        return await first_answer(others, ask)
+    except NoMemberAnsweredError as error:
+        raise NoMemberAnsweredError({**met, **error.met}) from error
 
 
 async def first_answer(
@@ -135,7 +176,7 @@ class NoMemberAnsweredError(SparkBridgeError):
     def __init__(self, met: Mapping[str, str]) -> None:
         causes = "; ".join(f"{address}: {cause}" for address, cause in met.items())
         super().__init__(
-            f"no member answers ({causes}): give option address one that lives, or several"
+            f"no member answers ({causes}): give option address one that lives, or options etcd and root"
         )
         self.met = dict(met)
 

@@ -27,7 +27,7 @@ from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
 from broadsheet.spark_bridge.shard_tables.access import (
     ClusterAccess,
     access_of,
-    first_answer,
+    answer_of,
     options_of,
 )
 from broadsheet.spark_bridge.shard_tables.columns import batches_of, require_columns
@@ -132,7 +132,7 @@ async def _page(
                 page_token=page_token,
             )
 
-    return await first_answer(options.access.addresses, ask)
+    return await answer_of(options.access, ask)
 
 
 def move_row(move: ShardMove) -> dict[str, Any]:

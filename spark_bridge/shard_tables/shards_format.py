@@ -36,7 +36,7 @@ from broadsheet.consumer.protocol.state_pb2 import ReplicaProgress
 from broadsheet.spark_bridge.shard_tables.access import (
     ClusterAccess,
     access_of,
-    first_answer,
+    answer_of,
     options_of,
     selector_of,
 )
@@ -252,7 +252,7 @@ async def list_shards(access: ClusterAccess, selector: str) -> ListResponse:
         async with ShardClient(address, auth=auth, tls=tls) as client:
             return await client.list(parse_selector(selector))
 
-    return await first_answer(access.addresses, ask)
+    return await answer_of(access, ask)
 
 
 async def progress_of(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -185,6 +186,28 @@ def test_each_way_to_run_python_asks_alike(spark: SparkSession, resolver: TaskRe
     assert dict(frame.rdd.mapPartitions(in_rows).collect()) == expected
     assert dict(_pairs(frame.mapInArrow(in_arrow, "key string, n long"))) == expected
     assert dict(_pairs(frame.select("key", udf("key").alias("n")))) == expected
+
+
+def test_job_whose_tasks_find_no_member_ends_with_its_cause(
+    spark: SparkSession, cluster: ShardCluster
+) -> None:
+    """The tasks know one member, which is gone, and no etcd: the driver gets the error, not the log alone.
+
+    Why: a streaming query stood still for as long as nobody read the executors' logs.
+    """
+    stale = TaskResolver(cluster, deadline_seconds=0.5)
+    gone = "https://127.0.0.1:1"
+    stale._plan = replace(stale._plan, cluster="gone", seeds=(gone,), routes=(), directory=None)
+
+    def ask(shards: Iterable[str]) -> Iterator[int]:
+        return (total_beside(stale, shard) for shard in shards)
+
+    job = spark.sparkContext.parallelize(SHARDS[:1], 1).mapPartitions(ask)
+
+    with pytest.raises(
+        Exception, match=rf"MembersGoneError: .* shard {SHARDS[0]} was not answered"
+    ):
+        job.collect()
 
 
 def test_member_killed_under_tasks_delays_them_only(

@@ -5,26 +5,44 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ShardNotFoundError, UnauthenticatedError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
-from broadsheet.spark_bridge.errors import NoMemberError, ShardNotServedError, TokenIgnoredError
+from broadsheet.spark_bridge.errors import (
+    MembersGoneError,
+    NoMemberError,
+    ShardNotServedError,
+    TokenIgnoredError,
+)
 from broadsheet.spark_bridge.routing.channels import this_worker
+from broadsheet.spark_bridge.routing.member_list import MemberDirectory, MemberLists
+from broadsheet.spark_bridge.shard_tables.access import ClusterAccess, NoMemberAnsweredError
+from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
 from broadsheet.spark_bridge.task_resolver import TaskResolver, close_connections, token_of_heads
 from tests.support.asked_tally import TallyStub
 from tests.support.certificates import CertificateAuthority
 from tests.support.members import Producer, client_of, shard, upserts, wait_for_primaries
-from tests.support.resolving import JOURNALS, AskedCluster, ask, resolver_of
+from tests.support.resolving import (
+    JOURNALS,
+    AskedCluster,
+    ask,
+    connections_closed,
+    resolver_of,
+)
 
 pytestmark = pytest.mark.etcd
 
@@ -81,6 +99,76 @@ async def test_killed_primary_is_replaced_under_calls(
         assert totals <= {0, 1, 2}
         heads = await asyncio.to_thread(token_of_heads, cluster.broker_address, JOURNALS)
         assert await ask(resolver.reading(heads), SHARD) == 2
+
+
+async def test_resolver_outlives_every_member_that_it_was_given(
+    cluster: AskedCluster, tmp_path: Path
+) -> None:
+    """Plan: all members of the driver's plan are replaced while no task runs; a new worker asks, and one after it that
+    cannot reach etcd.
+
+    Why: a streaming query's functions are pickled once, and its rows stood still without an error on the driver.
+    """
+    directory = MemberDirectory(
+        etcd=EtcdConfig(endpoints=(cluster.etcd_endpoint,)), root=cluster.root
+    )
+    async with cluster.member("a") as first, client_of(first) as client:
+        await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+        await wait_for_primaries(client, SHARD)
+        resolver = await resolver_of(first, directory=directory, deadline_seconds=20)
+        alone = await resolver_of(first, deadline_seconds=0.5)
+    async with cluster.member("b") as second, client_of(second) as client:
+        await wait_for_primaries(client, SHARD)
+        with (
+            worker_with_lists(tmp_path / "other"),
+            pytest.raises(MembersGoneError, match="UNAVAIL"),
+        ):
+            await ask(_shipped(alone), SHARD)
+
+        with worker_with_lists(tmp_path / "lists"):
+            assert await ask(_shipped(resolver), SHARD) == 0
+        with worker_with_lists(tmp_path / "lists"):
+            assert await ask(_shipped(resolver, directory=None), SHARD) == 0
+
+        table = ClusterAccess(addresses=(first.address,))
+        listed = await list_shards(replace(table, etcd=directory.etcd, root=cluster.root), "")
+        assert [each.spec.id for each in listed.shards] == [SHARD]
+        with pytest.raises(NoMemberAnsweredError, match="etcd and root"):
+            await list_shards(table, "")
+        with pytest.raises(NoMemberAnsweredError, match="no other member is at /empty"):
+            await list_shards(replace(table, etcd=directory.etcd, root="/empty"), "")
+
+
+async def test_member_of_another_cluster_at_a_known_address_is_not_believed(
+    cluster: AskedCluster,
+) -> None:
+    """An address is used again by another cluster's member, which does not have the shard.
+
+    Why: in the weeks of a query addresses are given to others, and the shard would be "not found".
+    """
+    async with cluster.member("a") as member:
+        resolver = await resolver_of(member, deadline_seconds=0.5)
+        foreign = _shipped(resolver, cluster_id=7, cluster="7:x")
+
+        with pytest.raises(MembersGoneError, match="belongs to another cluster by now"):
+            await ask(foreign, "ask-9")
+        with pytest.raises(ShardNotFoundError):
+            await ask(resolver, "ask-9")
+
+
+def _shipped(resolver: TaskResolver, **changes: Any) -> TaskResolver:
+    """Return a resolver as a task of a query gets it that was started an hour ago."""
+    shipped: TaskResolver = pickle.loads(pickle.dumps(resolver))  # noqa: S301 - our own
+    shipped._plan = replace(shipped._plan, made_at=time.time() - 3600, **changes)
+    return shipped
+
+
+@contextmanager
+def worker_with_lists(directory: Path) -> Iterator[None]:
+    """Be a new worker, which keeps its lists of members in a directory."""
+    with connections_closed():
+        this_worker().members = MemberLists(directory)
+        yield
 
 
 async def test_token_is_honoured_in_each_convention(
@@ -307,7 +395,9 @@ async def test_calls_go_over_tls_and_never_fall_back(cluster: AskedCluster, tmp_
         (route,) = plan.routes
         clear = replace(route, endpoint=route.endpoint.replace("https://", "http://"), replicas=())
         close_connections()
-        shipped._plan = replace(plan, routes=(clear,), seeds=("https://127.0.0.1:1",))
+        shipped._plan = replace(
+            plan, cluster="another", routes=(clear,), seeds=("https://127.0.0.1:1",)
+        )
         misled = pickle.loads(pickle.dumps(shipped))  # noqa: S301 - our own
         with pytest.raises(ShardNotServedError, match="does not speak TLS"):
             await ask(misled, SHARD, timeout=2.0)

@@ -6,6 +6,8 @@
 The application's statements and the checkpoint go into one SQL transaction. `fence` counts how often the shard was
 restored: a primary that restores raises it, and every transaction checks it when it begins (and holds it) and again in
 the update that ends it. An old primary can thus neither start nor end a transaction after its successor restored.
+Nor can the application: while it works, the database itself refuses to commit, and the update requires that the
+transaction is still the one that began.
 
 The second table has segments that the checkpoint rests on (`broadsheet.consumer.checkpoint`), written in
 the same transaction. It is only needed where a shard's journals have hundreds of producers.
@@ -18,7 +20,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +42,7 @@ from broadsheet.consumer.checkpoint import (
 )
 from broadsheet.consumer.errors import (
     CommitFencedError,
+    ConsumerError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
@@ -56,7 +59,13 @@ from broadsheet.consumer.state_tables import (
     row_batch,
 )
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
-from broadsheet.consumer.stores.sql_dialect import RowRun, SetClause, SqlDialect, dialect_of
+from broadsheet.consumer.stores.sql_dialect import (
+    RowRun,
+    SetClause,
+    SqlDialect,
+    TxnGuard,
+    dialect_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,13 +152,15 @@ class SqlStore:
         Raises:
             CommitFencedError: a newer primary restored this shard.
             StoreUnavailableError: the database cannot be reached, or its locks were not released in time.
-            StoreError: it cannot be used.
+            StoreError: it cannot be used, or the application ended the transaction.
         """
         if self._closed:
             raise StoreClosedError(self._fqn)
         if self._open is None:
             self._commits.wait()
             self._open = self._begin()
+        else:
+            self._open.check_whole(self._dialect)
         return self._open.connection
 
     def upsert(self, table: sa.Table, rows: object, *, set_: SetClause | None = None) -> None:
@@ -290,10 +301,10 @@ class SqlStore:
         except sa.exc.DBAPIError as error:
             raise self._error("cannot begin a transaction", error) from error
         try:
-            current = self._current_fence(connection)
+            current, mark = self._locked_fence(connection)
             if current != self._fence:
                 raise CommitFencedError(self._fqn, self._fence, current)
-            return _OpenTxn(self._fqn, connection)
+            return _OpenTxn(self._fqn, connection, self._dialect.guard(connection), mark)
         except sa.exc.DBAPIError as error:
             connection.close()
             raise self._error("cannot begin a transaction", error) from error
@@ -306,13 +317,18 @@ class SqlStore:
         table = self._table
         update = (
             sa.update(table)
-            .where(table.c.shard_fqn == self._fqn, table.c.fence == self._fence)
+            .where(
+                table.c.shard_fqn == self._fqn,
+                table.c.fence == self._fence,
+                # An application can end a transaction and begin another one where no library sees it.
+                self._dialect.txn_mark() == txn.mark,
+            )
             .values(checkpoint=checkpoint.checkpoint)
         )
         try:
             txn.check_whole(self._dialect)
             if txn.connection.execute(update).rowcount != 1:
-                raise CommitFencedError(self._fqn, self._fence, self._current_fence(txn.connection))
+                raise self._refusal(txn)
             if checkpoint.new_segments:
                 self._change_segments(txn.connection, checkpoint)
             txn.commit()
@@ -336,10 +352,21 @@ class SqlStore:
         )
         self._segments = checkpoint.named
 
-    def _current_fence(self, connection: Connection) -> int | None:
-        """Return the fence in the database, and lock it until our transaction ends."""
-        query = sa.select(self._table.c.fence).where(self._table.c.shard_fqn == self._fqn)
-        return connection.scalar(self._dialect.lock_rows(query))
+    def _refusal(self, txn: _OpenTxn) -> ConsumerError:
+        """Return why the checkpoint's statement found no row."""
+        current, mark = self._locked_fence(txn.connection)
+        if mark == txn.mark:
+            return CommitFencedError(self._fqn, self._fence, current)
+        return StoreError(self._fqn, _ROLLED_BACK)
+
+    def _locked_fence(self, connection: Connection) -> tuple[int | None, int]:
+        """Return the fence in the database, locked until the transaction ends, and the mark of the transaction."""
+        table = self._table
+        query = sa.select(table.c.fence, self._dialect.txn_mark()).where(
+            table.c.shard_fqn == self._fqn
+        )
+        row = connection.execute(self._dialect.lock_rows(query)).one_or_none()
+        return (None, 0) if row is None else (row[0], row[1])
 
     def _committed_checkpoint(self, connection: Connection) -> Checkpoint:
         table = self._table
@@ -379,23 +406,32 @@ def _is_passing(error: sa.exc.DBAPIError) -> bool:
     return isinstance(error, sa.exc.OperationalError) or error.connection_invalidated
 
 
+_ROLLED_BACK = (
+    "the application rolled back store.connection; raise an exception to undo a transaction, "
+    "or use a savepoint (store.connection.begin_nested) to undo a part of it"
+)
+
+
 class _OpenTxn:
     """A transaction in which the application works, and which only the store may end."""
 
-    def __init__(self, fqn: str, connection: Connection) -> None:
+    def __init__(self, fqn: str, connection: Connection, guard: TxnGuard, mark: int) -> None:
         self.connection = connection
+        self.mark = mark
+        """What the database called it when it began."""
         self._fqn = fqn
+        self._guard = guard
+        driver = connection.connection.dbapi_connection
+        assert driver is not None, "a connection that has just begun a transaction"
+        self._driver = driver
         self._transaction = connection.get_transaction()
         self._may_commit = False
         event.listen(connection, "commit", self._on_commit)
 
     def check_whole(self, dialect: SqlDialect) -> None:
-        """Raise unless everything the application did is still to be committed."""
+        """Raise unless everything the application did is still to be committed, as far as this side can tell."""
         if self._transaction is None or not self._transaction.is_active:
-            raise StoreError(
-                self._fqn,
-                "the application rolled back store.connection; raise an exception to undo a transaction",
-            )
+            raise StoreError(self._fqn, _ROLLED_BACK)
         if not dialect.is_open(self.connection):
             raise StoreError(
                 self._fqn,
@@ -405,10 +441,17 @@ class _OpenTxn:
 
     def commit(self) -> None:
         self._may_commit = True
+        self._guard.release()
         self.connection.commit()
 
     def close(self) -> None:
         """Roll back if it is not committed, and return the connection."""
+        self._guard.close()
+        # SQLAlchemy takes a transaction whose commit was refused for ended, and returns the connection with it.
+        with suppress(
+            self.connection.dialect.loaded_dbapi.Error
+        ):  # the server is gone, and it with it
+            self._driver.rollback()
         self.connection.close()
 
     def _on_commit(self, connection: Connection) -> None:

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -25,6 +25,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.stores.settled_files import settle
+from broadsheet.consumer.stores.sqlite.connections import authorize_in_txn
 from broadsheet.consumer.stores.sqlite.tables import execute_in_runs
 
 MODE_RETRY_SECONDS_MAX = 0.02
@@ -98,6 +99,18 @@ class RowRun:
         return {name: [column[row] for row in rows] for name, column in self.columns.items()}
 
 
+class TxnGuard(Protocol):
+    """Keeps a transaction from being ended by statements and driver calls of the application."""
+
+    def release(self) -> None:
+        """Let the commit through that follows."""
+        ...
+
+    def close(self) -> None:
+        """Leave the connection as others expect it; it is not used in the transaction any more. Idempotent."""
+        ...
+
+
 class SqlDialect(Protocol):
     """The differences between databases."""
 
@@ -109,12 +122,20 @@ class SqlDialect(Protocol):
         """Return a connection in a new transaction that sees one committed snapshot."""
         ...
 
-    def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
+    def lock_rows(self, query: sa.Select[int, int]) -> sa.Select[int, int]:
         """Return `query` such that its rows cannot be changed by others before our transaction ends."""
         ...
 
     def is_open(self, connection: Connection) -> bool:
         """Tell whether the database still has the transaction that `begin_write` began."""
+        ...
+
+    def guard(self, connection: Connection) -> TxnGuard:
+        """Have the database refuse whatever would end the transaction before the store does."""
+        ...
+
+    def txn_mark(self) -> sa.ColumnElement[int]:
+        """Return what the database calls the transaction in which it is asked; another one has another mark."""
         ...
 
     def prepare(self, create: Callable[[Connection], None]) -> None:
@@ -178,7 +199,7 @@ class SqliteDialect:
         """Begin a transaction that reads the last commit, also while others write."""
         return self._begin("BEGIN")
 
-    def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
+    def lock_rows(self, query: sa.Select[int, int]) -> sa.Select[int, int]:
         """Do nothing, because the write lock excludes other writers already."""
         return query
 
@@ -187,6 +208,14 @@ class SqliteDialect:
         driver = connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection), "SQLAlchemy's default driver for SQLite"
         return driver.in_transaction
+
+    def guard(self, connection: Connection) -> TxnGuard:
+        """Authorize statements."""
+        return _SqliteGuard(connection)
+
+    def txn_mark(self) -> sa.ColumnElement[int]:
+        """Return a constant: where the guard lets nothing begin, an open transaction is the one that we began."""
+        return sa.literal_column("0", sa.Integer)
 
     def prepare(self, create: Callable[[Connection], None]) -> None:
         """Set WAL mode, and run `create` under the write lock."""
@@ -262,6 +291,37 @@ class SqliteDialect:
         return connection
 
 
+class _SqliteGuard:
+    """Has SQLite ask us about each statement that it compiles, the driver's own included.
+
+    After an error that ends the transaction (a full disk, `ON CONFLICT ROLLBACK`) each further row would commit by
+    itself. Therefore the driver is told to begin a transaction before such a row, which is refused, too.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection), "SQLAlchemy's default driver for SQLite"
+        self._driver = driver
+        self._released = False
+        driver.isolation_level = "IMMEDIATE"
+        # Also has statements compiled again that others, in transactions of their own, left in the driver's cache.
+        driver.set_authorizer(self._authorize)
+
+    def release(self) -> None:
+        """Allow everything."""
+        self._released = True
+
+    def close(self) -> None:
+        """Take the authorizer away; SQLAlchemy resets the driver's isolation level."""
+        with suppress(sqlite3.ProgrammingError):  # The connection is closed already.
+            self._driver.set_authorizer(None)
+
+    def _authorize(self, action: int, *_: object) -> int:
+        if self._released:
+            return sqlite3.SQLITE_OK
+        return authorize_in_txn(self._driver, action)
+
+
 class PostgresqlDialect:
     """PostgreSQL, at READ COMMITTED whatever the engine's default: the fence relies on re-evaluated predicates."""
 
@@ -288,13 +348,21 @@ class PostgresqlDialect:
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
 
-    def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
+    def lock_rows(self, query: sa.Select[int, int]) -> sa.Select[int, int]:
         """Lock the rows against every writer."""
         return query.with_for_update()
 
     def is_open(self, connection: Connection) -> bool:
         """After an error it takes no statement any more, so what is left open is whole."""
         return connection.in_transaction()
+
+    def guard(self, connection: Connection) -> TxnGuard:
+        """Open a cursor that outlives the transaction, and whose query fails when a COMMIT completes it."""
+        return _PostgresqlGuard(connection)
+
+    def txn_mark(self) -> sa.ColumnElement[int]:
+        """Return the transaction's id, which the server already gave it for the lock of the fence's row."""
+        return sa.func.txid_current(type_=sa.BigInteger)
 
     def prepare(self, create: Callable[[Connection], None]) -> None:
         """Run `create` under an advisory lock."""
@@ -357,6 +425,33 @@ class PostgresqlDialect:
                 return
 
 
+class _PostgresqlGuard:
+    """Makes every COMMIT fail until the cursor is closed, whoever sends it: SQL text, the driver, a procedure.
+
+    A cursor WITH HOLD is read to its end by the COMMIT of its transaction, and an error of its query then aborts the
+    transaction (postgresql.org/docs, DECLARE). Needs no table and no privilege. A ROLLBACK closes it, which the
+    checkpoint's own statement notices by the transaction's mark.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.exec_driver_sql(_DECLARE_GUARD)
+
+    def release(self) -> None:
+        """Close the cursor."""
+        self._connection.exec_driver_sql(f"CLOSE {_GUARD}")
+
+    def close(self) -> None:
+        """Do nothing: the cursor ends with its transaction."""
+
+
+_GUARD = "broadsheet_store_commits"
+# The text of the error is all that an application sees. random() keeps the planner from evaluating it beforehand.
+_DECLARE_GUARD = (
+    f"DECLARE {_GUARD} NO SCROLL CURSOR WITH HOLD FOR SELECT CAST("
+    "'the application committed store.connection; its state must commit with its checkpoint' "
+    "|| left(CAST(random() AS text), 0) AS integer)"
+)
 _ROW_PRIVILEGES = ("SELECT", "INSERT", "DELETE")
 _CREATE_LOCK = 0x62726F61
 """Key of the advisory lock under which checkpoint tables are created; any fixed number."""

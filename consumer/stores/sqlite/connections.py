@@ -24,6 +24,31 @@ ROLLBACK = "ROLLBACK -- of the store"
 """Marked, because a statement that was prepared once is not authorized again: the application's text must differ."""
 
 
+_WRITES = frozenset(
+    (
+        sqlite3.SQLITE_INSERT,
+        sqlite3.SQLITE_UPDATE,
+        sqlite3.SQLITE_DELETE,
+        sqlite3.SQLITE_SAVEPOINT,
+    )
+)
+"""Actions that begin a transaction where there is none; statements that change the schema insert into it."""
+
+
+def authorize_in_txn(connection: sqlite3.Connection, action: int) -> int:
+    """Answer whether a statement of the application may do this, for its transaction to be ended by the store alone.
+
+    The connection's `isolation_level` must be one that has the driver begin a transaction before it writes outside of
+    one: that is refused, also for statements that are compiled already.
+    """
+    if action == sqlite3.SQLITE_TRANSACTION:
+        return sqlite3.SQLITE_DENY
+    if action in _WRITES and not connection.in_transaction:
+        # The database ended the transaction after an error; what follows would commit by itself.
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
+
+
 class TxnConnection(sqlite3.Connection):
     """The connection that an application writes on; it cannot begin or end transactions, or close it."""
 
@@ -33,14 +58,26 @@ class TxnConnection(sqlite3.Connection):
         """Execute a statement of the store's own."""
         self._own = True
         try:
-            return self.execute(statement, parameters)
+            return own_cursor(self).execute(statement, parameters)
         finally:
             self._own = False
 
+    def begin_guard(self) -> None:
+        """Refuse from now on what only the store may do."""
+        super().set_authorizer(self.authorize)
+
     def close_own(self) -> None:
         """Close it, for the store."""
-        self.set_authorizer(None)  # It refers back to us.
+        super().set_authorizer(None)  # It refers back to us.
         super().close()
+
+    def set_authorizer(self, authorizer_callback: object) -> NoReturn:
+        """Refuse: the store has one."""
+        del authorizer_callback
+        raise StoreError(
+            self.fqn,
+            "the application set an authorizer of store.connection; the store relies on its own",
+        )
 
     def commit(self) -> NoReturn:
         """Refuse: state commits with its checkpoint."""
@@ -63,13 +100,18 @@ class TxnConnection(sqlite3.Connection):
         """Answer SQLite's question whether a statement may do this."""
         if self._own:
             return sqlite3.SQLITE_OK
-        if action in (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH):
+        if action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH):
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_PRAGMA and first is not None:
             name, asks = first.lower(), second is None
             if name == "wal_checkpoint" or (name in _FORBIDDEN_PRAGMAS and not asks):
                 return sqlite3.SQLITE_DENY
-        return sqlite3.SQLITE_OK
+        return authorize_in_txn(self, action)
+
+
+def own_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """Return a cursor whose rows are tuples, whatever `row_factory` the application gave the connection."""
+    return sqlite3.Cursor(connection)
 
 
 def open_writer(path: Path, *, fqn: str, durable: bool, cache_bytes: int) -> TxnConnection:
@@ -82,7 +124,7 @@ def open_writer(path: Path, *, fqn: str, durable: bool, cache_bytes: int) -> Txn
         cache_bytes: Bound of the page cache.
     """
     connection = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, factory=TxnConnection
+        path, isolation_level="IMMEDIATE", check_same_thread=False, factory=TxnConnection
     )
     connection.fqn = fqn
     for pragma in (
@@ -93,7 +135,7 @@ def open_writer(path: Path, *, fqn: str, durable: bool, cache_bytes: int) -> Txn
         "temp_store = MEMORY",
     ):
         connection.execute(f"PRAGMA {pragma}")
-    connection.set_authorizer(connection.authorize)
+    connection.begin_guard()
     return connection
 
 

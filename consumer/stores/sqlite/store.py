@@ -80,6 +80,10 @@ second time; the shorter, the sooner a file opens after a crash or a hand-over: 
 recovery log keeps them for the next life, they are copied back first."""
 _WAL_HARD_RATIO = 8
 """A log so many times longer than that ends the queries which hold it back."""
+_ENDED_BY_DATABASE = (
+    "the database rolled back the transaction after an error that the application passed over; "
+    "let the error out of the callback"
+)
 _QUIET_SECONDS = 0.05
 """Longest wait of a checkpoint for queries under way; the next commit tries again."""
 
@@ -169,14 +173,18 @@ class SqliteStore:
         before is still waiting for what it depends on, this waits for it; it does not wait for a recovery log.
 
         Raises:
-            StoreError: the store is not restored, or a commit has failed.
+            StoreError: the store is not restored, a commit has failed, or the database ended the transaction after an
+                error that the application passed over.
         """
         if not self._begun:
             self._free.wait()
             self._writable().execute_own(BEGIN)
             self._begun = True
-        assert self._writer is not None
-        return self._writer
+        writer = self._writer
+        assert writer is not None
+        if not writer.in_transaction:
+            raise StoreError(self._fqn, _ENDED_BY_DATABASE)
+        return writer
 
     def upsert(
         self,
@@ -385,11 +393,7 @@ class SqliteStore:
             if not begun:
                 writer.execute_own(BEGIN)
             if not writer.in_transaction:
-                raise StoreError(
-                    self._fqn,
-                    "the database rolled back the transaction after an error that the application passed over; "
-                    "let the error out of the callback",
-                )
+                raise StoreError(self._fqn, _ENDED_BY_DATABASE)
             self._write_checkpoint(writer, checkpoint)
             writer.execute_own(COMMIT)
             wal_bytes = self._wal_length_bytes()

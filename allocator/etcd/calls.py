@@ -115,6 +115,7 @@ class Caller:
         self.pool = pool
         self._observer = observer
         self._config = config
+        self._request_seconds = config.deadlines.request
         self._clock = clock
         self._token: str | None = None
         self._cluster_id = 0
@@ -127,7 +128,7 @@ class Caller:
     @property
     def request_timeout_seconds(self) -> float:
         """Deadline of one call."""
-        return self._config.request_timeout_seconds
+        return self._request_seconds
 
     async def unary(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, idempotent: bool
@@ -161,9 +162,7 @@ class Caller:
             EtcdUnavailableError: no answer in time.
             EtcdError: the answer is a refusal.
         """
-        call = _Call(
-            self._clock.monotonic_seconds() + self._config.request_timeout_seconds, idempotent
-        )
+        call = _Call(self._clock.monotonic_seconds() + self._request_seconds, idempotent)
         try:
             try:
                 return await self._attempt(invocation, call)

@@ -22,8 +22,8 @@ from broadsheet.allocator.runtime.tls import secure_channel, tls_files
 
 RECEIVE_BYTES_MAX = 512 * 1024 * 1024
 """Bound of one answer. A page of 1,000 keys is far below it unless their values are near etcd's limit of 1.5 MiB."""
-CONNECT_ATTEMPT_MILLISECONDS = 1_000
-"""Bound of one attempt to connect, and of the pause between two: an etcd that restarts is found within a second."""
+RECONNECT_PAUSE_MILLISECONDS_MAX = 1_000
+"""Longest pause between two attempts to connect: an etcd that restarts is found within a second."""
 SUSPICION_SECONDS = 5.0
 """How long an endpoint that was connected but silent is avoided."""
 _LAST_CHANCE_SHARE = 0.05
@@ -162,18 +162,21 @@ class ChannelPool:
 
 
 def _options(config: EtcdConfig) -> list[tuple[str, int | str]]:
+    deadlines = config.deadlines
+    probe_milliseconds = int(deadlines.probe * 1_000)
     return [
         ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
         # The message size limit is the server's setting: let the server refuse.
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", int(config.keep_alive_seconds * 1_000)),
-        ("grpc.keepalive_timeout_ms", int(config.keep_alive_timeout_seconds * 1_000)),
+        ("grpc.keepalive_timeout_ms", probe_milliseconds),
         # Recent gRPC bounds the wait for a probe's answer by this setting, with one minute by default.
-        ("grpc.http2.ping_timeout_ms", int(config.keep_alive_timeout_seconds * 1_000)),
+        ("grpc.http2.ping_timeout_ms", probe_milliseconds),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", CONNECT_ATTEMPT_MILLISECONDS),
-        ("grpc.max_reconnect_backoff_ms", CONNECT_ATTEMPT_MILLISECONDS),
+        # In spite of its name the time that one attempt has; a refusal ends it at once.
+        ("grpc.min_reconnect_backoff_ms", int(deadlines.connect * 1_000)),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_PAUSE_MILLISECONDS_MAX),
         # Connections shared with another client of the process would share its settings and its back-off.
         ("grpc.use_local_subchannel_pool", 1),
         # Etcd is infrastructure: a proxy meant for the web is never the way to it.

@@ -14,6 +14,25 @@ if TYPE_CHECKING:
 ENDPOINTS_MAX = 32
 
 
+REQUEST_SECONDS_MIN = 5.0
+CONNECT_SECONDS_MIN = 1.0
+CONNECT_SECONDS_DEFAULT = 10.0
+PROBE_SECONDS_MIN = 3.0
+"""Deadlines that are derived are no shorter; see `EtcdConfig.deadlines`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdDeadlines:
+    """Deadlines of a client, seconds."""
+
+    request: float
+    """Of one call, with its repetitions and its login."""
+    connect: float
+    """Of one attempt to connect: one round trip for TCP, two for TLS, one for HTTP/2."""
+    probe: float
+    """How long a connection may leave a probe unanswered before it counts as broken."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdConfig:
     """Addresses, credentials and deadlines of an etcd cluster."""
@@ -29,12 +48,16 @@ class EtcdConfig:
     """Name to expect in the servers' certificates, where it is not the endpoint's host."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
-    request_timeout_seconds: float = 5.0
-    """Deadline of one call, retries included."""
+    request_timeout_seconds: float | None = None
+    """Deadline of one call, retries included; None: see `deadlines`."""
+    connect_timeout_seconds: float | None = None
+    """Deadline of one attempt to connect; None: see `deadlines`."""
     keep_alive_seconds: float = 6.0
     """Idle time of a connection in use before it is probed. Etcd refuses less than 5 s by default."""
-    keep_alive_timeout_seconds: float = 3.0
-    """How long a probe may stay unanswered before the connection counts as broken."""
+    keep_alive_timeout_seconds: float | None = None
+    """How long a probe may stay unanswered before the connection counts as broken; None: see `deadlines`."""
+    lease_ttl_seconds: float | None = None
+    """The lease that is kept alive through this client, and that its deadlines must not be stricter than."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.endpoints) <= ENDPOINTS_MAX:
@@ -45,13 +68,36 @@ class EtcdConfig:
             raise ValidationError("etcd.cert_file", "expected both cert_file and key_file")
         if (self.username is None) != (self.password is None):
             raise ValidationError("etcd.username", "expected both username and password")
-        if self.request_timeout_seconds <= 0:
-            raise ValidationError("etcd.request_timeout_seconds", "expected more than 0")
+        for name in (
+            "request_timeout_seconds",
+            "connect_timeout_seconds",
+            "keep_alive_seconds",
+            "keep_alive_timeout_seconds",
+            "lease_ttl_seconds",
+        ):
+            seconds: float | None = getattr(self, name)
+            if seconds is not None and not 0 < seconds < float("inf"):
+                raise ValidationError(f"etcd.{name}", f"expected more than 0, got {seconds:g}")
         for position, endpoint in enumerate(self.endpoints):
             try:
                 parse_endpoint(endpoint, tls_by_default=False)
             except ValidationError as error:
                 raise error.under(f"etcd.endpoints[{position}]") from None
+
+    @property
+    def deadlines(self) -> EtcdDeadlines:
+        """The deadlines that are given, and for those that are not, a share of the lease that depends on them.
+
+        A lease of 20 s is a promise that its holder lives through anything shorter, also round trips of seconds. An
+        answer or a connection has half of it, because the lease counts as lost at nine tenths, and a probe a quarter.
+        """
+        ttl = self.lease_ttl_seconds
+        connect = CONNECT_SECONDS_DEFAULT if ttl is None else max(CONNECT_SECONDS_MIN, ttl / 2)
+        return EtcdDeadlines(
+            request=self.request_timeout_seconds or max(REQUEST_SECONDS_MIN, (ttl or 0.0) / 2),
+            connect=self.connect_timeout_seconds or connect,
+            probe=self.keep_alive_timeout_seconds or max(PROBE_SECONDS_MIN, (ttl or 0.0) / 4),
+        )
 
     @property
     def tls(self) -> TlsConfig:

@@ -106,6 +106,21 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_option("--etcd-user", envvar="ETCD_USER", help="User of etcd, where it asks for one.")
 @_option("--etcd-password", envvar="ETCD_PASSWORD", help="The user's password.")
 @_option(
+    "--etcd-request-timeout",
+    type=float,
+    help="Seconds that a call of etcd may take, with repetitions; half of --lease-ttl if absent, at least 5.",
+)
+@_option(
+    "--etcd-connect-timeout",
+    type=float,
+    help="Seconds that an attempt to connect to etcd may take; half of --lease-ttl if absent, at least 1.",
+)
+@_option(
+    "--etcd-probe-timeout",
+    type=float,
+    help="Seconds that a connection to etcd may be silent when probed; a quarter of --lease-ttl if absent, at least 3.",
+)
+@_option(
     "--broker", envvar="BROKER_ADDRESS", default=BROKER_ADDRESS_DEFAULT, help="Any journal broker."
 )
 @_option("--zone", envvar="CONSUMER_ZONE", default="local", help="Failure domain of this process.")
@@ -332,6 +347,9 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
             key_file=options["etcd_key_file"],
             username=options["etcd_user"],
             password=options["etcd_password"],
+            request_timeout_seconds=options["etcd_request_timeout"],
+            connect_timeout_seconds=options["etcd_connect_timeout"],
+            keep_alive_timeout_seconds=options["etcd_probe_timeout"],
         ),
         broker_address=options["broker"],
         shard_limit=options["limit"],

@@ -21,6 +21,7 @@ import asyncio
 import signal
 from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -198,7 +199,10 @@ class Service:
                 # From before the member joins until it has left: a process that waits for etcd is alive.
                 await stack.enter_async_context(self._new_admin_server(config.admin_port, guard))
             etcd = await stack.enter_async_context(
-                EtcdClient(config.etcd, observer=EtcdMetrics(self.registry))
+                EtcdClient(
+                    replace(config.etcd, lease_ttl_seconds=config.lease_ttl_seconds),
+                    observer=EtcdMetrics(self.registry),
+                )
             )
             journals = await stack.enter_async_context(
                 JournalClient(

@@ -136,14 +136,14 @@ class HeartbeatListener:
         self._endpoint = process_of(member).process_spec.endpoint
         self._hearing = hearing
         self._threshold = threshold
-        self._clock = clock
+        self.clock = clock
         self._detector = AccrualDetector(expected_seconds=BEAT_SECONDS)
         self._is_untrusted = False
 
     @property
     def silence_seconds(self) -> float:
         """Seconds since the peer was last heard."""
-        return self._detector.silence_seconds(self._clock.monotonic_seconds())
+        return self._detector.silence_seconds(self.clock.monotonic_seconds())
 
     async def run(self) -> None:
         """Listen, and look at the silence."""
@@ -163,7 +163,7 @@ class HeartbeatListener:
                             backoff.reset()
                             is_first = self._is_untrusted = False
                             _log.info("peer.heard", member=str(self.member.member_id))
-                        self._detector.on_beat(self._clock.monotonic_seconds())
+                        self._detector.on_beat(self.clock.monotonic_seconds())
             except grpc.aio.AioRpcError as error:
                 if is_failed_handshake(error.details() or ""):
                     # The peer answers, so it lives. It is heard again once its certificate or ours is renewed.
@@ -199,10 +199,10 @@ class HeartbeatListener:
         )
 
     async def _look(self) -> None:
-        before = self._clock.monotonic_seconds()
+        before = self.clock.monotonic_seconds()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = self._clock.monotonic_seconds()
+            now = self.clock.monotonic_seconds()
             late_seconds = now - before - TICK_SECONDS
             before = now
             if late_seconds > LATE_SECONDS:
@@ -271,6 +271,7 @@ class SilenceWatch:
             on_suspected: Called when it is suspected.
         """
         self._listener = listener
+        self._clock = listener.clock
         self._member = listener.member
         self._panel = panel
         self._etcd = etcd
@@ -315,9 +316,13 @@ class SilenceWatch:
 
     async def _is_unrenewed(self) -> bool:
         """Return whether etcd has not seen a recent renewal, either. An etcd without an answer proves nothing."""
+        began = self._clock.monotonic_seconds()
         try:
             life = await self._etcd.lease_life(LeaseId(self._member.kv.lease))
         except EtcdError as error:
             _log.info("peer.lease_unknown", member=str(self._member.member_id), cause=str(error))
             return False
-        return life is not None and life.age_seconds_min >= UNRENEWED_SECONDS_MIN
+        # A live member renews once a round trip, if that takes longer than the pause between renewals; its way to etcd
+        # is taken to be as long as ours.
+        seconds = UNRENEWED_SECONDS_MIN + int(self._clock.monotonic_seconds() - began)
+        return life is not None and life.age_seconds_min >= seconds

@@ -21,10 +21,15 @@ from typing import Any
 
 import structlog
 
-from broadsheet.allocator.errors import EtcdError, RevisionCompactedError
+from broadsheet.allocator.errors import (
+    EtcdError,
+    EtcdUnavailableError,
+    RevisionCompactedError,
+)
 from broadsheet.allocator.etcd.api import Etcd, KeyPut
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.runtime.process_signals import handled_on_loop
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
@@ -140,9 +145,19 @@ class _Orders:
         return self._among(kv.key for kv in found.kvs)
 
     async def wait(self) -> Order:
-        """Return the present order, or else wait for the first one."""
+        """Return the present order, or else wait for the first one.
+
+        An etcd that does not answer ends no member: its lease does, if that lasts.
+        """
+        backoff = Backoff(max_seconds=_RETRY_SECONDS_MAX)
         while True:
-            order = await self.read()
+            try:
+                order = await self.read()
+            except EtcdUnavailableError as error:
+                log.warning("orders.unread", cause=str(error))
+                await backoff.sleep()
+                continue
+            backoff.reset()
             if order is not None:
                 return order
             # If etcd has compacted our revision, the present order is read again.

@@ -21,6 +21,8 @@ class TcpProxy:
         self._server: asyncio.Server | None = None
         self._listen_port = 0
         self._writers: set[asyncio.StreamWriter] = set()
+        self.delay_seconds = 0.0
+        """How long what is forwarded takes, each way."""
         self.connections = 0
         """Connections accepted so far."""
         self.bytes_answered = 0
@@ -101,7 +103,10 @@ class TcpProxy:
         try:
             while data := await source.read(65_536):
                 await flow.wait()
-                sink.write(data)
+                if self.delay_seconds:
+                    asyncio.get_running_loop().call_later(self.delay_seconds, sink.write, data)
+                else:
+                    sink.write(data)
                 if flow is self._answers_flow:
                     self.bytes_answered += len(data)
                 await sink.drain()

@@ -19,7 +19,9 @@ from broadsheet.allocator.errors import (
 )
 from broadsheet.allocator.etcd.api import KeyPut, WatchEvent, mod_revision_of
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.etcd.lease import LeaseKeeper
 from broadsheet.allocator.ops import Put, prefix_range_end
+from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
 from tests.support.eventually import eventually
@@ -38,6 +40,8 @@ async def server() -> AsyncIterator[EmbeddedEtcd]:
         yield running
 
 
+ONE_WAY_SECONDS = 1.2
+"""More than a second, so that what waits for a second fails."""
 KILLS = 2
 LOST_BY_A_KILL_MAX = 1
 """Etcd 3.5.0 to 3.5.2, the embedded one among them, may forget the last write that it acknowledged before a crash.
@@ -196,6 +200,21 @@ async def test_dead_endpoints_stall_no_call(server: EmbeddedEtcd) -> None:
                 durations.append(time.monotonic() - started)
 
     assert max(durations) < 2.5
+
+
+async def test_lease_lives_through_round_trips_of_seconds(server: EmbeddedEtcd) -> None:
+    """A lease of 20 s promises to outlive anything shorter: connecting and calling have more than a second."""
+    async with TcpProxy(server.endpoint) as proxy:
+        proxy.delay_seconds = ONE_WAY_SECONDS
+        config = EtcdConfig(endpoints=(proxy.endpoint,), lease_ttl_seconds=20.0)
+        async with EtcdClient(config) as client:
+            keeper = await LeaseKeeper.grant(client, 20.0, SystemClock())
+            granted_until = keeper.deadline_monotonic_seconds
+
+            await keeper.refresh(older_than_seconds=0.0)
+
+            assert keeper.deadline_monotonic_seconds > granted_until + ONE_WAY_SECONDS
+            assert proxy.connections == 1
 
 
 async def test_silent_endpoint_is_left_for_another(server: EmbeddedEtcd) -> None:

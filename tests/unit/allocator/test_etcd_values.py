@@ -190,3 +190,35 @@ def test_comparison_holds_here_as_it_does_in_etcd(compare: Compare, expected: bo
     found = KeyValue(key=b"k", value=b"v", create_revision=3, mod_revision=5, version=2, lease=9)
 
     assert holds(compare, {b"k": found}) is expected
+
+
+@pytest.mark.parametrize(
+    ("lease_seconds", "request_", "connect", "probe"),
+    [
+        (None, 5.0, 10.0, 3.0),
+        (2.0, 5.0, 1.0, 3.0),
+        (20.0, 10.0, 10.0, 5.0),
+        (60.0, 30.0, 30.0, 15.0),
+    ],
+)
+def test_etcd_deadlines_follow_the_lease_that_depends_on_them(
+    lease_seconds: float | None, request_: float, connect: float, probe: float
+) -> None:
+    """A deadline that is fixed is shorter than the promise of some lease: round trips of seconds then end members."""
+    found = EtcdConfig(lease_ttl_seconds=lease_seconds).deadlines
+
+    assert (found.request, found.connect, found.probe) == (request_, connect, probe)
+
+
+def test_etcd_deadlines_that_are_given_are_taken() -> None:
+    """An operator who knows the network better than the lease says so."""
+    given = EtcdConfig(
+        request_timeout_seconds=1.5,
+        connect_timeout_seconds=2.5,
+        keep_alive_timeout_seconds=3.5,
+        lease_ttl_seconds=20.0,
+    ).deadlines
+
+    assert (given.request, given.connect, given.probe) == (1.5, 2.5, 3.5)
+    with pytest.raises(ValidationError, match="connect_timeout_seconds"):
+        EtcdConfig(connect_timeout_seconds=0.0)

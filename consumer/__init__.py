@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Resolution,
         Resolver,
         ServiceRegistrar,
+        SettlingMessages,
         Shard,
         Store,
     )
@@ -125,6 +126,7 @@ __all__ = [
     "Resolver",
     "RpcFailedError",
     "ServiceRegistrar",
+    "SettlingMessages",
     "Shard",
     "ShardClient",
     "ShardError",
@@ -188,6 +190,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any 
             "MemberConfig": "broadsheet.consumer.config",
             "MessageBatch": "broadsheet.consumer.message.batch",
             "MessageProducer": "broadsheet.consumer.application",
+            "SettlingMessages": "broadsheet.consumer.application",
             "MessageType": "broadsheet.consumer.message.batch",
             "Meta": "broadsheet.consumer.message.types",
             "NotAuthorizedError": "broadsheet.consumer.errors",

@@ -198,6 +198,9 @@ class MessageProducer(Protocol[StoreT_contra]):
         When the iterator ends, its messages are committed, the checkpoint is restored, and this method is called
         again: after a pause if nothing was committed since. So it should not end between a producer's messages and
         their acknowledgement.
+
+        A batch without messages that has `resumes` (`MessageBatch.note`) is committed by itself. The iterator may be
+        `SettlingMessages`.
         """
         ...
 
@@ -214,6 +217,26 @@ class MessageProducer(Protocol[StoreT_contra]):
         self, shard: Shard, store: StoreT_contra, offsets: Mapping[str, int]
     ) -> Mapping[str, int]:
         """Return the offsets, by names of batches, that a Stat must wait for. The request may be of any kind."""
+        ...
+
+
+@runtime_checkable
+class SettlingMessages(Protocol):
+    """Optional part of the iterator that `read_messages` returns: settles where reading begins.
+
+    The shard reports PRIMARY only then, so that messages written from that moment on are read, whatever `latest` means.
+    """
+
+    async def settle(self) -> bool:
+        """Settle where reading begins, before the first batch is asked for.
+
+        Returns:
+            Whether the first batch is a note (`MessageBatch.note`), to be committed before the shard reports PRIMARY.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """End the reading."""
         ...
 
 

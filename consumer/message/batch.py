@@ -113,8 +113,8 @@ class MessageBatch:
     message_type: MessageType
     resumes: Mapping[str, bytes]
     """State by source name, for sources that are not journals: what the source's reader needs to resume at `begins[0]`,
-    in the reader's format. Checkpoints hold it as `Source.resume` once the first message here is sequenced. Parts of a
-    batch have none."""
+    in the reader's format. Checkpoints hold it as `Source.resume` once the first message here is sequenced. A batch
+    with such state and without messages, a note, is committed by itself. Parts of a batch have none."""
 
     def __init__(
         self,
@@ -229,6 +229,17 @@ class MessageBatch:
             and isinstance(following.payloads, Payloads)
             and not (self.resumes or following.resumes)
         )
+
+    @staticmethod
+    def note(journal: str, message_type: MessageType, resumes: Mapping[str, bytes]) -> MessageBatch:
+        """Return a batch without messages, which makes a shard commit `resumes` by itself.
+
+        Args:
+            journal: Name of the source.
+            message_type: Of its messages.
+            resumes: State by source name, not empty.
+        """
+        return MessageBatch(journal, [], [], [], [], [], [], message_type, resumes)
 
     @staticmethod
     def joined(parts: Sequence[MessageBatch]) -> MessageBatch:

@@ -168,6 +168,8 @@ class Sequencer:
         # Only once per batch: after an emission it is queued again from a later index.
         if start == 0:
             self._resumes |= batch.resumes
+        if len(batch) == 0:  # Only notes of where its source resumes.
+            return Queued(0, False, {}, None)
         if now_seconds is not None:
             self._producers_of(batch.journal).reading.advance(now_seconds)
             self.pass_time(now_seconds)

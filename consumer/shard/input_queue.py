@@ -184,7 +184,8 @@ class InputQueue:
 
     async def put(self, batch: MessageBatch) -> None:
         """Add a batch; wait while the queue is full. Once it is closed, batches are dropped."""
-        if len(batch) == 0 or self._closed:
+        # A batch without messages may still note where its source resumes.
+        if self._closed or not (len(batch) or batch.resumes):
             return
         if not self._waiting and self._fits(batch):
             self._add(batch)
@@ -276,4 +277,4 @@ def _wake(waiting: _Waiting) -> None:
 
 def _bytes_of(batch: MessageBatch) -> int:
     """Return the range of the journal that a batch spans, bytes: no less than its frames."""
-    return int(batch.ends[-1] - batch.begins[0])
+    return int(batch.ends[-1] - batch.begins[0]) if len(batch) else 0

@@ -359,12 +359,19 @@ class PrimaryAttempt:
         shard = self._shard
         group.start_soon(parts.appends.run(), name=f"append {shard.id}")
         group.start_soon(parts.recovered_appends.run(), name=f"re-acknowledge {shard.id}")
-        group.start_soon(on_ready(), name=f"ready {shard.id}")
+        group.start_soon(self._report_ready(parts.sources, on_ready), name=f"ready {shard.id}")
         if restored.hints is not None:
             group.start_soon(restored.hints.run(), name=f"hints {shard.id}")
         group.start_soon(parts.rollbacks.run(), name=f"rollbacks {shard.id}")
         committed = self._achievements.first_committed
         group.start_soon(parts.sources.drop_resets(committed), name=f"resets {shard.id}")
+
+    async def _report_ready(
+        self, sources: Sources, on_ready: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Report ready once it is settled, and committed, where reading begins: what is written then must be read."""
+        await sources.settled.wait()
+        await on_ready()
 
     async def _transact(self, parts: _Parts, restored: _Restored, begun: Future[None]) -> None:
         """Run transactions until a stop; when only the sources changed, restart from the store's new checkpoint."""

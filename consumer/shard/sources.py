@@ -17,7 +17,13 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.application import Application, MessageProducer, Shard, Store
+from broadsheet.consumer.application import (
+    Application,
+    MessageProducer,
+    SettlingMessages,
+    Shard,
+    Store,
+)
 from broadsheet.consumer.checkpoint import epoch_of, start_offset
 from broadsheet.consumer.errors import (
     ApplicationError,
@@ -92,6 +98,10 @@ class Sources:
         self._lags = environment.metrics.lags
         self._loop: TransactionLoop | None = None
         self._pause = Backoff(max_seconds=FRUITLESS_PAUSE_SECONDS_MAX)
+        self.settled = asyncio.Event()
+        """Set once no position is left to settle, or to commit, before what is written now is sure to be read."""
+        if not isinstance(self._application, MessageProducer):
+            self.settled.set()
         self._restored: bytes | None = None
         """The checkpoint that an application was last asked to go on from."""
 
@@ -155,6 +165,8 @@ class Sources:
     async def drop_resets(self, committed: asyncio.Event) -> None:
         """Delete resets that were applied, or were not needed, once a transaction has committed."""
         await committed.wait()
+        # The first transaction commits the positions that were settled, with whatever else.
+        self.settled.set()
         try:
             await self._resets.drop(self._shard.id, self._settled)
         except EtcdError as error:
@@ -238,7 +250,8 @@ class Sources:
         try:
             async with aclosing(batches):
                 async for batch in batches:
-                    self._on_read(batch)
+                    if len(batch) > 0:
+                        self._on_read(batch)
                     await loop.input.put(batch)
                     if loop.input.closed:
                         return
@@ -252,10 +265,12 @@ class Sources:
         try:
             batches = read()
             try:
+                if not isinstance(batches, SettlingMessages) or not await batches.settle():
+                    self.settled.set()
                 async for batch in batches:
                     yield batch
             finally:
-                if isinstance(batches, AsyncGenerator):
+                if isinstance(batches, AsyncGenerator | SettlingMessages):
                     await batches.aclose()
         except ConsumerError:
             raise

@@ -6,7 +6,7 @@
 Transaction N+1 consumes while N commits, but it closes only after N is durable *and* N's acknowledgements are written;
 so at most two transactions exist and commits never overlap. A transaction closes
 
-* not before it consumed something, nor before its minimum duration,
+* not before it consumed something or has a note to commit, nor before its minimum duration,
 * not while a producer's messages were read but not yet acknowledged (unless told not to wait),
 * then at the first instant at which no input is ready (the *stall rule*), the first one soon even if some is, and a
   busy one once it has been open for a few times as long as the one before it took to commit: under load some input is
@@ -15,7 +15,9 @@ so at most two transactions exist and commits never overlap. A transaction close
 * at the latest when its maximum duration is over: input is left to the next transaction, even in the middle of a
   committed sequence, and the checkpoint says where to resume.
 
-Acknowledgements are not delivered to the application; they count as consumed, because they move the offset.
+Acknowledgements are not delivered to the application; they count as consumed, because they move the offset. A *note*, a
+batch of no messages, states only where a source resumes: it is committed by itself, because a source may be silent
+until the shard stops, and its successor must not settle the position a second time.
 
 Three things say where the machine is. The *phase* is the callback under way; orders leave CONSUMING, answers return to
 it:
@@ -138,8 +140,15 @@ class RunningTxn:
     """False once its maximum duration is over, the application deferred, or the shard stops."""
     messages: int = 0
     message_bytes: int = 0
+    has_note: bool = False
+    """A source's position is to be committed, perhaps without any message."""
     stalled: float | None = None
     finalizing: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Report whether there is nothing to commit."""
+        return self.messages == 0 and not self.has_note
 
     def min_elapsed(self, now: float) -> bool:
         """Return whether it has been open for its minimum duration."""
@@ -538,6 +547,9 @@ class TransactionMachine:
                 break
             if self._draw(now):
                 return
+        if running.has_note and running.began is None:
+            self._begin()
+            return
         if not running.accepts_input and running.stalled is None and self._prior is not None:
             running.stalled = now
         self._close_or_wait(now)
@@ -550,13 +562,16 @@ class TransactionMachine:
     def _sequence(self, now: float) -> bool:
         """Sequence the input at hand until messages commit; False if it is used up."""
         while self._input is not None:
+            if len(self._input) == 0:
+                self._running.has_note = True
             queued = self._sequencer.queue(self._input, self._input_next, now_seconds=now)
             if queued.visible_through is not None:
                 self._note_read(self._input.journal, queued.visible_through)
             self._input_next = queued.next_index
             self._input_outcomes.update(queued.outcomes)
             if self._input_next >= len(self._input):
-                self._record_sequenced(self._input)
+                if len(self._input) > 0:
+                    self._record_sequenced(self._input)
                 self._input = None
             if queued.emitting:
                 return True
@@ -570,7 +585,7 @@ class TransactionMachine:
 
     def _note_read(self, journal: str, through: int) -> None:
         """Make it visible that messages were read which will never be delivered, or a reader might wait for ever."""
-        if self._running.messages > 0:
+        if not self._running.is_empty:
             return  # Its own commit will tell.
         if self._prior is None:
             self._out.append(tx.PublishProgress({journal: through}, {}))
@@ -584,9 +599,7 @@ class TransactionMachine:
             self._ask_replay(now)
             return True
         if self._running.began is None:
-            self._phase = _Phase.BEGINNING
-            self._out.append(tx.BeginTxn())
-            self._demand = InputDemand.NOTHING
+            self._begin()
             return True
         acks = leading_acks(batch)
         if acks > 0:
@@ -597,6 +610,11 @@ class TransactionMachine:
         self._out.append(tx.Deliver(self._delivered, first=self._running.messages == 0))
         self._demand = InputDemand.NOTHING
         return True
+
+    def _begin(self) -> None:
+        self._phase = _Phase.BEGINNING
+        self._out.append(tx.BeginTxn())
+        self._demand = InputDemand.NOTHING
 
     def _consume(self, batch: MessageBatch, count: int) -> None:
         self._sequencer.consume(count)
@@ -616,7 +634,7 @@ class TransactionMachine:
         running = self._running
         ends_here = self._intake is _Intake.CLOSED or self._intake is _Intake.STOPPED
         can_read = running.accepts_input and not ends_here
-        if self._prior is None and running.messages == 0 and ends_here:
+        if self._prior is None and running.is_empty and ends_here:
             self._phase = _Phase.ENDED
             self._demand = InputDemand.NOTHING
             self._out.append(tx.Finish())
@@ -637,7 +655,7 @@ class TransactionMachine:
     def _must_wait(self, now: float, *, can_read: bool) -> bool:
         """Return whether something forbids to close the running transaction now."""
         running = self._running
-        if self._prior is not None or running.messages == 0:
+        if self._prior is not None or running.is_empty:
             return True
         if self._intake is not _Intake.STOPPED and not running.min_elapsed(now):
             return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import Activity, InputDemand, TxnLimits
@@ -352,3 +354,54 @@ def test_checkpoint_keeps_an_acknowledgement_of_before_which_is_not_written_agai
         {"out/a": b"first", "out/b": b"messages second"},
         {"out/b": b"second"},
     ]
+
+
+def test_note_without_a_message_is_committed_by_itself() -> None:
+    """A source that is silent until the shard stops must have said where it resumes; the next transaction is empty."""
+    stage = Stage()
+
+    assert kinds(stage.on(tx.BatchRead(note(b"here")))) == [tx.BeginTxn]
+    stage.on(tx.TxnBegan())
+    assert stage.takes() is InputDemand.BATCH_IF_READY
+    assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
+    checkpoint = stage.close()
+
+    assert checkpoint.sources["bus"].resume == b"here"
+    assert stage.sequenced == []
+    stage.on(tx.CommitResolved())
+    assert stage.on(tx.InputIdle()) == ()
+    assert stage.takes() is InputDemand.BATCH
+
+
+def test_note_that_a_stop_overtakes_is_still_committed() -> None:
+    """What was taken is finished, however the shard ends."""
+    stage = Stage(min_seconds=5)
+    stage.on(tx.BatchRead(note(b"here")))
+
+    stage.on(tx.StopRequested())
+    assert kinds(stage.on(tx.TxnBegan())) == [tx.Finalize]
+    assert stage.close().sources["bus"].resume == b"here"
+    assert kinds(stage.on(tx.CommitResolved()))[-1:] == [tx.Finish]
+
+
+def test_note_goes_with_the_messages_of_its_transaction() -> None:
+    """One commit is enough for both, and the first message may be deferred by no application."""
+    journal = WrittenJournal()
+    stage = Stage()
+    stage.on(tx.BatchRead(note(b"here")))
+    stage.on(tx.TxnBegan())
+
+    (delivered,) = stage.on(tx.BatchRead(journal.batch(single(10))))
+    assert isinstance(delivered, tx.Deliver)
+    assert delivered.first
+    stage.on(tx.BatchDelivered(1))
+    stage.on(tx.InputIdle())
+    checkpoint = stage.close()
+
+    assert checkpoint.sources["bus"].resume == b"here"
+    assert checkpoint.sources["in/a"].read_through == 10
+
+
+def note(content: bytes) -> MessageBatch:
+    """Return a note of a source that is no journal."""
+    return MessageBatch.note("bus", JsonType(), {"bus": content})

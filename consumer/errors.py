@@ -612,6 +612,27 @@ class SourceDataLossError(SourceError):
     """The data that follows the checkpoint is gone or was replaced."""
 
 
+class SourceRecreatedError(SourceDataLossError):
+    """A topic or stream was deleted and created again under its name: the checkpoint's offsets are of another one."""
+
+    def __init__(self, source: str, *, known: str, found: str) -> None:
+        """Say which one the checkpoint is of.
+
+        Args:
+            source: Name of the topic or stream.
+            known: Identity in the checkpoint.
+            found: Identity of the present one.
+        """
+        super().__init__(
+            source,
+            f"it was deleted and created again: the checkpoint is of {known}, the present one is {found}. "
+            "Messages of the old one that were not read are lost. To read the new one from its beginning, give the "
+            "source read_recreated=True; to count everything again, remove state and checkpoint",
+        )
+        self.known = known
+        self.found = found
+
+
 class CommitFencedError(ConsumerError):
     """A newer primary restored this shard; this one must never commit again."""
 

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from broadsheet.allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.errors import SourceDataLossError, SourceError, SourceUnavailableError
+    from broadsheet.consumer.errors import (
+        SourceDataLossError,
+        SourceError,
+        SourceRecreatedError,
+        SourceUnavailableError,
+    )
     from broadsheet.consumer.sources.kafka.places import AtOffsets, Earliest
     from broadsheet.consumer.sources.kafka.records import KafkaMetadata
     from broadsheet.consumer.sources.kafka.source import KafkaSource
@@ -32,6 +37,7 @@ __all__ = [
     "SourceDataLossError",
     "SourceError",
     "SourceMetrics",
+    "SourceRecreatedError",
     "SourceUnavailableError",
     "TrimHorizon",
     "WithMetadata",
@@ -55,6 +61,7 @@ if not TYPE_CHECKING:
             "SourceDataLossError": "broadsheet.consumer.errors",
             "SourceError": "broadsheet.consumer.errors",
             "SourceMetrics": "broadsheet.consumer.sources.metrics",
+            "SourceRecreatedError": "broadsheet.consumer.errors",
             "SourceUnavailableError": "broadsheet.consumer.errors",
             "TrimHorizon": "broadsheet.consumer.sources.kinesis.places",
             "WithMetadata": "broadsheet.consumer.sources.received",

@@ -9,7 +9,7 @@ A source's payloads are `Payload`s: bytes that carry the metadata. A consumer of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from broadsheet.consumer.message.batch import MessageType
 
@@ -19,16 +19,30 @@ MetadataT = TypeVar("MetadataT")
 class Payload(bytes, Generic[MetadataT]):
     """The content of one message, and its metadata."""
 
-    metadata: MetadataT
+    _metadata: MetadataT
     absent: bool
     """True for a message without content, which Kafka calls a tombstone."""
 
-    def __new__(cls, content: bytes | None, metadata: MetadataT) -> Payload[MetadataT]:
+    def __new__(cls, content: bytes | None, metadata: MetadataT) -> Self:
         """Return the content as bytes, empty if it is None."""
+        payload = cls._without_metadata(content)
+        payload._metadata = metadata  # noqa: SLF001 - its own class makes it
+        return payload
+
+    @classmethod
+    def _without_metadata(cls, content: bytes | None) -> Self:
         payload = super().__new__(cls, content or b"")
-        payload.metadata = metadata
         payload.absent = content is None
         return payload
+
+    @property
+    def metadata(self) -> MetadataT:
+        """The system's metadata of the message.
+
+        Raises:
+            ValueError: it is damaged; only where it is decoded when it is asked for.
+        """
+        return self._metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,7 @@ class WithMetadata:
         if not isinstance(payload, Payload):
             raise ValueError("expected the payload of a source, which has metadata")
         content = None if payload.absent else self._inner.decode(payload)
+        # Damaged metadata is a damaged message, for who asks for both.
         return Received(content, payload.metadata)
 
     def encode(self, message: Any) -> bytes:

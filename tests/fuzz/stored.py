@@ -79,7 +79,8 @@ from broadsheet.consumer.recoverylog.ownership import (
     encode_owner,
 )
 from broadsheet.consumer.recoverylog.prune_plan import decode_quarantine
-from broadsheet.consumer.sources.kinesis.places import decode_resume
+from broadsheet.consumer.sources.kafka.places import begun_again, topic_entry
+from broadsheet.consumer.sources.kinesis.places import decode_resume, decode_stream_entry
 from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
 from broadsheet.consumer.stores.store_record import StoreRecord, decode_record, encode_record
 from broadsheet.spark_bridge.errors import PublishError
@@ -507,11 +508,33 @@ def _spark_offset(data: bytes) -> object:
     return parse_offset(value)
 
 
+def _kafka_entries(data: bytes) -> object:
+    """Decode a checkpoint's entries of a topic and of its partitions."""
+    checkpoint = shard_pb2.Checkpoint()
+    for name in ("kafka/t", "kafka/t/0"):
+        checkpoint.sources[name].resume = data
+    return topic_entry(checkpoint, "t"), begun_again(checkpoint, "t")
+
+
 _SOURCES: Final = (
     FuzzedDecoder(
         "source.kinesis",
-        _seeds(b'{"begin":5,"end":9,"first":"495","last":"497","ended":true,"started_ms":3}'),
+        _seeds(b'{"begin":5,"end":9,"first":"495","last":"497","ended":true}'),
         lambda data: decode_resume("stream/shard", data),
+        (SourceDataLossError,),
+    ),
+    FuzzedDecoder(
+        "source.kinesis_stream",
+        _seeds(
+            b'{"started_ms":3,"arn":"arn:aws:kinesis:a:1:stream/s","created_ms":5,"again":true}'
+        ),
+        lambda data: decode_stream_entry("stream", data),
+        (SourceDataLossError,),
+    ),
+    FuzzedDecoder(
+        "source.kafka",
+        _seeds(b'{"begin":5,"shift":12,"id":"BXt8+79JSXimZBzUIpew/w"}'),
+        _kafka_entries,
         (SourceDataLossError,),
     ),
     FuzzedDecoder(

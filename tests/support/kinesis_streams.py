@@ -46,6 +46,10 @@ class TestStream:
         self._arn = described["StreamDescriptionSummary"]["StreamARN"]
         return self
 
+    async def delete(self) -> None:
+        """Delete it."""
+        await self._call(self._client.delete_stream, StreamName=self.name)
+
     async def put(self, key: str, numbers: Sequence[int], *, hash_key: int = 0) -> None:
         """Put messages {"key": key, "n": number} where a hash key belongs."""
         records = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
@@ -109,6 +110,27 @@ def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**_MEMORY, **config, **OURS}
 
 
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """A topic as the brokers list it."""
+
+    partitions: list[int]
+    has_controller: bool
+    """Without one, as while it is elected, a cluster does not tell the ids of topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What the client received."""
+
+    messages: list[Message]
+    """Errors and ends of partitions included."""
+    positions: Mapping[TopicPartitionKey, int]
+    """Offset at which each partition with a message goes on: behind its last message, and behind the ends of
+    transactions that follow it, which the client keeps to itself. So they are committed together: if retention leaves
+    only the end of a transaction and then removes it too, no message is missing."""
+
+
 class PartitionReader:
     """One consumer, whose calls run on a dedicated thread."""
 
@@ -124,13 +146,13 @@ class PartitionReader:
         self._consumer: Consumer | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"kafka-{source}")
 
-    async def partitions(self, topic: str) -> list[int]:
-        """Return the partitions of a topic."""
+    async def topic(self, topic: str) -> ListedTopic:
+        """Return what the brokers tell of a topic."""
         listed = await self._run(lambda consumer: consumer.list_topics(topic, CALL_SECONDS))
         found = listed.topics[topic]
         if found.error is not None:
             raise told_apart(topic, found.error)
-        return sorted(found.partitions)
+        return ListedTopic(sorted(found.partitions), has_controller=listed.controller_id >= 0)
 
     async def first_offsets(
         self, keys: list[TopicPartitionKey], start: Start
@@ -143,8 +165,8 @@ class PartitionReader:
         assigned = [TopicPartition(*key, offset) for key, offset in offsets.items()]
         await self._run(lambda consumer: consumer.incremental_assign(assigned))
 
-    async def poll(self) -> list[Message]:
-        """Return the received messages, errors included; empty after a time limit."""
+    async def poll(self) -> Polled:
+        """Return what was received; nothing after a time limit."""
         return await self._run(_poll)
 
     def high_watermark(self, key: TopicPartitionKey) -> int | None:
@@ -175,11 +197,25 @@ class PartitionReader:
             raise told_apart(self._source, error.args[0]) from error
 
 
-def _poll(consumer: Consumer) -> list[Message]:
+def _poll(consumer: Consumer) -> Polled:
     first = consumer.poll(POLL_SECONDS)
     if first is None:
-        return []
-    return [first, *consumer.consume(MESSAGES_MAX - 1, 0)]
+        return Polled([], {})
+    messages = [first, *consumer.consume(MESSAGES_MAX - 1, 0)]
+    keys = {key for message in messages if (key := key_of(message)) is not None}
+    # Local to the client: a microsecond each.
+    found = consumer.position([TopicPartition(*key) for key in keys]) if keys else []
+    return Polled(messages, {(each.topic, each.partition): each.offset for each in found})
+
+
+def key_of(message: Message) -> TopicPartitionKey | None:
+    """Return the partition of a message; None for an event."""
+    if message.error() is not None:
+        return None
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return topic, partition
 
 
 def _first_offsets(

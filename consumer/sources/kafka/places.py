@@ -1,10 +1,18 @@
-"""Starting offsets of partitions, and their entries in checkpoints."""
+"""Starting offsets of partitions, and their entries in checkpoints.
+
+A checkpoint has an entry for each partition that is read, and one for each topic, `kafka/{topic}`: the topic's id,
+which says what its offsets are offsets of. A topic that was deleted and created again has another id. If it is to be
+read from its beginning, its messages continue the offsets of the old one, because offsets of a name never decrease:
+
+    Kafka's      0 ... 11 | 0 ... 4            shift of the new topic: 12
+    ours         0 ... 11 | 12 ... 16
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,6 +22,10 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp
 from broadsheet.consumer.sources.part import Latest as Latest
 from broadsheet.consumer.sources.part import Part
+
+EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+_UNNOTED: Final = b'{"begin":0}'
+"""Of a partition that an application committed an offset of, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +49,42 @@ class Begun(msgspec.Struct, frozen=True):
     """A partition's entry in a checkpoint, as JSON, in addition to the offset."""
 
     begin: int
-    """The offset at which the application began to read it."""
+    """Kafka's offset at which the application began to read it."""
+    shift: int = 0
+    """Our offsets minus Kafka's."""
 
     def encode(self) -> bytes:
         """Encode the entry for a checkpoint."""
         return msgspec.json.encode(self)
+
+    def resume_at(self, read_through: int) -> int:
+        """Return Kafka's offset to resume at.
+
+        Args:
+            read_through: The checkpoint's offset, one of ours.
+        """
+        return max(read_through - self.shift, self.begin)
+
+
+class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A topic's entry in a checkpoint, as JSON: it was begun, also if none of its partitions is ours."""
+
+    id: str = ""
+    """Base64, as Kafka's tools show it; empty: its brokers did not tell."""
+
+    def encode(self) -> bytes:
+        """Encode the entry for a checkpoint."""
+        return msgspec.json.encode(self)
+
+
+def topic_name(topic: str) -> str:
+    """Return the name of a topic's entry."""
+    return f"kafka/{topic}"
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """Return the name of a partition's messages."""
+    return f"kafka/{topic}/{partition}"
 
 
 def reads(part: Part, partition: int) -> bool:
@@ -49,19 +92,59 @@ def reads(part: Part, partition: int) -> bool:
     return partition % part.count == part.index
 
 
-def offset_of(checkpoint: Checkpoint, name: str) -> int | None:
-    """Return the offset to resume at; None if the checkpoint does not know the partition.
+def topic_entry(checkpoint: Checkpoint, topic: str) -> TopicEntry | None:
+    """Return a topic's entry; None if the checkpoint has none.
+
+    Raises:
+        SourceDataLossError: it cannot be read.
+    """
+    name = topic_name(topic)
+    source = checkpoint.sources.get(name)
+    return None if source is None else _decoded(name, source.resume, TopicEntry)
+
+
+def begun_partitions(checkpoint: Checkpoint, topic: str) -> dict[TopicPartitionKey, Begun]:
+    """Return the entries of a topic's partitions.
+
+    Raises:
+        SourceDataLossError: one cannot be read.
+    """
+    prefix = topic_name(topic) + "/"
+    return {
+        (topic, int(number)): _decoded(name, source.resume, Begun)
+        for name, source in checkpoint.sources.items()
+        if name.startswith(prefix) and (number := name.removeprefix(prefix)).isdecimal()
+    }
+
+
+def offset_of(checkpoint: Checkpoint, key: TopicPartitionKey) -> int | None:
+    """Return Kafka's offset to resume at; None if the checkpoint does not know the partition.
 
     Raises:
         SourceDataLossError: what it says of the partition cannot be read.
     """
+    name = partition_name(*key)
     source = checkpoint.sources.get(name)
     if source is None:
         return None
+    return _decoded(name, source.resume, Begun).resume_at(source.read_through)
+
+
+def begun_again(checkpoint: Checkpoint, topic: str) -> dict[TopicPartitionKey, Begun]:
+    """Return entries that read every known partition of a topic that was created again from its beginning.
+
+    Also of partitions that the new topic does not have: they may be added to it.
+    """
+    return {
+        key: Begun(0, shift=begun.shift + (offset_of(checkpoint, key) or 0))
+        for key, begun in begun_partitions(checkpoint, topic).items()
+    }
+
+
+def _decoded(name: str, content: bytes, kind: type[EntryT]) -> EntryT:
     try:
-        begin = decode_json(source.resume, Begun).begin if source.resume else 0
+        return decode_json(content or _UNNOTED, kind)
     except DocumentError as error:
         raise SourceDataLossError(
             name, f"its checkpoint cannot be read, restore an earlier one: {error}"
         ) from error
-    return max(source.read_through, begin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,9 +15,16 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from broadsheet.consumer.message.batch import MessageBatch, MessageType, batch_around_damage
 from broadsheet.consumer.message.framing import Frames
 from broadsheet.consumer.message.uuid import Flags
+from broadsheet.consumer.sources.kafka.partitions import key_of
+from broadsheet.consumer.sources.kafka.places import partition_name
 from broadsheet.consumer.sources.received import Payload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Asked for headers whose name is not UTF-8, the client sets an error and returns a tuple all the same, which lacks the
+# name: to unpack it ends the process. The interpreter finds that contradiction out, but not where it has specialized
+# the call, as it does with calls from Python code; and only the first time that a message is asked.
+_ASK_HEADERS: Final = operator.methodcaller("headers")
+_DECODING: Final = threading.Lock()
 _MARKER_PRODUCER: Final = 1
 """Producer of the markers of offsets without messages. Real producers are random numbers of 48 bits."""
 
@@ -34,13 +43,55 @@ class KafkaMetadata:
     """When it was created, or appended, depending on the topic's configuration; aware."""
 
 
-def name_of(topic: str, partition: int) -> str:
-    """Return the name of a partition's messages."""
-    return f"kafka/{topic}/{partition}"
+class KafkaPayload(Payload[KafkaMetadata]):
+    """The content of a message; its metadata is decoded when it is asked for.
+
+    Kafka keeps times and names of headers as producers send them, so they may be neither a date nor text. An
+    application that does not ask for them never meets that.
+    """
+
+    _message: Message | None
+    """None once its metadata was decoded."""
+    _damage: str
+
+    @classmethod
+    def of(cls, message: Message) -> KafkaPayload:
+        """Return the payload of a message, which gives up its value."""
+        payload = cls._without_metadata(message.value())
+        # The payload is a copy, and messages wait in memory.
+        message.set_value(None)
+        payload._keep(message)  # noqa: SLF001 - its own class makes it
+        return payload
+
+    def _keep(self, message: Message) -> None:
+        self._message, self._damage = message, ""
+
+    @property
+    def metadata(self) -> KafkaMetadata:
+        """The message's metadata.
+
+        Raises:
+            ValueError: its time is no date, or the name of a header is not UTF-8.
+        """
+        with _DECODING:
+            message, self._message = self._message, None
+            if message is not None:
+                try:
+                    self._metadata = _metadata_of(message)
+                except ValueError as error:
+                    self._damage = str(error)
+        if self._damage:
+            raise ValueError(self._damage)
+        return self._metadata
 
 
 def batch_of(
-    messages: Sequence[Message], message_type: MessageType, *, sequenced: bool
+    messages: Sequence[Message],
+    message_type: MessageType,
+    *,
+    sequenced: bool,
+    shift: int = 0,
+    position: int = 0,
 ) -> MessageBatch:
     """Convert messages of one partition, at least one, into a batch.
 
@@ -48,41 +99,33 @@ def batch_of(
         messages: In the order of their offsets.
         message_type: How their values are encoded.
         sequenced: They carry UUIDs; otherwise each is taken as committed.
+        shift: Added to Kafka's offsets.
+        position: Kafka's offset at which the partition goes on behind them, if that is known.
 
     Raises:
         MemoryError: there is no memory left: that says nothing of the values.
     """
-    payloads = [Payload(message.value(), _metadata_of(message)) for message in messages]
-    begins = np.array([payload.metadata.offset for payload in payloads], dtype=np.int64)
-    topic, partition = payloads[0].metadata.topic, payloads[0].metadata.partition
+    key = key_of(messages[0])
+    assert key is not None
+    name = partition_name(*key)
+    begins = np.array([message.offset() for message in messages], dtype=np.int64) + shift
     ends = begins + 1
+    ends[-1] = max(int(ends[-1]), position + shift)
+    payloads = [KafkaPayload.of(message) for message in messages]
     if sequenced:
         # An undecodable message is marked, so that the shard can record it as a dead letter, or name it in its failure.
-        return batch_around_damage(
-            name_of(topic, partition), Frames(begins, ends, payloads), message_type
-        )
+        return batch_around_damage(name, Frames(begins, ends, payloads), message_type)
     zeros = np.zeros(len(payloads), dtype=np.uint64)
-    return MessageBatch(
-        name_of(topic, partition),
-        begins,
-        ends,
-        zeros,
-        zeros,
-        zeros,
-        payloads,
-        message_type,
-    )
+    return MessageBatch(name, begins, ends, zeros, zeros, zeros, payloads, message_type)
 
 
-def marker(
-    topic: str, partition: int, begin: int, end: int, message_type: MessageType
-) -> MessageBatch:
+def marker(name: str, begin: int, end: int, message_type: MessageType) -> MessageBatch:
     """Return a marker that makes offsets [begin, end) without messages, such as transaction ends, count as read.
 
     It acknowledges nothing, and no application sees it.
     """
     return MessageBatch(
-        name_of(topic, partition),
+        name,
         [begin],
         [end],
         [_MARKER_PRODUCER],
@@ -94,22 +137,41 @@ def marker(
 
 
 def _metadata_of(message: Message) -> KafkaMetadata:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None
-    assert partition is not None
+    key, offset = key_of(message), message.offset()
+    assert key is not None
     assert offset is not None
-    kind, milliseconds = message.timestamp()
-    headers = message.headers() or []
-    pairs = headers.items() if isinstance(headers, dict) else headers
+    topic, partition = key
     return KafkaMetadata(
         topic=topic,
         partition=partition,
         offset=offset,
         key=message.key(),
-        headers=tuple(
-            (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
-        ),
-        timestamp=None
-        if kind == TIMESTAMP_NOT_AVAILABLE
-        else _EPOCH + timedelta(milliseconds=milliseconds),
+        headers=_headers_of(message),
+        timestamp=_timestamp_of(message),
     )
+
+
+def _headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    try:
+        headers = _ASK_HEADERS(message) or []
+    except (UnicodeDecodeError, SystemError) as error:
+        # The client passes on the interpreter's complaint that it returned a value together with an error.
+        cause = error if isinstance(error, UnicodeDecodeError) else error.__cause__
+        got = repr(cause.object) if isinstance(cause, UnicodeDecodeError) else str(error)
+        raise ValueError(f"headers: expected names in UTF-8, got {got}") from error
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return tuple(
+        (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
+    )
+
+
+def _timestamp_of(message: Message) -> datetime | None:
+    kind, milliseconds = message.timestamp()
+    if kind == TIMESTAMP_NOT_AVAILABLE:
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError as error:
+        raise ValueError(
+            f"timestamp: expected milliseconds since 1970, up to the year 9999, got {milliseconds}"
+        ) from error

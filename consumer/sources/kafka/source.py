@@ -18,6 +18,7 @@ from contextlib import aclosing
 from typing import Any
 
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.application import Shard
@@ -25,10 +26,12 @@ from broadsheet.consumer.errors import ReplayError
 from broadsheet.consumer.message.batch import MessageBatch, MessageType
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.sources.kafka.partitions import PartitionReader, checked_config
-from broadsheet.consumer.sources.kafka.places import Earliest, Start
+from broadsheet.consumer.sources.kafka.places import Earliest, Start, topic_name
 from broadsheet.consumer.sources.kafka.reading import KafkaReadingSettings, TopicsReading, replayed
+from broadsheet.consumer.sources.kafka.topic_ids import TopicIds
 from broadsheet.consumer.sources.metrics import SourceMetrics
 from broadsheet.consumer.sources.part import part_of
+from broadsheet.consumer.sources.settled import SettledBatches
 
 DISCOVERY_SECONDS = 30.0
 """Time between checks of topics for new partitions."""
@@ -46,8 +49,10 @@ class KafkaSource:
         *,
         start: Start | None = None,
         sequenced: bool = False,
+        read_recreated: bool = False,
         discovery_seconds: float = DISCOVERY_SECONDS,
         open_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+        open_admin: Callable[[dict[str, Any]], AdminClient] = AdminClient,
         clock: Clock | None = None,
         metrics: SourceMetrics | None = None,
     ) -> None:
@@ -59,8 +64,11 @@ class KafkaSource:
             config: Of Kafka's client, at least `bootstrap.servers`.
             start: Where to begin without a checkpoint. None: with the oldest messages.
             sequenced: Messages carry the UUIDs of our publishers: duplicates are dropped, transactions are whole.
-            discovery_seconds: How often to look for new partitions.
+            read_recreated: Read a topic that was deleted and created again from its beginning. Otherwise the shard
+                fails, because what it has not read of the old topic is lost.
+            discovery_seconds: How often to look for new partitions, and whether a topic was created again.
             open_consumer: Returns a consumer of the settings given.
+            open_admin: Returns a client that tells the topics' ids.
             clock: Tells when to look.
             metrics: Where it counts what it reads; None: in a private registry.
 
@@ -75,36 +83,44 @@ class KafkaSource:
             message_type=message_type,
             start=start or Earliest(),
             sequenced=sequenced,
+            read_recreated=read_recreated,
             discovery_seconds=discovery_seconds,
             clock=clock or SystemClock(),
             metrics=metrics or SourceMetrics(),
         )
         self._config = checked_config(config)
         self._open_consumer = open_consumer
+        self._ids = TopicIds(self._config, open_admin)
         self._readings: dict[str, TopicsReading] = {}
         """The present reading of each shard of ours, by its key in etcd."""
 
-    async def read_messages(
+    def read_messages(
         self, shard: Shard, store: object, checkpoint: Checkpoint
     ) -> AsyncIterator[MessageBatch]:
-        """Yield the batches of the shard's part, without end.
+        """Return the batches of the shard's part, without end.
 
         Raises:
             UnsupportedSpecError: the shard's label names no part.
             SourceError: a topic cannot be read.
         """
         del store
+        part, settings = part_of(shard.spec), self._settings
         reader = self._reader()
-        reading = TopicsReading(part_of(shard.spec), checkpoint, reader, self._settings)
+        reading = TopicsReading(part, checkpoint, reader, self._ids, settings)
         self._readings[shard.fqn] = reading
-        try:
-            async with aclosing(reading.batches()) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
+
+        def close() -> None:
             reader.close()
             if self._readings.get(shard.fqn) is reading:
                 del self._readings[shard.fqn]
+
+        return SettledBatches(
+            topic_name(settings.name),
+            settings.message_type,
+            settle=reading.settle,
+            batches=reading.batches,
+            close=close,
+        )
 
     async def replay_range(
         self, shard: Shard, store: object, *, journal: str, begin: int, end: int
@@ -114,19 +130,23 @@ class KafkaSource:
         Raises:
             ReplayError: `journal` is no partition of our topics.
         """
-        del shard, store
+        del store
         topic, _, partition = journal.removeprefix("kafka/").rpartition("/")
         if topic not in self._settings.topics or not partition.isdecimal():
             raise ReplayError(
                 journal, f"expected a partition of {', '.join(self._settings.topics)}"
             )
+        key = (topic, int(partition))
+        reading = self._readings.get(shard.fqn)
+        shift = 0 if reading is None else reading.shift_of(key)
         reader = self._reader()
         try:
             read = replayed(
                 reader,
-                (topic, int(partition)),
-                begin=begin,
-                end=end,
+                key,
+                begin=begin - shift,
+                end=end - shift,
+                shift=shift,
                 message_type=self._settings.message_type,
             )
             async with aclosing(read) as batches:
@@ -138,7 +158,7 @@ class KafkaSource:
     def read_through(
         self, shard: Shard, store: object, offsets: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """Return the offsets to wait for.
+        """Return the offsets to wait for, given Kafka's.
 
         For `kafka/{topic}` at any offset, these are the last known ends of the shard's partitions of that topic.
         """
@@ -151,13 +171,18 @@ class KafkaSource:
             asked = (
                 {each: end for each, end in ends.items() if each.rpartition("/")[0] == name}
                 if whole
-                else {name: offset}
+                else {name: offset + _shift_of(reading, name)}
             )
             for each, end in asked.items():
                 wanted[each] = max(end, wanted.get(each, 0))
         return wanted
 
     def _reader(self) -> PartitionReader:
-        return PartitionReader(
-            ",".join(self._settings.topics), lambda: self._open_consumer(self._config)
-        )
+        return PartitionReader(self._settings.name, lambda: self._open_consumer(self._config))
+
+
+def _shift_of(reading: TopicsReading | None, name: str) -> int:
+    topic, _, partition = name.removeprefix("kafka/").rpartition("/")
+    if reading is None or not partition.isdecimal():
+        return 0
+    return reading.shift_of((topic, int(partition)))

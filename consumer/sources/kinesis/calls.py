@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
@@ -17,7 +18,12 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 from broadsheet.consumer.errors import SourceError, SourceUnavailableError
 from broadsheet.consumer.sources.kinesis.lineage import StreamShard
-from broadsheet.consumer.sources.kinesis.places import Place, place_arguments
+from broadsheet.consumer.sources.kinesis.places import (
+    Place,
+    StreamEntry,
+    place_arguments,
+    time_of,
+)
 from broadsheet.consumer.sources.kinesis.records import ShardHashRange
 
 if TYPE_CHECKING:
@@ -35,12 +41,17 @@ _THROTTLED: Final = {
     "ThrottlingException",
 }
 _EXPIRED: Final = {"ExpiredIteratorException", "ExpiredNextTokenException"}
+_DENIED: Final = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _PASSING: Final = {"InternalFailure", "InternalFailureException", "ServiceUnavailable"}
 _SERVER_ERROR: Final = 500
 
 
 class ThrottledError(SourceUnavailableError):
     """The stream, or the account, has no capacity for this call now."""
+
+
+class NotAllowedError(SourceError):
+    """The client's identity has no permission for this call."""
 
 
 class ExpiredIteratorError(SourceUnavailableError):
@@ -91,6 +102,21 @@ class KinesisCalls:
                 return found
             arguments = {"NextToken": token}
 
+    async def described(self) -> StreamEntry:
+        """Return what identifies the stream.
+
+        Raises:
+            NotAllowedError: the client must not describe it.
+        """
+        client = await self.client()
+        answer = await self._ask(lambda: client.describe_stream_summary(StreamName=self.stream))
+        summary = answer["StreamDescriptionSummary"]
+        created = summary["StreamCreationTimestamp"]
+        return StreamEntry(
+            arn=summary["StreamARN"],
+            created_ms=(created - time_of(0)) // timedelta(milliseconds=1),
+        )
+
     async def iterator(self, shard_id: str, place: Place) -> str:
         """Return an iterator that begins at a place."""
         client = await self.client()
@@ -140,6 +166,8 @@ def told_apart(stream: str, error: ClientError | BotoCoreError) -> SourceError:
         return ThrottledError(stream, str(error))
     if code in _EXPIRED:
         return ExpiredIteratorError(stream, str(error))
+    if code in _DENIED:
+        return NotAllowedError(stream, str(error))
     if code in _PASSING or status >= _SERVER_ERROR:
         return SourceUnavailableError(stream, str(error))
     return SourceError(stream, str(error))

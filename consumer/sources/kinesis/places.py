@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from broadsheet.consumer.errors import SourceDataLossError
 from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp
 from broadsheet.consumer.sources.part import Latest as Latest
 
+EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,7 +68,7 @@ def place_arguments(place: Place) -> dict[str, Any]:  # Any: texts and times, as
 
 
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A shard's entry in a checkpoint, as JSON; a stream's entry holds only `started_ms`."""
+    """A shard's entry in a checkpoint, as JSON."""
 
     begin: int = 0
     """Offset of the batch, bytes."""
@@ -79,8 +80,28 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of its last record of the stream."""
     ended: bool = False
     """True if the shard was read to its end."""
+
+    def encode(self) -> bytes:
+        """Encode the entry for a checkpoint."""
+        return msgspec.json.encode(self)
+
+
+class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A stream's entry in a checkpoint, as JSON: its identity, and where shards begin that have no entry."""
+
     started_ms: int | None = None
     """When the application began with the latest records, milliseconds since the Unix epoch."""
+    arn: str = ""
+    """Names account and region beside the stream; empty: unknown."""
+    created_ms: int = 0
+    """When the stream was created, milliseconds since the Unix epoch. Of two streams of one name, one is the older."""
+    again: bool = False
+    """True if it is read from its beginning because it was created again."""
+
+    @property
+    def identity(self) -> str:
+        """Text that two streams never share; empty if it is unknown."""
+        return f"{self.arn} of {time_of(self.created_ms).isoformat()}" if self.arn else ""
 
     def encode(self) -> bytes:
         """Encode the entry for a checkpoint."""
@@ -88,17 +109,39 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def decode_resume(name: str, content: bytes) -> Resume:
-    """Decode an entry of a checkpoint.
+    """Decode a shard's entry in a checkpoint.
 
     Raises:
         SourceDataLossError: it is none of ours.
     """
+    return _decoded(name, content, Resume)
+
+
+def decode_stream_entry(name: str, content: bytes) -> StreamEntry:
+    """Decode a stream's entry in a checkpoint.
+
+    Raises:
+        SourceDataLossError: it is none of ours.
+    """
+    entry = _decoded(name, content, StreamEntry)
     try:
-        return decode_json(content, Resume)
+        _ = entry.identity, time_of(entry.started_ms or 0)
+    except OverflowError as error:
+        raise _unreadable(name, error) from error
+    return entry
+
+
+def _decoded(name: str, content: bytes, kind: type[EntryT]) -> EntryT:
+    try:
+        return decode_json(content, kind)
     except DocumentError as error:
-        raise SourceDataLossError(
-            name, f"its checkpoint cannot be read, restore an earlier one: {error}"
-        ) from error
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> SourceDataLossError:
+    return SourceDataLossError(
+        name, f"its checkpoint cannot be read, restore an earlier one: {error}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

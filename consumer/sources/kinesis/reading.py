@@ -1,5 +1,6 @@
 """One reading of a part of a stream: its shards concurrently, children after their parents.
 
+    settle
     follow ──► a task for each shard that may be read ──► queue ──► batches()
        ▲                     │
        └── a shard ended ────┘
@@ -12,16 +13,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import structlog
+from msgspec import structs
 
 from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import SourceError, SourceUnavailableError
+from broadsheet.consumer.errors import (
+    SourceError,
+    SourceRecreatedError,
+    SourceUnavailableError,
+)
 from broadsheet.consumer.message.batch import MessageBatch, MessageType
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.sources.kinesis.calls import ThrottledError
+from broadsheet.consumer.sources.kinesis.calls import NotAllowedError, ThrottledError
 from broadsheet.consumer.sources.kinesis.fan_out import KinesisStream
 from broadsheet.consumer.sources.kinesis.lineage import (
     Elsewhere,
@@ -31,9 +38,18 @@ from broadsheet.consumer.sources.kinesis.lineage import (
     slice_of,
 )
 from broadsheet.consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX
-from broadsheet.consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
+from broadsheet.consumer.sources.kinesis.places import (
+    Resume,
+    Start,
+    StreamEntry,
+    TrimHorizon,
+    beginning_of,
+    decode_resume,
+    decode_stream_entry,
+    time_of,
+)
 from broadsheet.consumer.sources.kinesis.shard_batches import ShardBatches
-from broadsheet.consumer.sources.part import Part
+from broadsheet.consumer.sources.part import AtTimestamp, Latest, Part
 
 DISCOVERY_SECONDS = 30.0
 """Time between listings of the stream's shards, which find those whose parents other parts read."""
@@ -50,6 +66,8 @@ class KinesisReadingSettings:
 
     start: Start
     message_type: MessageType
+    read_recreated: bool = False
+    clock: Clock = field(default_factory=SystemClock)
     elsewhere: Elsewhere | None = None
     discovery_seconds: float = DISCOVERY_SECONDS
     awaiting_seconds: float = AWAITING_SECONDS
@@ -57,10 +75,15 @@ class KinesisReadingSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """A note for the checkpoint; it follows earlier batches in the queue, and goes with the next batch."""
+    """A note for the checkpoint; it follows earlier batches in the queue, and is committed by itself."""
 
     name: str
     content: bytes
+
+
+def stream_name(stream: str) -> str:
+    """Return the name of a stream's entry in checkpoints."""
+    return f"kinesis/{stream}"
 
 
 class StreamReading:
@@ -73,7 +96,6 @@ class StreamReading:
         *,
         stream: KinesisStream,
         settings: KinesisReadingSettings,
-        notes: Mapping[str, bytes],
     ) -> None:
         """Create the reading.
 
@@ -82,14 +104,15 @@ class StreamReading:
             checkpoint: Where to go on.
             stream: The stream.
             settings: Of the source.
-            notes: For the checkpoint, to go with the first batch.
         """
         self._part = part
         self._checkpoint = checkpoint
         self._calls = stream.calls
         self._reader = stream.reader
         self._settings = settings
-        self._notes = dict(notes)
+        self._start = settings.start
+        self._resumes: dict[str, Resume] = {}
+        """Entries of shards, by name."""
         self.ends: dict[str, int] = {}
         """Offsets behind the last record of shards of ours that were read to their ends, by name, bytes."""
         self._finished: set[str] = set()
@@ -97,9 +120,87 @@ class StreamReading:
         self._queue: asyncio.Queue[MessageBatch | _Note | Exception] = asyncio.Queue(_BATCHES_AHEAD)
         self._changed = asyncio.Event()
 
+    async def settle(self) -> Mapping[str, bytes]:
+        """Settle where shards begin that the checkpoint does not know; return what it must know of that.
+
+        Raises:
+            SourceRecreatedError: the stream is not the one that the checkpoint is of.
+            SourceError: it cannot be looked at.
+        """
+        now_ms = int(self._settings.clock.wall_seconds() * 1000)
+        name = stream_name(self._calls.stream)
+        known = self._known_entry(name)
+        self._resumes = {
+            each: decode_resume(each, source.resume)
+            for each, source in self._checkpoint.sources.items()
+            if each.startswith(name + "/") and source.resume
+        }
+        found = await self._described(known)
+        entry, notes = known or StreamEntry(), dict[str, bytes]()
+        if found is not None and found.identity != entry.identity:
+            if entry.identity:
+                self._begin_again(known=entry.identity, found=found.identity)
+                notes = {each: resume.encode() for each, resume in self._resumes.items()}
+                found = structs.replace(found, again=True)
+            # A checkpoint without an identity, as earlier releases wrote it, is taken to be of the present stream.
+            entry = structs.replace(
+                entry, arn=found.arn, created_ms=found.created_ms, again=found.again
+            )
+        entry = self._settled_start(entry, now_ms)
+        if entry != known:
+            notes[name] = entry.encode()
+        return notes
+
+    def _known_entry(self, name: str) -> StreamEntry | None:
+        source = self._checkpoint.sources.get(name)
+        return None if source is None else decode_stream_entry(name, source.resume)
+
+    async def _described(self, known: StreamEntry | None) -> StreamEntry | None:
+        """Return what identifies the stream; None if that is not allowed, and the checkpoint does not require it."""
+        backoff = Backoff(initial_seconds=0.5)
+        while True:
+            try:
+                return await self._calls.described()
+            except NotAllowedError as error:
+                if known is not None and known.identity:
+                    raise
+                _log.warning(
+                    "kinesis.stream_not_described",
+                    stream=self._calls.stream,
+                    action="allow kinesis:DescribeStreamSummary, so that a stream created again is noticed",
+                    reason=str(error),
+                )
+                return None
+            except SourceUnavailableError as error:
+                await self._pause_or_raise(error, backoff)
+
+    def _begin_again(self, *, known: str, found: str) -> None:
+        name = stream_name(self._calls.stream)
+        if not self._settings.read_recreated:
+            raise SourceRecreatedError(name, known=known, found=found)
+        _log.warning(
+            "kinesis.stream_recreated", stream=self._calls.stream, known=known, found=found
+        )
+        # Offsets go on where those of the old stream end.
+        self._resumes = dict.fromkeys(self._resumes, Resume())
+
+    def _settled_start(self, entry: StreamEntry, now_ms: int) -> StreamEntry:
+        """Set the start of shards without an entry; return the stream's entry with what was decided.
+
+        The latest records are those that arrive after the application's first start, not after each restart, so the
+        time of that start goes into the checkpoint.
+        """
+        if entry.again:
+            self._start = TrimHorizon()
+            return entry
+        if not isinstance(self._settings.start, Latest):
+            return entry
+        started_ms = now_ms if entry.started_ms is None else entry.started_ms
+        self._start = AtTimestamp(time_of(started_ms))
+        return structs.replace(entry, started_ms=started_ms)
+
     async def batches(self) -> AsyncGenerator[MessageBatch, None]:
-        """Yield the batches of all shards of the part, without end."""
-        notes = self._notes
+        """Yield the batches of all shards of the part, without end; the reading must be settled."""
         async with TaskGroup() as group:
             try:
                 group.start_soon(self._passing_errors(self._follow(group)), name="follow shards")
@@ -108,10 +209,11 @@ class StreamReading:
                     if isinstance(item, Exception):
                         raise item
                     if isinstance(item, _Note):
-                        notes[item.name] = item.content
-                        continue
-                    yield replace(item, resumes={**notes, **item.resumes})
-                    notes = {}
+                        yield MessageBatch.note(
+                            item.name, self._settings.message_type, {item.name: item.content}
+                        )
+                    else:
+                        yield item
             finally:
                 group.stop()
 
@@ -142,10 +244,13 @@ class StreamReading:
             try:
                 return await self._calls.list_shards()
             except SourceUnavailableError as error:
-                if backoff.attempt >= OUTAGE_ATTEMPTS_MAX and not isinstance(error, ThrottledError):
-                    raise
-                _log.info("kinesis.request_retried", stream=self._calls.stream, reason=str(error))
-                await backoff.sleep()
+                await self._pause_or_raise(error, backoff)
+
+    async def _pause_or_raise(self, error: SourceUnavailableError, backoff: Backoff) -> None:
+        if backoff.attempt >= OUTAGE_ATTEMPTS_MAX and not isinstance(error, ThrottledError):
+            raise error
+        _log.info("kinesis.request_retried", stream=self._calls.stream, reason=str(error))
+        await backoff.sleep()
 
     def _outlook(self, shards: Mapping[str, StreamShard]) -> ReadableParts:
         return outlook(shards, self._part, finished=self._finished)
@@ -154,7 +259,7 @@ class StreamReading:
         """Mark shards whose end is in a checkpoint as finished; return whether there was any."""
         found = False
         for shard in seen.readable:
-            resume = self._resume_or_none(shard)
+            resume = self._resumes.get(self.name_of(shard))
             if resume is not None and resume.ended and shard.id not in self._finished:
                 self._note_end(shard, resume)
                 found = True
@@ -177,8 +282,8 @@ class StreamReading:
     async def _read(self, shard: StreamShard) -> None:
         """Put a shard's batches into the queue until it ends."""
         name = self.name_of(shard)
-        resume, read_through = self._resume_or_none(shard), self._read_through(name)
-        beginning = beginning_of(name, resume, read_through, self._settings.start)
+        resume, read_through = self._resumes.get(name), self._read_through(name)
+        beginning = beginning_of(name, resume, read_through, self._start)
         reading = ShardBatches(
             name,
             shard,
@@ -210,12 +315,7 @@ class StreamReading:
 
     def name_of(self, shard: StreamShard) -> str:
         """Return the name of a shard's messages."""
-        return f"kinesis/{self._calls.stream}/{shard.id}"
-
-    def _resume_or_none(self, shard: StreamShard) -> Resume | None:
-        name = self.name_of(shard)
-        source = self._checkpoint.sources.get(name)
-        return decode_resume(name, source.resume) if source is not None and source.resume else None
+        return f"{stream_name(self._calls.stream)}/{shard.id}"
 
     def _read_through(self, name: str) -> int:
         known = name in self._checkpoint.sources

@@ -21,6 +21,8 @@ from broadsheet.consumer.protocol.aggregated_record_pb2 import AggregatedRecord
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16
+_HASH_DIGITS_MAX: Final = 39
+"""Of 2**128 - 1, the last hash key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,8 @@ def _entries(outer: KinesisMetadata, aggregate: AggregatedRecord) -> Iterator[St
 
 def _hash_of(metadata: KinesisMetadata) -> int:
     explicit = metadata.explicit_hash_key
-    if explicit is not None and explicit.isdecimal():
+    # Bounded, because Python refuses to convert thousands of digits, and one record must not stop its shard.
+    if explicit is not None and explicit.isdecimal() and len(explicit) <= _HASH_DIGITS_MAX:
         return int(explicit)
     digest = hashlib.md5(metadata.partition_key.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest, "big")

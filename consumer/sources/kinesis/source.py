@@ -14,7 +14,6 @@ checkpoint that holds the place to resume is committed with the application's re
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
@@ -26,16 +25,16 @@ from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, default_clie
 from broadsheet.consumer.sources.kinesis.fan_out import KinesisStream
 from broadsheet.consumer.sources.kinesis.lineage import END_SUFFIX, Elsewhere
 from broadsheet.consumer.sources.kinesis.pages import DEFAULT_PACE, Pace
-from broadsheet.consumer.sources.kinesis.places import (
-    Resume,
-    Start,
-    TrimHorizon,
-    decode_resume,
-    time_of,
+from broadsheet.consumer.sources.kinesis.places import Start, TrimHorizon
+from broadsheet.consumer.sources.kinesis.reading import (
+    DISCOVERY_SECONDS,
+    KinesisReadingSettings,
+    StreamReading,
+    stream_name,
 )
-from broadsheet.consumer.sources.kinesis.reading import KinesisReadingSettings, StreamReading
 from broadsheet.consumer.sources.metrics import SourceMetrics
-from broadsheet.consumer.sources.part import AtTimestamp, Latest, part_of
+from broadsheet.consumer.sources.part import part_of
+from broadsheet.consumer.sources.settled import SettledBatches
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient
@@ -57,7 +56,8 @@ class KinesisSource:
         consumer_arn: str = "",
         elsewhere: Elsewhere | None = None,
         pace: Pace = DEFAULT_PACE,
-        discovery_seconds: float = 30.0,
+        read_recreated: bool = False,
+        discovery_seconds: float = DISCOVERY_SECONDS,
         clock: Clock | None = None,
         metrics: SourceMetrics | None = None,
     ) -> None:
@@ -71,6 +71,8 @@ class KinesisSource:
             consumer_arn: Of a registered consumer, to be read with enhanced fan-out. Empty: by asking.
             elsewhere: Knows the ends of shards that other parts read; needed where the stream is read in parts.
             pace: How often to ask.
+            read_recreated: Read a stream that was deleted and created again from its beginning. Otherwise the shard
+                fails, because what it has not read of the old stream is lost.
             discovery_seconds: How often the stream's shards are listed.
             clock: Tells what "latest" means at the very beginning.
             metrics: Where it counts what it reads; None: in a private registry.
@@ -78,47 +80,44 @@ class KinesisSource:
         self._stream = KinesisStream.of(
             KinesisCalls(stream, open_client), consumer_arn, pace=pace, metrics=metrics
         )
-        self._start = start or TrimHorizon()
-        self._message_type = message_type
-        self._elsewhere = elsewhere
-        self._pace = pace
-        self._discovery_seconds = discovery_seconds
-        self._clock = clock or SystemClock()
+        self._settings = KinesisReadingSettings(
+            start=start or TrimHorizon(),
+            message_type=message_type,
+            read_recreated=read_recreated,
+            clock=clock or SystemClock(),
+            elsewhere=elsewhere,
+            discovery_seconds=discovery_seconds,
+            awaiting_seconds=min(pace.idle_interval_seconds, discovery_seconds),
+        )
         self._readings: dict[str, StreamReading] = {}
         """The present reading of each shard of ours, by its key in etcd."""
 
-    async def read_messages(
+    def read_messages(
         self, shard: Shard, store: object, checkpoint: Checkpoint
     ) -> AsyncIterator[MessageBatch]:
-        """Yield the batches of the shard's part, without end.
+        """Return the batches of the shard's part, without end.
 
         Raises:
             UnsupportedSpecError: the shard's label names no part.
             SourceError: the stream cannot be read.
         """
         del store
-        start, notes = self._start_of(checkpoint)
         reading = StreamReading(
-            part_of(shard.spec),
-            checkpoint,
-            stream=self._stream,
-            settings=KinesisReadingSettings(
-                start=start,
-                message_type=self._message_type,
-                elsewhere=self._elsewhere,
-                discovery_seconds=self._discovery_seconds,
-                awaiting_seconds=min(self._pace.idle_interval_seconds, self._discovery_seconds),
-            ),
-            notes=notes,
+            part_of(shard.spec), checkpoint, stream=self._stream, settings=self._settings
         )
         self._readings[shard.fqn] = reading
-        try:
-            async with aclosing(reading.batches()) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
+
+        def close() -> None:
             if self._readings.get(shard.fqn) is reading:
                 del self._readings[shard.fqn]
+
+        return SettledBatches(
+            stream_name(self._stream.name),
+            self._settings.message_type,
+            settle=reading.settle,
+            batches=reading.batches,
+            close=close,
+        )
 
     def replay_range(
         self, shard: Shard, store: object, *, journal: str, begin: int, end: int
@@ -147,20 +146,3 @@ class KinesisSource:
             ended = name.removesuffix(END_SUFFIX)
             wanted[ended] = _NEVER if reading is None else reading.ends.get(ended, _NEVER)
         return wanted
-
-    def _start_of(self, checkpoint: Checkpoint) -> tuple[Start, dict[str, bytes]]:
-        """Return the start of shards that the checkpoint does not know, and the note to add to it.
-
-        The latest records are those that arrive after the application's first start, not after each restart, so the
-        time of that start goes into the checkpoint.
-        """
-        if not isinstance(self._start, Latest):
-            return self._start, {}
-        name = f"kinesis/{self._stream.name}"
-        if name in checkpoint.sources:
-            started_ms = decode_resume(name, checkpoint.sources[name].resume).started_ms
-            if started_ms is not None:
-                return AtTimestamp(time_of(started_ms)), {}
-        started_ms = int(self._clock.wall_seconds() * 1000)
-        note = Resume(started_ms=started_ms).encode()
-        return AtTimestamp(time_of(started_ms)), {name: note}

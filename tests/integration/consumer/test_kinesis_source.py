@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from broadsheet.allocator.documents import decode_json
 from broadsheet.consumer.application import DeferToNextTxnError, MessageProducer
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.sources.kinesis.pages import Pace
-from broadsheet.consumer.sources.kinesis.places import Latest
+from broadsheet.consumer.sources.kinesis.places import Latest, Resume
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.received import WithMetadata
+from broadsheet.consumer.stores.json_file import decode_documents
 from tests.support.eventually import eventually
 from tests.support.in_order import InOrder, numbers, reach, serve
 from tests.support.kinesis_streams import HASH_END, TestStream
@@ -212,3 +214,75 @@ async def test_fan_out_brings_the_same(
     await stream.split(0, HASH_END // 2)
     await stream.put("k", numbers(11, 14))
     await reach(live, {"k": 14})
+
+
+async def test_latest_on_a_quiet_stream_is_committed_before_the_shard_is_primary(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """A shard serves, and is stopped before any record came: what comes while it is stopped is read by the next."""
+    stream = await TestStream(kinesis_endpoint).create(2)
+    await stream.put("old", numbers(1, 5))
+    live = await serve(host, counting(tmp_path, stream, start=Latest()))
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    await live.stop()
+
+    await stream.put("down", numbers(1, 10))
+    successor = host.start(spec_of(SHARD), counting(tmp_path, stream, start=Latest()))
+
+    await reach(successor, {"down": 10})
+
+
+async def test_end_of_a_shard_is_committed_though_no_record_follows(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """The parent is read to its end and its children are empty: the successor must not need the parent any more."""
+    stream = await TestStream(kinesis_endpoint).create(1)
+    await stream.put("k", numbers(1, 3))
+    application = counting(tmp_path, stream)
+    live = await serve(host, application)
+    await reach(live, {"k": 3})
+
+    await stream.split(0, HASH_END // 2)
+
+    await eventually(lambda: stream.name_of(0) in ended(tmp_path))
+
+
+async def test_stream_made_again_is_data_loss_and_read_from_its_beginning_if_told_so(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """Its shards have the ids of the old one's, of which one was read to its end: that one would be passed by."""
+    stream = await TestStream(kinesis_endpoint).create(1)
+    await stream.put("old", numbers(1, 3))
+    await stream.split(0, HASH_END // 2)
+    live = await serve(host, counting(tmp_path, stream))
+    await reach(live, {"old": 3})
+    await eventually(lambda: stream.name_of(0) in ended(tmp_path))
+    await live.stop()
+    await stream.delete()
+    await stream.create(1)
+    await stream.put("new", numbers(1, 7))
+
+    live = host.start(spec_of(SHARD), counting(tmp_path, stream, start=Latest()))
+    await eventually(
+        lambda: host.says(SHARD, ReplicaStatus.FAILED, "data loss", stream.name, "read_recreated")
+    )
+    await live.stop()
+    options: dict[str, Any] = {"start": Latest(), "read_recreated": True}
+    live = host.start(spec_of(SHARD), counting(tmp_path, stream, **options))
+    await reach(live, {"old": 3, "new": 7})
+    await live.stop()
+    await stream.put("new", numbers(8, 9))
+    live = host.start(spec_of(SHARD), counting(tmp_path, stream, start=Latest()))
+    await reach(live, {"old": 3, "new": 9})
+
+
+def ended(directory: Path) -> set[str]:
+    """Return the names of the stream's shards that the only shard's stored checkpoint has read to their ends."""
+    for file in directory.rglob("*.json"):
+        _, checkpoint = decode_documents(file.read_bytes())
+        return {
+            name
+            for name, source in checkpoint.sources.items()
+            if decode_json(source.resume, Resume).ended
+        }
+    return set()

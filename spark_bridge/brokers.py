@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.journal.client import JournalClient
@@ -12,10 +13,14 @@ from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.options import Access
 
+RESTART_SECONDS: Final = 60.0
+"""Patience of queries and tasks, which a broker's restart must not end: it replays what was not sealed."""
+
 
 def open_client(
     access: Access,
     *,
+    patience_seconds: float = RESTART_SECONDS,
     chunk_bytes: int = CHUNK_BYTES,
     whole_bytes_max: int | None = None,
     verify_first: bool = True,
@@ -24,6 +29,7 @@ def open_client(
 
     Args:
         access: Of the brokers.
+        patience_seconds: Time for which a broker that cannot be reached is asked again.
         chunk_bytes: Of long appends; see `TransportPolicy`.
         whole_bytes_max: Of appends in one message, likewise.
         verify_first: Whether stored files are verified before they are used; see `DirectFragments`.
@@ -43,6 +49,7 @@ def open_client(
         auth=auth,
         policy=TransportPolicy(
             zone=access.zone,
+            patience_seconds=patience_seconds,
             tls=access.tls.config(),
             chunk_bytes=chunk_bytes,
             whole_bytes_max=whole_bytes_max,

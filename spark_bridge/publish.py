@@ -170,7 +170,7 @@ def publish_dataframe(
 
 def journal_index(key: str, journal_count: int) -> Column:
     """Return the index of a key's journal as a column: FNV-1a of its UTF-8 bytes, modulo the number of journals."""
-    bytes_ = F.encode(F.coalesce(F.col(key), F.raise_error(F.lit(f"{key} is null"))), "UTF-8")
+    bytes_ = F.encode(F.coalesce(_column(key), F.raise_error(F.lit(f"{key} is null"))), "UTF-8")
     # Each byte by its hexadecimal digits; hex() of nothing splits into one empty string, which conv() makes null.
     digits = F.regexp_extract_all(F.hex(bytes_), F.lit("(..)"))
     values = F.transform(digits, lambda pair: F.conv(pair, 16, 10).cast("long"))
@@ -184,22 +184,37 @@ def journal_index(key: str, journal_count: int) -> Column:
     return F.pmod(hashed, F.lit(journal_count)).cast("int")
 
 
+def _free_name(columns: Sequence[str]) -> str:
+    """Return a name that none of the columns has, in any case of letters."""
+    taken = {column.lower() for column in columns}
+    name = _INDEX_COLUMN
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _column(name: str) -> Column:
+    """Return a column of the DataFrame itself: unquoted, a dot would mean a field of a struct."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
 def _write_uncommitted(
     df: DataFrame, target: PublishTarget, *, key: str, order_by: Sequence[str], encoder: Encoder
 ) -> list[CommitAttempt]:
     """Write the rows; return their acknowledgements, for a retried task those of the successful attempt."""
+    index_column = _free_name(df.columns)
     plan = WritePlan(
         access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
         journals=target.journals,
-        mapping=IndexColumn(_INDEX_COLUMN),
+        mapping=IndexColumn(index_column),
         encoder=encoder,
-        hidden_columns=(_INDEX_COLUMN,),
+        hidden_columns=(index_column,),
     )
     index = journal_index(key, len(target.journals))
     written = (
-        df.withColumn(_INDEX_COLUMN, index)
-        .repartitionById(len(target.journals), _INDEX_COLUMN)
-        .sortWithinPartitions(*order_by)
+        df.withColumn(index_column, index)
+        .repartitionById(len(target.journals), _column(index_column))
+        .sortWithinPartitions(*map(_column, order_by))
         .mapInArrow(
             _TaskWriter(plan),
             "messages long, acknowledgement binary, journals array<string>",

@@ -21,6 +21,8 @@ from broadsheet.spark_bridge.cluster.membership import Membership
 from broadsheet.spark_bridge.errors import ClusterStoppedError, SparkConfError
 
 DECOMMISSION_CONF = "spark.decommission.enabled"
+_SESSION_STOPPED = (Py4JError, AttributeError, TypeError, OSError)
+"""Errors of calls into a session that was stopped: by the JVM, by what PySpark has set to None, by the connection."""
 _CLIENT_CLASS = "org.apache.spark.ExecutorAllocationClient"
 _SEPARATOR = ","
 
@@ -52,7 +54,7 @@ class Executors:
             return frozenset()
         try:
             joined = str(self._jvm_context.getExecutorIds().mkString(_SEPARATOR))
-        except Py4JError as error:
+        except _SESSION_STOPPED as error:
             raise ClusterStoppedError("the Spark session was stopped") from error
         return frozenset(filter(None, joined.split(_SEPARATOR)))
 
@@ -69,7 +71,7 @@ class Executors:
                 for one in executor_ids
                 if scheduler.getExecutorDecommissionState(one).isDefined()
             )
-        except Py4JError as error:
+        except _SESSION_STOPPED as error:
             raise ClusterStoppedError("the Spark session was stopped") from error
 
     def decommission(self, executor_id: str, *, reason: str) -> None:

@@ -62,7 +62,13 @@ async def plan_write(
         PublishError: the rows do not fit them.
         EndpointError: no broker could be reached.
     """
-    target, content_type = await _find_journals(options)
+    # Imported here, because gRPC may only be used after the fork that made this process.
+    from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
+    from broadsheet.spark_bridge.brokers import RESTART_SECONDS
+
+    # A caller waits for a batch write, and may have misspelt the address; a query must outlast a broker's restart.
+    patience_seconds = RESTART_SECONDS if takes_content else PATIENCE_SECONDS
+    target, content_type = await _find_journals(options, patience_seconds=patience_seconds)
     plan = WritePlan(
         access=options.access,
         journals=target.journals,
@@ -73,14 +79,16 @@ async def plan_write(
     return plan, target
 
 
-async def _find_journals(options: WriteOptions) -> tuple[SinkTarget, str]:
+async def _find_journals(
+    options: WriteOptions, *, patience_seconds: float
+) -> tuple[SinkTarget, str]:
     """Return the journals by name, and their content type."""
     from broadsheet.consumer.protocol.labels import CONTENT_TYPE, value_of
     from broadsheet.consumer.protocol.selector_text import format_selector, parse_selector
     from broadsheet.spark_bridge.brokers import open_client
 
     selector = parse_selector(options.selector)
-    async with open_client(options.access) as client:
+    async with open_client(options.access, patience_seconds=patience_seconds) as client:
         listed = await client.list(selector)
     if not listed.journals:
         expected = (

@@ -20,6 +20,7 @@ import structlog
 
 from broadsheet.consumer.interpreter import keep_freed_buffers
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
 from broadsheet.consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
 from broadsheet.consumer.message.uuid import unix_seconds_of
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, FragmentsResponse
@@ -510,7 +511,7 @@ async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
         ConsumerError: the journals cannot be listed or read.
     """
     keep_freed_buffers()
-    async with open_client(options.access) as client:
+    async with open_client(options.access, patience_seconds=PATIENCE_SECONDS) as client:
         content_types = await selected_journals(client, options)
         if not content_types:
             raise OptionError(

@@ -14,6 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from broadsheet.consumer.errors import ContentTypeError
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from broadsheet.consumer.message.json_columns import doubles_of
 from broadsheet.consumer.message.json_tables import may_be_rounded, rounded_integer
@@ -61,7 +62,9 @@ def infer_schema(options: Mapping[str, Any]) -> StructType | str:
 
 
 async def _sampled_schema(options: ReadOptions) -> StructType:
-    async with open_client(options.access, verify_first=False) as client:
+    async with open_client(
+        options.access, patience_seconds=PATIENCE_SECONDS, verify_first=False
+    ) as client:
         journals = await selected_journals(client, options)
         kinds = sorted(set(journals.values()))
         if not journals:

@@ -99,6 +99,31 @@ def test_publish_dataframe_every_row_once_in_order(
     assert not {m["key"] for m in read[0]} & {m["key"] for m in read[1]}
 
 
+def test_publish_dataframe_names_with_dots_and_backticks_are_columns(
+    spark: SparkSession, target: PublishTarget
+) -> None:
+    """A column `a.b` beside a struct `a` with a field `b` that sorts the other way, and a key with a backtick.
+
+    Why: an unquoted name means the struct's field, by which the rows were sorted in silence.
+    """
+    rows = spark.range(100).selectExpr(
+        "id",
+        "id AS `a.b`",
+        "named_struct('b', -id) AS a",
+        "concat('key-', id % 7) AS `k``.x`",
+        "0 AS __journal_index",
+    )
+
+    publish_dataframe(rows, target, publication="one", key="k`.x", order_by=["a.b"])
+
+    read = _read(target, committed=True)
+    assert _ids(read) == Counter(range(100))
+    assert all(journal for journal in read)
+    for journal in read:
+        assert [message["id"] for message in journal] == sorted(m["id"] for m in journal)
+        assert all(message["__journal_index"] == 0 for message in journal)
+
+
 def test_publish_dataframe_task_dies_and_is_retried_every_row_once(
     spark: SparkSession, target: PublishTarget
 ) -> None:

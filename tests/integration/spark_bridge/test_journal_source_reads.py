@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
 from broadsheet.consumer.message.framing import NDJSON
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
@@ -503,8 +504,9 @@ def test_journal_deleted_under_a_running_query_is_left_out_or_refused_by_name(
 
 
 def test_restart_of_the_broker_ends_no_query(tmp_path: Path) -> None:
-    """Plan: a broker is killed between batches. Why: a query that failed at each restart would be of no use; and a
-    restart alone must plan no batch.
+    """Plan: a broker is killed between batches, and comes back after an ordinary client lost patience.
+
+    Why: a query that failed at each restart would be of no use; and a restart alone must plan no batch.
     """
     with EmbeddedBrokerProcess(tmp_path / "broker") as broker:
         topic = Topic(broker.address, 1)
@@ -512,8 +514,10 @@ def test_restart_of_the_broker_ends_no_query(tmp_path: Path) -> None:
         query = Query(topic)
         assert query.trigger() == list(range(10))
         broker.kill()
-        broker.start()
+        back = threading.Timer(PATIENCE_SECONDS + 0.5, broker.start)
+        back.start()
         assert query.trigger() == []
+        back.join()
         topic.writer().committed(range(10, 20))
         assert query.trigger() == list(range(10, 20))
         query.close()

@@ -107,8 +107,12 @@ def prune_shards(connection: Connection, dry_run: bool, delay: str, output: str)
 @click.option(
     "--backup",
     type=click.IntRange(min=0),
-    required=True,
     help="Which backup of the hints to recover from; 0 is the newest.",
+)
+@click.option(
+    "--whole-log",
+    is_flag=True,
+    help="Instead of --backup: drop all hints, and recover from the beginning of the log, if it is still there.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option(
@@ -119,22 +123,32 @@ def prune_shards(connection: Connection, dry_run: bool, delay: str, output: str)
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def rewind_shard(
-    connection: Connection, shard: str, backup: int, dry_run: bool, force: bool, output: str
+    connection: Connection,
+    shard: str,
+    *,
+    backup: int | None,
+    whole_log: bool,
+    dry_run: bool,
+    force: bool,
+    output: str,
 ) -> None:
-    """Make a shard recover from a backup of its hints.
+    """Make a shard recover from a backup of its hints, or from its whole log.
 
     For a shard whose primary hints are unusable. The backup and the primary hints change places, so the same command
-    again undoes it. Hints that cannot be read are set aside.
+    again undoes it. Hints that cannot be read are set aside; with --whole-log all are.
 
     \b
     Examples:
       shardctl shards hints flights-000              # what there is
       shardctl shards rewind flights-000 --backup 0 --dry-run
       shardctl shards rewind flights-000 --backup 0
+      shardctl shards rewind flights-000 --whole-log # where no backup can be read
       shardctl shards unassign -l id=flights-000 --failed
     """
 
     async def work() -> None:
+        if whole_log == (backup is not None):
+            raise ValidationError("--backup", "expected either --backup or --whole-log")
         async with connection.recovery() as client:
             ask = client.plan_rewind if dry_run else client.rewind
             done = await ask(shard, backup=backup, force=force)
@@ -145,7 +159,8 @@ def rewind_shard(
         if dry_run:
             say(f"dry run: as of revision {done.revision}; nothing was changed")
         else:
-            say(f"rewound shard {shard} to backup {backup} at revision {done.revision}")
+            target = "the beginning of its log" if backup is None else f"backup {backup}"
+            say(f"rewound shard {shard} to {target} at revision {done.revision}")
         _say_what_next(shard, done, dry_run=dry_run)
 
     run_command(work())
@@ -215,11 +230,12 @@ def _tally(tally: FragmentTally) -> str:
     return f"{tally.fragments} ({decimal(tally.bytes)})" if tally.fragments else "0"
 
 
-def _print_rewind(done: Rewind, backup: int) -> None:
-    rows = [[f"backup {backup}", *_summary(done.restored), "recovered from next"]]
+def _print_rewind(done: Rewind, backup: int | None) -> None:
+    target = ["the whole log", "", "0", ""] if backup is None else None
+    rows = [[*(target or [f"backup {backup}", *_summary(done.restored)]), "recovered from next"]]
     if done.HasField("replaced"):
         rows.append(["primary", *_summary(done.replaced), f"kept at {done.kept_at}"])
-    rows += [["", "", "", "", f"unreadable: set aside at {key}"] for key in done.set_aside]
+    rows += [["", "", "", "", f"set aside at {key}"] for key in done.set_aside]
     print_table(["HINTS", "FILES", "FROM OFFSET", "TO SEQUENCE", "WHAT BECOMES OF THEM"], rows)
 
 

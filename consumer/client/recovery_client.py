@@ -126,7 +126,9 @@ class RecoveryClient:
         ):
             yield response.log
 
-    async def plan_rewind(self, shard_id: str, *, backup: int, force: bool = False) -> Rewind:
+    async def plan_rewind(
+        self, shard_id: str, *, backup: int | None, force: bool = False
+    ) -> Rewind:
         """Return the effect that `rewind` would have; change nothing.
 
         Raises:
@@ -135,17 +137,19 @@ class RecoveryClient:
         """
         response, _ = await self._rpc.request(
             _PLAN_REWIND,
-            PlanRewindRequest(shard=shard_id, backup=backup, force=force),
+            PlanRewindRequest(
+                shard=shard_id, backup=backup or 0, force=force, whole_log=backup is None
+            ),
             _claims(Capability.READ, shard_id),
         )
         return _accepted(shard_id, backup, response)
 
-    async def rewind(self, shard_id: str, *, backup: int, force: bool = False) -> Rewind:
-        """Replace a shard's primary hints by backup number `backup`.
+    async def rewind(self, shard_id: str, *, backup: int | None, force: bool = False) -> Rewind:
+        """Replace a shard's primary hints by backup number `backup`, or drop all hints.
 
         Args:
             shard_id: The shard.
-            backup: From 0, the newest.
+            backup: From 0, the newest. None: all hints are set aside, and the next recovery plays the whole log.
             force: Also if it has a primary: then all its replicas are taken away in the same transaction.
 
         Raises:
@@ -154,7 +158,9 @@ class RecoveryClient:
         """
         response, _ = await self._rpc.request(
             _REWIND,
-            RewindRequest(shard=shard_id, backup=backup, force=force),
+            RewindRequest(
+                shard=shard_id, backup=backup or 0, force=force, whole_log=backup is None
+            ),
             _claims(Capability.APPLY, shard_id),
         )
         return _accepted(shard_id, backup, response)
@@ -215,7 +221,9 @@ def _claims(capability: Capability, shard_id: str) -> Claims:
     )
 
 
-def _accepted(shard_id: str, backup: int, response: PlanRewindResponse | RewindResponse) -> Rewind:
+def _accepted(
+    shard_id: str, backup: int | None, response: PlanRewindResponse | RewindResponse
+) -> Rewind:
     status = response.status
     if status == RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND:
         raise ShardNotFoundError(shard_id)
@@ -232,6 +240,9 @@ def _accepted(shard_id: str, backup: int, response: PlanRewindResponse | RewindR
         RewindStatus.REWIND_STATUS_HAS_PRIMARY: (
             "it has a primary, which would soon overwrite the hints; to take that and all other replicas away in the "
             "same transaction, use --force"
+        ),
+        RewindStatus.REWIND_STATUS_LOG_PRUNED: (
+            "the beginning of its log was pruned, so it cannot be played without hints; take a backup"
         ),
         RewindStatus.REWIND_STATUS_CHANGED: (
             "its spec, hints or assignments changed at the same time, so nothing was done; try again"

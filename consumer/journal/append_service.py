@@ -385,6 +385,40 @@ class AppendService:
                 found.add(newest)
         return frozenset(found)
 
+    def read_back(self, journal: str, begin: int, end: int) -> Future[list[bytes]]:
+        """Read the bytes [begin, end) of a journal in a background task; never blocks.
+
+        The future fails with the reader's error, with `JournalError` if a part of them is gone, and when the service
+        closes. It cannot be cancelled.
+        """
+        future: Future[list[bytes]] = Future()
+        future.set_running_or_notify_cancel()
+        if self._group is None or self._closing.is_set():
+            future.set_exception(self._closed_error(journal))
+            return future
+        reading = self._read_back(journal, begin, end, future)
+        self._group.start_soon(reading, name=f"read back:{journal}")
+        return future
+
+    async def _read_back(
+        self, journal: str, begin: int, end: int, future: Future[list[bytes]]
+    ) -> None:
+        contents: list[bytes] = []
+        at = begin
+        try:
+            async for span in self._client.reader(journal, offset=begin, end_offset=end):
+                if span.offset != at:
+                    raise JournalError(journal, f"bytes {at} to {span.offset} are gone")
+                contents.append(span.content)
+                at = span.end
+        except ConsumerError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(contents)
+        finally:
+            if not future.done():
+                future.set_exception(self._closed_error(journal))
+
     async def wait_for_room(self) -> None:
         """Wait until less than `room_bytes` are queued. Called between appends, it keeps memory bounded."""
         await self._room.wait()

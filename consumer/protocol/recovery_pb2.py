@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from broadsheet.consumer.protocol import identity_pb2 as consumer_dot_protocol_dot_identity__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n consumer/protocol/recovery.proto\x12\rbroadsheet.v1\x1a consumer/protocol/identity.proto\")\n\x10PlanPruneRequest\x12\x15\n\rdelay_seconds\x18\x01 \x01(\x01\":\n\x11PlanPruneResponse\x12%\n\x03log\x18\x01 \x01(\x0b\x32\x18.broadsheet.v1.PrunedLog\"%\n\x0cPruneRequest\x12\x15\n\rdelay_seconds\x18\x01 \x01(\x01\"6\n\rPruneResponse\x12%\n\x03log\x18\x01 \x01(\x0b\x32\x18.broadsheet.v1.PrunedLog\"1\n\rFragmentTally\x12\x11\n\tfragments\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"\x86\x03\n\tPrunedLog\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x0e\n\x06shards\x18\x02 \x03(\t\x12\x0e\n\x06spared\x18\x03 \x01(\t\x12,\n\x06needed\x18\x04 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x31\n\x0bunpersisted\x18\x05 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12/\n\telsewhere\x18\x06 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x31\n\x0bquarantined\x18\x07 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x19\n\x11quarantined_until\x18\x08 \x01(\x03\x12-\n\x07removed\x18\t \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12,\n\x06\x66\x61iled\x18\n \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x0f\n\x07\x66\x61ilure\x18\x0b \x01(\t\"A\n\x11PlanRewindRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x61\x63kup\x18\x02 \x01(\r\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"h\n\x12PlanRewindResponse\x12+\n\x06status\x18\x01 \x01(\x0e\x32\x1b.broadsheet.v1.RewindStatus\x12%\n\x06rewind\x18\x02 \x01(\x0b\x32\x15.broadsheet.v1.Rewind\"=\n\rRewindRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x61\x63kup\x18\x02 \x01(\r\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"d\n\x0eRewindResponse\x12+\n\x06status\x18\x01 \x01(\x0e\x32\x1b.broadsheet.v1.RewindStatus\x12%\n\x06rewind\x18\x02 \x01(\x0b\x32\x15.broadsheet.v1.Rewind\"\\\n\x0cHintsSummary\x12\r\n\x05\x66iles\x18\x01 \x01(\r\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_seq_no\x18\x03 \x01(\x03\x12\x12\n\nunreadable\x18\x04 \x01(\t\"\xdf\x01\n\x06Rewind\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x0b\n\x03log\x18\x02 \x01(\t\x12-\n\x08replaced\x18\x03 \x01(\x0b\x32\x1b.broadsheet.v1.HintsSummary\x12\x0f\n\x07kept_at\x18\x04 \x01(\t\x12-\n\x08restored\x18\x05 \x01(\x0b\x32\x1b.broadsheet.v1.HintsSummary\x12\x11\n\tset_aside\x18\x06 \x03(\t\x12\x12\n\nunassigned\x18\x07 \x03(\t\x12\x0e\n\x06\x66\x61iled\x18\x08 \x03(\t\x12\x10\n\x08standbys\x18\t \x03(\t\"H\n\x16PlanResetSourceRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"v\n\x17PlanResetSourceResponse\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .broadsheet.v1.ResetSourceStatus\x12)\n\x05reset\x18\x02 \x01(\x0b\x32\x1a.broadsheet.v1.SourceReset\"D\n\x12ResetSourceRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"r\n\x13ResetSourceResponse\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .broadsheet.v1.ResetSourceStatus\x12)\n\x05reset\x18\x02 \x01(\x0b\x32\x1a.broadsheet.v1.SourceReset\"~\n\x0bSourceReset\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x12\n\nwrite_head\x18\x03 \x01(\x03\x12%\n\x05\x65poch\x18\x04 \x01(\x0b\x32\x16.protocol.JournalEpoch\x12\x12\n\nunassigned\x18\x05 \x03(\t\"V\n\x11SourceResetRecord\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12%\n\x05\x65poch\x18\x03 \x01(\x0b\x32\x16.protocol.JournalEpoch*\x8c\x02\n\x0cRewindStatus\x12\x1d\n\x19REWIND_STATUS_UNSPECIFIED\x10\x00\x12\x14\n\x10REWIND_STATUS_OK\x10\x01\x12!\n\x1dREWIND_STATUS_SHARD_NOT_FOUND\x10\x02\x12!\n\x1dREWIND_STATUS_NO_RECOVERY_LOG\x10\x03\x12\"\n\x1eREWIND_STATUS_BACKUP_NOT_FOUND\x10\x04\x12#\n\x1fREWIND_STATUS_BACKUP_UNREADABLE\x10\x05\x12\x1d\n\x19REWIND_STATUS_HAS_PRIMARY\x10\x06\x12\x19\n\x15REWIND_STATUS_CHANGED\x10\x07*\xe3\x02\n\x11ResetSourceStatus\x12#\n\x1fRESET_SOURCE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16RESET_SOURCE_STATUS_OK\x10\x01\x12\'\n#RESET_SOURCE_STATUS_SHARD_NOT_FOUND\x10\x02\x12$\n RESET_SOURCE_STATUS_NOT_A_SOURCE\x10\x03\x12)\n%RESET_SOURCE_STATUS_JOURNAL_NOT_FOUND\x10\x04\x12#\n\x1fRESET_SOURCE_STATUS_HAS_PRIMARY\x10\x05\x12#\n\x1fRESET_SOURCE_STATUS_BEYOND_HEAD\x10\x06\x12\x1f\n\x1bRESET_SOURCE_STATUS_CHANGED\x10\x07\x12(\n$RESET_SOURCE_STATUS_BELOW_MIN_OFFSET\x10\x08\x32\xfb\x03\n\x0fRecoveryService\x12P\n\tPlanPrune\x12\x1f.broadsheet.v1.PlanPruneRequest\x1a .broadsheet.v1.PlanPruneResponse0\x01\x12\x44\n\x05Prune\x12\x1b.broadsheet.v1.PruneRequest\x1a\x1c.broadsheet.v1.PruneResponse0\x01\x12Q\n\nPlanRewind\x12 .broadsheet.v1.PlanRewindRequest\x1a!.broadsheet.v1.PlanRewindResponse\x12\x45\n\x06Rewind\x12\x1c.broadsheet.v1.RewindRequest\x1a\x1d.broadsheet.v1.RewindResponse\x12`\n\x0fPlanResetSource\x12%.broadsheet.v1.PlanResetSourceRequest\x1a&.broadsheet.v1.PlanResetSourceResponse\x12T\n\x0bResetSource\x12!.broadsheet.v1.ResetSourceRequest\x1a\".broadsheet.v1.ResetSourceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n consumer/protocol/recovery.proto\x12\rbroadsheet.v1\x1a consumer/protocol/identity.proto\")\n\x10PlanPruneRequest\x12\x15\n\rdelay_seconds\x18\x01 \x01(\x01\":\n\x11PlanPruneResponse\x12%\n\x03log\x18\x01 \x01(\x0b\x32\x18.broadsheet.v1.PrunedLog\"%\n\x0cPruneRequest\x12\x15\n\rdelay_seconds\x18\x01 \x01(\x01\"6\n\rPruneResponse\x12%\n\x03log\x18\x01 \x01(\x0b\x32\x18.broadsheet.v1.PrunedLog\"1\n\rFragmentTally\x12\x11\n\tfragments\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"\x86\x03\n\tPrunedLog\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x0e\n\x06shards\x18\x02 \x03(\t\x12\x0e\n\x06spared\x18\x03 \x01(\t\x12,\n\x06needed\x18\x04 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x31\n\x0bunpersisted\x18\x05 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12/\n\telsewhere\x18\x06 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x31\n\x0bquarantined\x18\x07 \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x19\n\x11quarantined_until\x18\x08 \x01(\x03\x12-\n\x07removed\x18\t \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12,\n\x06\x66\x61iled\x18\n \x01(\x0b\x32\x1c.broadsheet.v1.FragmentTally\x12\x0f\n\x07\x66\x61ilure\x18\x0b \x01(\t\"T\n\x11PlanRewindRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x61\x63kup\x18\x02 \x01(\r\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x11\n\twhole_log\x18\x04 \x01(\x08\"h\n\x12PlanRewindResponse\x12+\n\x06status\x18\x01 \x01(\x0e\x32\x1b.broadsheet.v1.RewindStatus\x12%\n\x06rewind\x18\x02 \x01(\x0b\x32\x15.broadsheet.v1.Rewind\"P\n\rRewindRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x61\x63kup\x18\x02 \x01(\r\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x11\n\twhole_log\x18\x04 \x01(\x08\"d\n\x0eRewindResponse\x12+\n\x06status\x18\x01 \x01(\x0e\x32\x1b.broadsheet.v1.RewindStatus\x12%\n\x06rewind\x18\x02 \x01(\x0b\x32\x15.broadsheet.v1.Rewind\"\\\n\x0cHintsSummary\x12\r\n\x05\x66iles\x18\x01 \x01(\r\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_seq_no\x18\x03 \x01(\x03\x12\x12\n\nunreadable\x18\x04 \x01(\t\"\xdf\x01\n\x06Rewind\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x0b\n\x03log\x18\x02 \x01(\t\x12-\n\x08replaced\x18\x03 \x01(\x0b\x32\x1b.broadsheet.v1.HintsSummary\x12\x0f\n\x07kept_at\x18\x04 \x01(\t\x12-\n\x08restored\x18\x05 \x01(\x0b\x32\x1b.broadsheet.v1.HintsSummary\x12\x11\n\tset_aside\x18\x06 \x03(\t\x12\x12\n\nunassigned\x18\x07 \x03(\t\x12\x0e\n\x06\x66\x61iled\x18\x08 \x03(\t\x12\x10\n\x08standbys\x18\t \x03(\t\"H\n\x16PlanResetSourceRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"v\n\x17PlanResetSourceResponse\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .broadsheet.v1.ResetSourceStatus\x12)\n\x05reset\x18\x02 \x01(\x0b\x32\x1a.broadsheet.v1.SourceReset\"D\n\x12ResetSourceRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"r\n\x13ResetSourceResponse\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .broadsheet.v1.ResetSourceStatus\x12)\n\x05reset\x18\x02 \x01(\x0b\x32\x1a.broadsheet.v1.SourceReset\"~\n\x0bSourceReset\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x12\n\nwrite_head\x18\x03 \x01(\x03\x12%\n\x05\x65poch\x18\x04 \x01(\x0b\x32\x16.protocol.JournalEpoch\x12\x12\n\nunassigned\x18\x05 \x03(\t\"V\n\x11SourceResetRecord\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12%\n\x05\x65poch\x18\x03 \x01(\x0b\x32\x16.protocol.JournalEpoch*\xaa\x02\n\x0cRewindStatus\x12\x1d\n\x19REWIND_STATUS_UNSPECIFIED\x10\x00\x12\x14\n\x10REWIND_STATUS_OK\x10\x01\x12!\n\x1dREWIND_STATUS_SHARD_NOT_FOUND\x10\x02\x12!\n\x1dREWIND_STATUS_NO_RECOVERY_LOG\x10\x03\x12\"\n\x1eREWIND_STATUS_BACKUP_NOT_FOUND\x10\x04\x12#\n\x1fREWIND_STATUS_BACKUP_UNREADABLE\x10\x05\x12\x1d\n\x19REWIND_STATUS_HAS_PRIMARY\x10\x06\x12\x19\n\x15REWIND_STATUS_CHANGED\x10\x07\x12\x1c\n\x18REWIND_STATUS_LOG_PRUNED\x10\x08*\xe3\x02\n\x11ResetSourceStatus\x12#\n\x1fRESET_SOURCE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16RESET_SOURCE_STATUS_OK\x10\x01\x12\'\n#RESET_SOURCE_STATUS_SHARD_NOT_FOUND\x10\x02\x12$\n RESET_SOURCE_STATUS_NOT_A_SOURCE\x10\x03\x12)\n%RESET_SOURCE_STATUS_JOURNAL_NOT_FOUND\x10\x04\x12#\n\x1fRESET_SOURCE_STATUS_HAS_PRIMARY\x10\x05\x12#\n\x1fRESET_SOURCE_STATUS_BEYOND_HEAD\x10\x06\x12\x1f\n\x1bRESET_SOURCE_STATUS_CHANGED\x10\x07\x12(\n$RESET_SOURCE_STATUS_BELOW_MIN_OFFSET\x10\x08\x32\xfb\x03\n\x0fRecoveryService\x12P\n\tPlanPrune\x12\x1f.broadsheet.v1.PlanPruneRequest\x1a .broadsheet.v1.PlanPruneResponse0\x01\x12\x44\n\x05Prune\x12\x1b.broadsheet.v1.PruneRequest\x1a\x1c.broadsheet.v1.PruneResponse0\x01\x12Q\n\nPlanRewind\x12 .broadsheet.v1.PlanRewindRequest\x1a!.broadsheet.v1.PlanRewindResponse\x12\x45\n\x06Rewind\x12\x1c.broadsheet.v1.RewindRequest\x1a\x1d.broadsheet.v1.RewindResponse\x12`\n\x0fPlanResetSource\x12%.broadsheet.v1.PlanResetSourceRequest\x1a&.broadsheet.v1.PlanResetSourceResponse\x12T\n\x0bResetSource\x12!.broadsheet.v1.ResetSourceRequest\x1a\".broadsheet.v1.ResetSourceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broadsheet.consumer.protocol.recovery_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REWINDSTATUS']._serialized_start=1982
-  _globals['_REWINDSTATUS']._serialized_end=2250
-  _globals['_RESETSOURCESTATUS']._serialized_start=2253
-  _globals['_RESETSOURCESTATUS']._serialized_end=2608
+  _globals['_REWINDSTATUS']._serialized_start=2020
+  _globals['_REWINDSTATUS']._serialized_end=2318
+  _globals['_RESETSOURCESTATUS']._serialized_start=2321
+  _globals['_RESETSOURCESTATUS']._serialized_end=2676
   _globals['_PLANPRUNEREQUEST']._serialized_start=85
   _globals['_PLANPRUNEREQUEST']._serialized_end=126
   _globals['_PLANPRUNERESPONSE']._serialized_start=128
@@ -49,29 +49,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PRUNEDLOG']._serialized_start=335
   _globals['_PRUNEDLOG']._serialized_end=725
   _globals['_PLANREWINDREQUEST']._serialized_start=727
-  _globals['_PLANREWINDREQUEST']._serialized_end=792
-  _globals['_PLANREWINDRESPONSE']._serialized_start=794
-  _globals['_PLANREWINDRESPONSE']._serialized_end=898
-  _globals['_REWINDREQUEST']._serialized_start=900
-  _globals['_REWINDREQUEST']._serialized_end=961
-  _globals['_REWINDRESPONSE']._serialized_start=963
-  _globals['_REWINDRESPONSE']._serialized_end=1063
-  _globals['_HINTSSUMMARY']._serialized_start=1065
-  _globals['_HINTSSUMMARY']._serialized_end=1157
-  _globals['_REWIND']._serialized_start=1160
-  _globals['_REWIND']._serialized_end=1383
-  _globals['_PLANRESETSOURCEREQUEST']._serialized_start=1385
-  _globals['_PLANRESETSOURCEREQUEST']._serialized_end=1457
-  _globals['_PLANRESETSOURCERESPONSE']._serialized_start=1459
-  _globals['_PLANRESETSOURCERESPONSE']._serialized_end=1577
-  _globals['_RESETSOURCEREQUEST']._serialized_start=1579
-  _globals['_RESETSOURCEREQUEST']._serialized_end=1647
-  _globals['_RESETSOURCERESPONSE']._serialized_start=1649
-  _globals['_RESETSOURCERESPONSE']._serialized_end=1763
-  _globals['_SOURCERESET']._serialized_start=1765
-  _globals['_SOURCERESET']._serialized_end=1891
-  _globals['_SOURCERESETRECORD']._serialized_start=1893
-  _globals['_SOURCERESETRECORD']._serialized_end=1979
-  _globals['_RECOVERYSERVICE']._serialized_start=2611
-  _globals['_RECOVERYSERVICE']._serialized_end=3118
+  _globals['_PLANREWINDREQUEST']._serialized_end=811
+  _globals['_PLANREWINDRESPONSE']._serialized_start=813
+  _globals['_PLANREWINDRESPONSE']._serialized_end=917
+  _globals['_REWINDREQUEST']._serialized_start=919
+  _globals['_REWINDREQUEST']._serialized_end=999
+  _globals['_REWINDRESPONSE']._serialized_start=1001
+  _globals['_REWINDRESPONSE']._serialized_end=1101
+  _globals['_HINTSSUMMARY']._serialized_start=1103
+  _globals['_HINTSSUMMARY']._serialized_end=1195
+  _globals['_REWIND']._serialized_start=1198
+  _globals['_REWIND']._serialized_end=1421
+  _globals['_PLANRESETSOURCEREQUEST']._serialized_start=1423
+  _globals['_PLANRESETSOURCEREQUEST']._serialized_end=1495
+  _globals['_PLANRESETSOURCERESPONSE']._serialized_start=1497
+  _globals['_PLANRESETSOURCERESPONSE']._serialized_end=1615
+  _globals['_RESETSOURCEREQUEST']._serialized_start=1617
+  _globals['_RESETSOURCEREQUEST']._serialized_end=1685
+  _globals['_RESETSOURCERESPONSE']._serialized_start=1687
+  _globals['_RESETSOURCERESPONSE']._serialized_end=1801
+  _globals['_SOURCERESET']._serialized_start=1803
+  _globals['_SOURCERESET']._serialized_end=1929
+  _globals['_SOURCERESETRECORD']._serialized_start=1931
+  _globals['_SOURCERESETRECORD']._serialized_end=2017
+  _globals['_RECOVERYSERVICE']._serialized_start=2679
+  _globals['_RECOVERYSERVICE']._serialized_end=3186
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,8 @@ class _RewindStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RewindSt
     """The shard has a primary, which would soon overwrite the hints."""
     REWIND_STATUS_CHANGED: _RewindStatus.ValueType  # 7
     """Etcd is not as it was read: somebody else changed the spec, the hints or the assignments. Try again."""
+    REWIND_STATUS_LOG_PRUNED: _RewindStatus.ValueType  # 8
+    """The whole log was asked for, and its beginning was pruned."""
 
 class RewindStatus(_RewindStatus, metaclass=_RewindStatusEnumTypeWrapper):
     """RewindStatus is the outcome of a request that could be answered."""
@@ -63,6 +65,8 @@ REWIND_STATUS_HAS_PRIMARY: RewindStatus.ValueType  # 6
 """The shard has a primary, which would soon overwrite the hints."""
 REWIND_STATUS_CHANGED: RewindStatus.ValueType  # 7
 """Etcd is not as it was read: somebody else changed the spec, the hints or the assignments. Try again."""
+REWIND_STATUS_LOG_PRUNED: RewindStatus.ValueType  # 8
+"""The whole log was asked for, and its beginning was pruned."""
 Global___RewindStatus: _TypeAlias = RewindStatus  # noqa: Y015
 
 class _ResetSourceStatus:
@@ -307,21 +311,25 @@ class PlanRewindRequest(_message.Message):
     SHARD_FIELD_NUMBER: _builtins.int
     BACKUP_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    WHOLE_LOG_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     backup: _builtins.int
     """From 0, the newest."""
     force: _builtins.bool
     """Also if the shard has a primary."""
+    whole_log: _builtins.bool
+    """From the log's beginning, without any hints; `backup` is not used then."""
     def __init__(
         self,
         *,
         shard: _builtins.str = ...,
         backup: _builtins.int = ...,
         force: _builtins.bool = ...,
+        whole_log: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup", b"backup", "force", b"force", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup", b"backup", "force", b"force", "shard", b"shard", "whole_log", b"whole_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -361,21 +369,25 @@ class RewindRequest(_message.Message):
     SHARD_FIELD_NUMBER: _builtins.int
     BACKUP_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    WHOLE_LOG_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     backup: _builtins.int
     """From 0, the newest."""
     force: _builtins.bool
     """Also if the shard has a primary: it is taken away, with every other replica, in the same transaction."""
+    whole_log: _builtins.bool
+    """From the log's beginning, without any hints; `backup` is not used then."""
     def __init__(
         self,
         *,
         shard: _builtins.str = ...,
         backup: _builtins.int = ...,
         force: _builtins.bool = ...,
+        whole_log: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup", b"backup", "force", b"force", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup", b"backup", "force", b"force", "shard", b"shard", "whole_log", b"whole_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -467,11 +479,13 @@ class Rewind(_message.Message):
 
     @_builtins.property
     def restored(self) -> Global___HintsSummary:
-        """The hints that the next recovery begins from."""
+        """The hints that the next recovery begins from; of no files if it plays the whole log."""
 
     @_builtins.property
     def set_aside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Unreadable hints that are set aside, because no recovery begins as long as they are there: where they are now."""
+        """Hints that are set aside, and where they are now: unreadable ones, because no recovery begins as long as they are
+        there; all backups, if the whole log is to be played.
+        """
 
     @_builtins.property
     def unassigned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

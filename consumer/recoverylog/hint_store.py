@@ -36,6 +36,7 @@ from broadsheet.consumer.recoverylog.liveness import HintsValue, ShardHints
 
 BACKUPS_READ_MAX = 127
 """Backups read in one transaction with the primary hints: etcd takes 128 operations."""
+_WAY_OUT = "recover from a backup of the hints, or from the whole log (shardctl shards rewind)"
 JSON_BYTES_MAX = 512 << 10
 """Hints longer than this are stored as protobuf: etcd takes 1.5 MiB in one request."""
 
@@ -126,15 +127,16 @@ def _decode_or_none(kvs: Sequence[KeyValue], spec: ShardSpec) -> FSMHints | None
     try:
         hints = decode_hints(kv.value)
     except ValueError as error:
-        raise KeyDecodeError(kv.key, str(error)) from error
+        raise KeyDecodeError(kv.key, f"{error}; {_WAY_OUT}") from error
     if hints.log != recovery_log_of(spec):
         raise KeyDecodeError(
-            kv.key, f"log: expected {recovery_log_of(spec)!r} as in the spec, got {hints.log!r}"
+            kv.key,
+            f"log: expected {recovery_log_of(spec)!r} as in the spec, got {hints.log!r}; {_WAY_OUT}",
         )
     try:
         live_segments(hints)
     except HintsError as error:
-        raise KeyDecodeError(kv.key, str(error)) from error
+        raise KeyDecodeError(kv.key, f"{error}; {_WAY_OUT}") from error
     return hints
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import google_crc32c
 from google.protobuf.message import DecodeError
 
-from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
 from broadsheet.consumer.protocol.recorded_op_pb2 import RecordedOp
 
+WRITE_BYTES_MAX: Final = 1 << 30
+"""Raw bytes of one write above which it is none: an append takes less."""
 _HEADER = struct.Struct("<4sI")
 _HEADER_BYTES = _HEADER.size
 _unpack_header = _HEADER.unpack_from
@@ -75,14 +77,12 @@ class Desync:
 class OperationDecoder:
     """The incremental decoder of one log, fed in order from any offset on, in chunks cut anywhere."""
 
-    def __init__(self, log: str, offset: int) -> None:
+    def __init__(self, offset: int) -> None:
         """Start at `offset`, bytes, where a frame should begin.
 
         Args:
-            log: Named by errors.
             offset: Offset of the first byte that will be fed.
         """
-        self._log = log
         self._offset = offset
         """Offset of the first byte of `_pending`, or of the next byte to be fed if that is empty."""
         self._pending = b""
@@ -106,12 +106,24 @@ class OperationDecoder:
         """Offset up to which everything fed is complete, bytes: an incomplete operation may begin here."""
         return self._write_begin if self._raw_bytes else self._offset
 
-    def feed(self, content: bytes) -> Iterator[DecodedOp | WrittenBytes | Desync]:
-        """Take the next bytes and yield what ends in them; exhaust the iterator before the next call.
+    @property
+    def wanted_bytes(self) -> int:
+        """Number of bytes that an operation which has begun takes at least, before another one can begin.
 
-        Raises:
-            FramingError: an operation is longer than a frame may be.
+        After them more may be wanted: a length was incomplete. 0: the next operation is found wherever it begins.
         """
+        if self._raw_bytes or not self._pending:
+            return self._raw_bytes
+        held = len(self._pending)
+        if held < _HEADER_BYTES:
+            # Bytes that begin no frame are passed over.
+            begins = FIXED_MAGIC.startswith(self._pending[: len(FIXED_MAGIC)])
+            return _HEADER_BYTES - held if begins else 0
+        length: int = _unpack_header(self._pending)[1]
+        return _HEADER_BYTES + length - held
+
+    def feed(self, content: bytes) -> Iterator[DecodedOp | WrittenBytes | Desync]:
+        """Take the next bytes and yield what ends in them; exhaust the iterator before the next call."""
         content = self._pending + content if self._pending else content
         view = memoryview(content)
         self._pending = b""
@@ -123,14 +135,13 @@ class OperationDecoder:
             yield WrittenBytes(view[:at])
         while size - at >= _HEADER_BYTES:
             magic, length = _unpack_header(content, at)
-            if magic != FIXED_MAGIC:
+            # No recorder writes a frame so long: the magic number is there by chance, or foreign bytes end in it.
+            if magic != FIXED_MAGIC or length > FRAME_BYTES_MAX:
                 skipped, desync = self._skip(content, at)
                 at += skipped
                 self._offset += skipped
                 yield desync
                 continue
-            if length > FRAME_BYTES_MAX:
-                raise self._too_long(length)
             payload_at = at + _HEADER_BYTES
             content_at = payload_at + length
             if content_at > size:
@@ -141,7 +152,7 @@ class OperationDecoder:
             end = begin + content_at - at
             raw_bytes = -1 if op is None else op.write.length
             # The frame holds something else than an operation, or a length that no recorder writes.
-            if op is None or raw_bytes < 0:
+            if op is None or not 0 <= raw_bytes <= WRITE_BYTES_MAX:
                 at, self._offset = content_at, end
                 yield Desync(begin, end)
                 continue
@@ -155,13 +166,6 @@ class OperationDecoder:
             yield DecodedOp(op, payload, begin, end + raw_bytes, raw_bytes, view[content_at:at])
         if at < size:
             self._pending = content[at:]
-
-    def _too_long(self, length: int) -> FramingError:
-        return FramingError(
-            self._log,
-            offset=self._offset,
-            detail=f"an operation of {length} bytes; at most {FRAME_BYTES_MAX} are sound",
-        )
 
     def _skip(self, content: bytes, at: int) -> tuple[int, Desync]:
         """Skip bytes up to the next possible frame."""

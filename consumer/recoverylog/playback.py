@@ -9,11 +9,13 @@ sequence after missing bytes is data loss, whatever the hints say, is ours.
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
 from broadsheet.consumer.errors import LogDataLossError
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.recoverylog.foreign_bytes import completion_bytes
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from broadsheet.consumer.recoverylog.operation import (
     DecodedOp,
@@ -92,8 +94,10 @@ class Playback:
         """Number of operations that should have applied and did not, by reason."""
         self.skipped_bytes = 0
         """Number of bytes that belong to no operation."""
+        self.first_skipped = -1
+        """Offset of the first of them, bytes; -1: there are none."""
         self._at = self._hinted() or PlaybackPosition(hints.log, 0)
-        self._decoder = OperationDecoder(self._at.log, self._at.offset)
+        self._decoder = OperationDecoder(self._at.offset)
         self._fed_to = self._at.offset
         self._entered: Segment | None = None
         """The hinted segment that reading has reached."""
@@ -140,7 +144,7 @@ class Playback:
     def go_to(self, position: PlaybackPosition) -> None:
         """Continue at a position; an incomplete operation fed before is dropped."""
         self._at = position
-        self._decoder = OperationDecoder(position.log, position.offset)
+        self._decoder = OperationDecoder(position.offset)
         self._fed_to = position.offset
         self._place.log = position.log
         self._hole = None
@@ -150,6 +154,14 @@ class Playback:
         self._author = author
         op = RecordedOp(author=author, seq_no=self.fsm.next_seq, checksum=self.fsm.next_checksum)
         return framed(op.SerializeToString())
+
+    @property
+    def completion(self) -> int:
+        """Number of zeros behind which the next operation is found: foreign bytes at the log's end began another one.
+
+        0 as well if what they began is an operation that applies, because zeros are not its content.
+        """
+        return 0 if self._target_bytes else completion_bytes(copy(self._decoder))
 
     def feed(self, offset: int, content: bytes) -> list[FileChange]:
         """Take bytes of the current log, from `offset` on; return the file changes.
@@ -223,6 +235,7 @@ class Playback:
         elif isinstance(found, WrittenBytes):
             self._on_written(found.content, changes)
         else:
+            self.first_skipped = found.begin if self.first_skipped < 0 else self.first_skipped
             self.skipped_bytes += found.end - found.begin
 
     def _on_op(self, found: DecodedOp, changes: list[FileChange]) -> None:

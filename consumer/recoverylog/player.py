@@ -57,6 +57,7 @@ from broadsheet.consumer.errors import (
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.reader import ReadSpan
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.foreign_bytes import COMPLETION_BYTES_MAX
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine, author_from, fence_of, holds_fence
 from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
 from broadsheet.consumer.recoverylog.ownership import LogClaim, check_claim
@@ -369,13 +370,21 @@ class Player:
             raise LogDataLossError(
                 position.log,
                 f"it ends at {position.offset}, before {self._playback.fsm.hinted_segments[0]} of the hints: "
-                f"{_LOST_END}",
+                f"{self._why_short()}",
             )
         return True
 
     def _check_claim(self) -> None:
         if self._claim is not None:
             check_claim(self._log, self._playback.fsm.properties, self._claim)
+
+    def _why_short(self) -> str:
+        """Return the reason why the log lacks operations that its hints name."""
+        playback = self._playback
+        if playback.skipped_bytes or playback.whole_to < playback.position.offset:
+            at = playback.first_skipped if playback.skipped_bytes else playback.whole_to
+            return f"{_LOST_END}. Or bytes that no recorder wrote, the first at {at}, hide the rest: who else appends?"
+        return _LOST_END
 
     async def _on_head(self) -> None:
         # Before anything is appended, because a hand-over would fence the log's rightful recorder.
@@ -435,9 +444,12 @@ class Player:
         backoff = Backoff(max_seconds=INJECT_BACKOFF_SECONDS_MAX)
         while True:
             try:
+                # Foreign bytes at the end of the log would take our operation for their own rest.
+                completion = self._playback.completion
+                zeros = bytes(completion if completion <= COMPLETION_BYTES_MAX else 0)
                 response = await self._journals.append(
                     self._log,
-                    self._playback.hand_over_to(self._author),
+                    zeros + self._playback.hand_over_to(self._author),
                     union_registers=fence_of(self._author),
                 )
             except AppendOutcomeUnknownError:

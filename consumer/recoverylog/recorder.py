@@ -5,8 +5,8 @@
     store's thread      barrier() ◄── resolves once every append before it is durable and was fenced by us
 
 An append counts only if the journal's registers name us *after* it, because a journal that lost its registers lets any
-author append. A recorder that lost the fence learns it from the next barrier, at once; it repeats nothing that cannot
-succeed, and sends nothing more.
+author append, and if players find it (`broadsheet.consumer.recoverylog.log_writer`). A recorder that lost the fence
+learns it from the next barrier, at once; it repeats nothing that cannot succeed, and sends nothing more.
 
 A log may continue in another one (`take_over`). Hints must end in their own log, because otherwise a reader could not
 tell where to continue after them; so if nothing live is touched in the new log, a write of no bytes is recorded there.
@@ -19,29 +19,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from concurrent.futures import Future
-from functools import partial
 from typing import Final, Protocol
 
-from broadsheet.consumer.errors import (
-    LogDataLossError,
-    LogFencedError,
-    RecoveryLogError,
-    RegisterMismatchError,
-)
+from broadsheet.consumer.errors import RecoveryLogError
 from broadsheet.consumer.journal.pipelining import TurnFuture
 from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
-from broadsheet.consumer.recoverylog.fsm import (
-    FilePlacement,
-    FileStateMachine,
-    OperationOutcome,
-    fence_check,
-    fence_of,
-    holds_fence,
-)
+from broadsheet.consumer.recoverylog.foreign_bytes import OwnOperations
+from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
+from broadsheet.consumer.recoverylog.log_writer import Appends, Frames, LogWriter
 from broadsheet.consumer.recoverylog.operation import framed
 
 FLUSH_BYTES: Final = 1 << 20
@@ -50,22 +38,6 @@ UNSENT_BYTES_MAX: Final = 64 << 20
 """Number of recorded bytes not yet at the broker above which the store's thread waits."""
 ANCHOR: Final = "/.recovery-log"
 """An empty file that anchors the hints in a new log when there is no other live file."""
-
-
-class Appends(Protocol):
-    """The ordered appends of one log; `broadsheet.consumer.journal.append_service.AppendService`."""
-
-    def append(
-        self,
-        journal: str,
-        content: Sequence[bytes],
-        *,
-        after: Iterable[Future[object]] = (),
-        check_registers: LabelSelector | None = None,
-        union_registers: LabelSet | None = None,
-    ) -> Future[AppendResponse]:
-        """Queue an append until all of `after` have succeeded; one without content is a barrier."""
-        ...
 
 
 class Recorder:
@@ -89,20 +61,25 @@ class Recorder:
         """
         self._fsm = fsm
         self._forked = fsm.last_log != log
-        self._appends = appends
         self._log = log
         self._author = author
         self._event_loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._head = 0 if self._forked else head
-        self._newest: AppendResponse | None = None
+        self._writer = LogWriter(
+            appends,
+            log=log,
+            author=author,
+            head=None if self._forked else head,
+            on_settled=self._on_settled,
+        )
+        self._sent_seq, self._sent_checksum = fsm.next_seq, fsm.next_checksum
+        """Of the first operation that is not sent yet."""
         self._after: list[Future[object]] = []
         """Futures that must succeed before anything more is appended to the log."""
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._unsent_bytes = 0
         self._room = threading.Condition(self._lock)
-        self._failure: BaseException | None = None
         self._recorded_bytes = 0
 
     @property
@@ -126,7 +103,7 @@ class Recorder:
             self._apply(RecordedOp(write=write), content)
             self._flush(FLUSH_BYTES)
             # Backpressure: a slow broker slows the store down. After a failure nothing is sent, so nothing is awaited.
-            while self._unsent_bytes > UNSENT_BYTES_MAX and self._failure is None:
+            while self._unsent_bytes > UNSENT_BYTES_MAX and self._writer.failure is None:
                 self._room.wait()
 
     def rename(self, path: str, to: str) -> None:
@@ -206,7 +183,7 @@ class Recorder:
         op.seq_no = self._fsm.next_seq
         op.checksum = self._fsm.next_checksum
         payload = op.SerializeToString()
-        verdict = self._fsm.apply(op, payload, FilePlacement(self._log, self._head, 0))
+        verdict = self._fsm.apply(op, payload, FilePlacement(self._log, self._writer.head, 0))
         assert verdict is OperationOutcome.APPLIED, (
             f"{op} recorded against the files there are: {verdict}"
         )
@@ -236,93 +213,37 @@ class Recorder:
 
     def _send(self, barrier: TurnFuture[None] | None, *, takes_over: bool = False) -> None:
         """Send the held frames, in order of the calls; sending none is a barrier, too."""
-        pieces, size, after = self._pieces, self._pieces_bytes, self._after
+        frames = Frames(
+            pieces=self._pieces,
+            size=self._pieces_bytes,
+            own=OwnOperations(
+                author=self._author,
+                first_seq=self._sent_seq,
+                first_checksum=self._sent_checksum,
+                next_seq=self._fsm.next_seq,
+            ),
+            barrier=barrier,
+            takes_over=takes_over,
+            after=self._after,
+        )
         self._pieces, self._pieces_bytes, self._after = [], 0, []
-        append = partial(self._append, pieces, size, barrier, takes_over=takes_over, after=after)
+        self._sent_seq, self._sent_checksum = self._fsm.next_seq, self._fsm.next_checksum
         try:
-            self._event_loop.call_soon_threadsafe(append)
+            self._event_loop.call_soon_threadsafe(self._writer.send, frames)
         except RuntimeError as error:
-            self._failure = RecoveryLogError(
-                self._log, "the process ends: its event loop is closed"
-            )
-            self._failure.__cause__ = error
-            self._unsent_bytes -= size
+            failure = RecoveryLogError(self._log, "the process ends: its event loop is closed")
+            failure.__cause__ = error
+            self._writer.failure = failure
+            self._unsent_bytes -= frames.size
             self._room.notify_all()
             if barrier is not None:
-                barrier.set_exception(self._failure)
+                barrier.set_exception(failure)
 
-    # -- on the event loop
-
-    def _append(
-        self,
-        pieces: Sequence[bytes],
-        size: int,
-        barrier: TurnFuture[None] | None,
-        *,
-        takes_over: bool,
-        after: Collection[Future[object]],
-    ) -> None:
-        # Later operations follow from those that were lost, so nothing more is sent.
-        if self._failure is not None:
-            self._settle(size, barrier)
-            return
-        future = self._appends.append(
-            self._log,
-            pieces,
-            after=after,
-            # The append that takes over sets the fence, so it cannot require it.
-            check_registers=None if takes_over else fence_check(self._author),
-            union_registers=fence_of(self._author) if takes_over else None,
-        )
-        future.add_done_callback(partial(self._on_appended, size=size, barrier=barrier))
-        if barrier is not None and isinstance(future, TurnFuture):
-            future.when_sent(barrier.sent)
-
-    def _on_appended(
-        self, future: Future[AppendResponse], *, size: int, barrier: OpFuture | None
-    ) -> None:
-        failure = future.exception() or self._doubt(future.result())
-        if self._failure is None and failure is not None:
-            self._failure = self._told(failure)
-        self._settle(size, barrier)
-
-    def _settle(self, size: int, barrier: OpFuture | None) -> None:
-        """Release the room of sent bytes, and settle the barrier with the result of all appends so far."""
+    def _on_settled(self, frames: Frames) -> None:
+        """Release the room of what was sent; on the event loop."""
         with self._lock:
-            self._unsent_bytes -= size
+            self._unsent_bytes -= frames.size
             self._room.notify_all()
-        if barrier is None:
-            return
-        if self._failure is not None:
-            barrier.set_exception(self._failure)
-        else:
-            barrier.set_result(None)
-
-    def _doubt(self, response: AppendResponse) -> BaseException | None:
-        """Return the reason why a successful append must not be trusted, or None."""
-        if not holds_fence(response.registers, self._author):
-            return LogFencedError(
-                self._log,
-                f"the journal's registers no longer name author {self._author}; they were lost, or taken over",
-            )
-        commit = response.commit
-        if response is self._newest:
-            return None  # Appends that were sent together share one response.
-        self._newest = response
-        if commit.begin < self._head:
-            return LogDataLossError(
-                self._log,
-                f"an append landed at {commit.begin}, below {self._head} where one had ended: the broker lost data",
-            )
-        self._head = commit.end
-        return None
-
-    def _told(self, failure: BaseException) -> BaseException:
-        if isinstance(failure, RegisterMismatchError):
-            fenced = LogFencedError(self._log, f"another recorder took over: {failure}")
-            fenced.__cause__ = failure
-            return fenced
-        return failure
 
 
 def _barrier() -> TurnFuture[None]:

@@ -3,7 +3,9 @@
     primary ◄── backup n          the hints of the next recovery
     backup n ◄── former primary   so the same rewind again undoes it
 
-Unreadable hints are moved to `{key}.unreadable`, because no recovery begins as long as there is one.
+Unreadable hints are moved to `{key}.unreadable`, because no recovery begins as long as there is one. Where no backup
+can be read, and the log has its beginning still, all hints are moved away (readable ones to `{key}.set-aside`), and the
+next recovery plays the whole log.
 
 A primary would soon overwrite the hints, and a standby has played the log already and does not read them. So a shard
 with a primary is refused, or, by force, loses all its replicas in the same transaction. The transaction compares
@@ -42,6 +44,7 @@ from broadsheet.consumer.recoverylog.hints import (
 )
 
 UNREADABLE_SUFFIX = b".unreadable"
+SET_ASIDE_SUFFIX = b".set-aside"
 BACKUPS_MAX = 100
 """Maximum backups read: with the rest they fit into one transaction of 128 operations."""
 
@@ -57,6 +60,8 @@ class RewindBasis:
     assignments: Sequence[Assignment]
     """Ordered by key."""
     assignments_prefix: bytes
+    log_begin: int = 0
+    """Offset of the first byte that the log still has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +79,20 @@ def hint_keys_of(spec: ShardSpec) -> tuple[bytes, ...]:
     return (primary_hints_key(spec), *backup_hints_keys(spec)[:BACKUPS_MAX])
 
 
-def plan_rewind(basis: RewindBasis, *, backup: int, force: bool) -> RewindPlan:
+def plan_rewind(basis: RewindBasis, *, backup: int | None, force: bool) -> RewindPlan:
     """Plan to put backup number `backup`, from 0, in place of the primary hints.
 
     Args:
         basis: The current state of the shard.
-        backup: Number of the backup; 0 is the newest.
+        backup: Number of the backup; 0 is the newest. None: no hints at all, so that the whole log is played.
         force: Remove all replicas, if the shard has a primary.
     """
     spec, log = basis.spec, recovery_log_of(basis.spec)
     rewind = Rewind(log=log)
     if not has_recovery_log(spec):
         return RewindPlan(RewindStatus.REWIND_STATUS_NO_RECOVERY_LOG, rewind)
+    if backup is None:
+        return _plan_whole_log(basis, rewind, force=force)
     primary_key, *backup_keys = hint_keys_of(spec)
     chosen = basis.hints.get(backup_keys[backup]) if backup < len(backup_keys) else None
     if chosen is None:
@@ -103,6 +110,31 @@ def plan_rewind(basis: RewindBasis, *, backup: int, force: bool) -> RewindPlan:
         rewind.kept_at = kept_at.decode()
         operations.append(Put(kept_at, replaced.value))
     operations += _set_aside(basis, rewind, primary_key)
+    return _planned(basis, rewind, operations, force=force)
+
+
+def _plan_whole_log(basis: RewindBasis, rewind: Rewind, *, force: bool) -> RewindPlan:
+    if basis.log_begin > 0:
+        return RewindPlan(RewindStatus.REWIND_STATUS_LOG_PRUNED, rewind)
+    rewind.restored.SetInParent()
+    primary_key = primary_hints_key(basis.spec)
+    operations: list[Operation] = []
+    for key, kv in sorted(basis.hints.items()):
+        summary = summary_of(kv.value, rewind.log)
+        aside = key + (UNREADABLE_SUFFIX if summary.unreadable else SET_ASIDE_SUFFIX)
+        operations += (Put(aside, kv.value), Delete(key))
+        if key == primary_key:
+            rewind.replaced.CopyFrom(summary)
+            rewind.kept_at = aside.decode()
+        else:
+            rewind.set_aside.append(aside.decode())
+    return _planned(basis, rewind, operations, force=force)
+
+
+def _planned(
+    basis: RewindBasis, rewind: Rewind, operations: Sequence[Operation], *, force: bool
+) -> RewindPlan:
+    """Return the plan of a transaction that changes the hints, if no primary stands in the way."""
     removals = _removals(basis, rewind, force=force)
     if removals is None:
         return RewindPlan(RewindStatus.REWIND_STATUS_HAS_PRIMARY, rewind)

@@ -10,9 +10,10 @@ from broadsheet.allocator.etcd.api import Etcd, TxnResult
 from broadsheet.allocator.keys import AssignmentKey, Keys
 from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.ops import Get, KeyValue, prefix_range_end
+from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.recovery_pb2 import Rewind, RewindStatus
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
 from broadsheet.consumer.recoverylog.rewind_plan import (
     RewindBasis,
     RewindPlan,
@@ -26,9 +27,16 @@ log = structlog.get_logger()
 class Rewinder:
     """The rewinder below one root: plans and performs."""
 
-    def __init__(self, etcd: Etcd, keys: Keys) -> None:
+    def __init__(self, etcd: Etcd, journals: JournalClient, keys: Keys) -> None:
+        """Take what to work with.
 
+        Args:
+            etcd: Holds specs, hints and assignments.
+            journals: Tells where a log begins.
+            keys: Of the root.
+        """
         self._etcd = etcd
+        self._journals = journals
         self._keys = keys
 
     async def spec_of(self, shard_id: str) -> KeyValue | None:
@@ -36,17 +44,18 @@ class Rewinder:
         found = await self._etcd.get_range(self._keys.item(ItemId(shard_id)))
         return found.kvs[0] if found.kvs else None
 
-    async def plan(self, spec_kv: KeyValue, *, backup: int, force: bool) -> RewindPlan:
+    async def plan(self, spec_kv: KeyValue, *, backup: int | None, force: bool) -> RewindPlan:
         """Return the plan of a rewind, and change nothing.
 
         Args:
             spec_kv: As `spec_of` returned it; a spec that has changed since is reported by the plan's status.
-            backup: Number of the backup, from 0.
+            backup: Number of the backup, from 0; None: no hints, so that the whole log is played.
             force: Also if the shard has a primary.
 
         Raises:
             KeyDecodeError: the spec, or the status of a replica, is malformed.
             EtcdUnavailableError: etcd did not answer.
+            ConsumerError: the whole log is to be played, and no broker tells where it begins.
         """
         try:
             spec = ShardSpec.FromString(spec_kv.value)
@@ -60,13 +69,14 @@ class Rewinder:
             spec_kv=spec_kv,
             assignments=[self._assignment(kv) for kv in read.gets[1]],
             assignments_prefix=self._keys.assignments_of(ItemId(spec.id)),
+            log_begin=await self._begin_of(spec) if backup is None else 0,
             hints={kv.key: kv for kvs in read.gets[2:] for kv in kvs},
         )
         plan = plan_rewind(basis, backup=backup, force=force)
         plan.rewind.revision = read.header.revision
         return plan
 
-    async def perform(self, spec_kv: KeyValue, *, backup: int, force: bool) -> RewindPlan:
+    async def perform(self, spec_kv: KeyValue, *, backup: int | None, force: bool) -> RewindPlan:
         """Rewind in one transaction that depends on what was read; the returned plan is what it did.
 
         Raises:
@@ -91,6 +101,13 @@ class Rewinder:
             revision=plan.rewind.revision,
         )
         return plan
+
+    async def _begin_of(self, spec: ShardSpec) -> int:
+        """Return the offset of the first byte of a shard's log, bytes; 0 if it has none."""
+        if not has_recovery_log(spec):
+            return 0
+        fragments = await self._journals.list_fragments(recovery_log_of(spec))
+        return min((each.spec.begin for each in fragments), default=0)
 
     async def _read(self, spec: ShardSpec) -> TxnResult:
         """Read spec, assignments and hints at one revision."""

@@ -69,7 +69,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
             clock: Measures how long a fragment has been dead.
         """
         self._pruner = Pruner(etcd, journals, keys, clock=clock)
-        self._rewinder = Rewinder(etcd, keys)
+        self._rewinder = Rewinder(etcd, journals, keys)
         self._resetter = SourceResetter(etcd, journals, keys)
 
     async def PlanPrune(  # noqa: N802 - gRPC's name
@@ -95,7 +95,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         spec = await self._visible_spec(request.shard, claims_of(context))
         if spec is None:
             return PlanRewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
-        plan = await self._rewinder.plan(spec, backup=request.backup, force=request.force)
+        plan = await self._rewinder.plan(spec, backup=_backup(request), force=request.force)
         return PlanRewindResponse(status=plan.status, rewind=plan.rewind)
 
     async def Rewind(self, request: RewindRequest, context: Context) -> RewindResponse:  # noqa: N802 - gRPC's name
@@ -103,7 +103,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         spec = await self._visible_spec(request.shard, claims_of(context))
         if spec is None:
             return RewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
-        plan = await self._rewinder.perform(spec, backup=request.backup, force=request.force)
+        plan = await self._rewinder.perform(spec, backup=_backup(request), force=request.force)
         return RewindResponse(status=plan.status, rewind=plan.rewind)
 
     async def PlanResetSource(  # noqa: N802 - gRPC's name
@@ -176,6 +176,10 @@ def pruned_log(outcome: PruneOutcome) -> PrunedLog:
         message.failed.CopyFrom(_tally(outcome.failed))
         message.failure = outcome.failure
     return message
+
+
+def _backup(request: PlanRewindRequest | RewindRequest) -> int | None:
+    return None if request.whole_log else request.backup
 
 
 def _tally(tally: PruneCounts) -> FragmentTally:

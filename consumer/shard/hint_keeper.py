@@ -1,6 +1,7 @@
 """Keeps a primary's hints in etcd recent, so that its successor reads little of the log.
 
-    restored      soon after: the hints that were recovered from go before the backups, our first own ones are written
+    restored      soon after: the hints that were recovered from go before the backups, our first own ones are written;
+                  in a shard's first life these are the first backup, too
     then          every `hints_seconds`, or `hints_bytes` of the log, if anything was recorded; also on an idle shard
     stopped       once more
 
@@ -53,7 +54,8 @@ class HintKeeper:
         self._assignment = assignment
         self._environment = environment
         self._rotated = not recovered.live_nodes
-        """Whether what was recovered from is among the backups; a shard's first life has nothing to go back to."""
+        """Whether what was recovered from is among the backups; a shard's first life has nothing to go back to yet."""
+        self._has_backup = bool(recovered.live_nodes)
         self._stored_at_bytes = -1
         self._stored_at_monotonic_seconds = 0.0
 
@@ -104,6 +106,10 @@ class HintKeeper:
             return  # The next look tries again.
         self._stored_at_bytes = recorded_bytes
         self._stored_at_monotonic_seconds = self._environment.clock.monotonic_seconds()
+        # A first life may be long, and end in a damaged log: then there is something to rewind to.
+        if not self._has_backup and hints.live_nodes:
+            self._recovered, self._rotated, self._has_backup = hints, False, True
+            await self._rotate()
 
     async def _rotate(self) -> None:
         backoff = Backoff()

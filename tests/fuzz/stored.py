@@ -33,8 +33,8 @@ from broadsheet.consumer.checkpoint import (
 )
 from broadsheet.consumer.errors import (
     ForeignLogError,
-    FramingError,
     InvalidStateError,
+    LogDataLossError,
     SourceDataLossError,
     StoreError,
 )
@@ -69,6 +69,7 @@ from broadsheet.consumer.protocol.journal_pb2 import (
 )
 from broadsheet.consumer.protocol.load_pb2 import MemberLoad
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.recoverylog.foreign_bytes import OwnOperations, examined
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.consumer.recoverylog.operation import OperationDecoder, framed
 from broadsheet.consumer.recoverylog.ownership import (
@@ -301,7 +302,7 @@ def _sequenced(data: bytes) -> None:
 
 
 def _operations(data: bytes) -> None:
-    decoder = OperationDecoder("recovery/shard-1", 0)
+    decoder = OperationDecoder(0)
     for cut in range(0, len(data), 50):
         for _ in decoder.feed(data[cut : cut + 50]):
             pass
@@ -336,7 +337,18 @@ _STORES: Final = (
         decode_documents,
         (ValueError,),
     ),
-    FuzzedDecoder("recoverylog.operations", _operation_seeds, _operations, (FramingError,)),
+    FuzzedDecoder("recoverylog.operations", _operation_seeds, _operations, ()),
+    FuzzedDecoder(
+        "recoverylog.foreign_bytes",
+        _operation_seeds,
+        lambda data: examined(
+            "recovery/shard-1",
+            0,
+            [data],
+            OwnOperations(author=7, first_seq=1, first_checksum=3, next_seq=3),
+        ),
+        (LogDataLossError,),
+    ),
     FuzzedDecoder(
         "recoverylog.owner",
         lambda: [encode_owner(LogOwner("/root", "shard-1")).encode()],

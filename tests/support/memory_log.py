@@ -61,6 +61,13 @@ class MemoryLog:
         )
         return future
 
+    def read_back(self, journal: str, begin: int, end: int) -> Future[list[bytes]]:
+        """Return a part of the content."""
+        del journal
+        future: Future[list[bytes]] = Future()
+        future.set_result([self.content[begin:end]])
+        return future
+
     def _written(self, whole: bytes) -> int:
         random = self._random
         if random is not None and whole:

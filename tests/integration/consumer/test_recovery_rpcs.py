@@ -238,6 +238,53 @@ async def test_rewind_heals_a_shard_whose_hints_are_garbage(lives: Lives, etcd: 
         await lives.work(member)
 
 
+async def test_whole_log_is_recovered_where_no_hints_can_be_read(
+    lives: Lives, journals: JournalClient, etcd: EtcdClient
+) -> None:
+    """Primary hints and backups are garbage, and the log is whole: all hints are set aside, and the shard has every
+    count. Once the log's beginning is pruned, that would be a loss, and is refused.
+    """
+    await lives.live("a", "b")
+    keys = [primary_hints_key(lives.spec), *backup_hints_keys(lives.spec)]
+    for key in keys:
+        await etcd.put(key, b"{garbage")
+    broker = lives.cluster.broker_address
+    async with lives.member("idle", shard_limit=0) as member:
+        both = ["rewind", SHARD, "--whole-log", "--backup", "0"]
+        assert "either --backup or --whole-log" in (await shardctl(member, broker, *both)).output
+        planned = await shardctl(member, broker, "rewind", SHARD, "--whole-log", "--dry-run")
+        assert planned.exit_code == 0, planned.output
+        assert (await etcd.get_range(keys[0])).kvs
+        done = await shardctl(member, broker, "rewind", SHARD, "--whole-log")
+        assert done.exit_code == 0, done.output
+        for key in keys:
+            assert not (await etcd.get_range(key)).kvs
+            assert (await etcd.get_range(key + b".unreadable")).kvs[0].value == b"{garbage"
+    async with lives.member("c") as member, client_of(member) as client:
+        await wait_for_primaries(client, SHARD)
+        await lives.work(member)
+    listed = await fragments_of(journals, LOG)
+    await journals.delete_fragments(LOG, listed[:1])
+    async with lives.member("idle", shard_limit=0) as member:
+        refused = await shardctl(member, broker, "rewind", SHARD, "--whole-log")
+        assert "the beginning of its log was pruned" in refused.output
+
+
+async def test_first_life_of_a_shard_has_a_backup_of_its_hints(lives: Lives) -> None:
+    """A log that is damaged in a shard's first life, which may be long, leaves something to rewind to."""
+    async with lives.member("a") as member, client_of(member) as client:
+        await create_small_log(lives.journals, LOG)
+        await client.apply(upserts(lives.spec))
+        await lives.serve(client)
+        await lives.work(member)
+
+        async def backed_up() -> bool:
+            found = await client.get_hints(SHARD)
+            return bool(found.backup_hints[0].hints.live_nodes)
+
+        await eventually(backed_up)
+
+
 async def test_rewind_without_members_changes_places(
     lives: Lives, cluster: Cluster, etcd: EtcdClient
 ) -> None:
@@ -299,8 +346,8 @@ async def test_recover_writes_the_files_and_leaves_the_log_alone(
         result = await shardctl(member, broker, *older)
         assert result.exit_code == 0, result.output
         assert sorted(path.name for path in target.parent.iterdir()) == ["recovered"]
-        missing = ["recover", SHARD, "--dir", str(tmp_path / "none"), "--backup", "1"]
-        assert "expected one of 0, got 1" in (await shardctl(member, broker, *missing)).output
+        missing = ["recover", SHARD, "--dir", str(tmp_path / "none"), "--backup", "2"]
+        assert "expected one of 0, 1, got 2" in (await shardctl(member, broker, *missing)).output
 
 
 async def test_recover_that_fails_leaves_nothing(
@@ -341,7 +388,7 @@ async def test_what_each_request_needs(lives: Lives) -> None:
             with pytest.raises(NotAuthorizedError):
                 _ = [log async for log in client.prune()]
             with pytest.raises(RewindRefusedError):
-                await client.plan_rewind(SHARD, backup=0)
+                await client.plan_rewind(SHARD, backup=1)
             with pytest.raises(NotAuthorizedError):
                 await client.rewind(SHARD, backup=0)
         async with limited(Capability.READ | Capability.APPLY, SHARD) as client:
@@ -349,8 +396,8 @@ async def test_what_each_request_needs(lives: Lives) -> None:
                 _ = [log async for log in client.plan_prune()]
             with pytest.raises(NotAuthorizedError, match="concerns every shard"):
                 _ = [log async for log in client.prune()]
-            with pytest.raises(RewindRefusedError, match="has no backup 0"):
-                await client.rewind(SHARD, backup=0)
+            with pytest.raises(RewindRefusedError, match="has no backup 1"):
+                await client.rewind(SHARD, backup=1)
         async with limited(Capability.READ | Capability.APPLY, "other") as client:
             with pytest.raises(ShardNotFoundError):
                 await client.rewind(SHARD, backup=0)

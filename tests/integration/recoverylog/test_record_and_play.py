@@ -126,13 +126,40 @@ async def test_log_that_ends_in_garbage_is_handed_over(
 async def test_operation_without_an_end_is_told_not_waited_for(
     journals: JournalClient, tmp_path: Path
 ) -> None:
-    """Something that looks like a long write takes our own operation for its bytes. The log cannot be handed over."""
+    """The write of a file lacks its last bytes, and would take our own operation for them. The log cannot be handed
+    over, because nothing else may stand for the content of a file.
+    """
+    chain = OpChain(9)
+    write = chain.create("/a").framed, chain.write(1, 0, bytes(1000)).framed[:-900]
+    await journals.append(LOG, b"".join(write))
+
+    async with asyncio.timeout(20):
+        with pytest.raises(RecoveryLogError, match=r"what stands at \d+ has no end"):
+            await recover(journals, NO_HINTS, tmp_path / "one", author=1)
+    assert not (tmp_path / "one").exists()
+
+
+@pytest.mark.usefixtures("log")
+async def test_foreign_bytes_at_the_end_of_a_log_are_completed_by_its_hand_over(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """A stranger appended something that looks like a long write, of no file that there is. The hand-over brings the
+    rest of it along, and all that play the log find the hand-over and what is recorded then.
+    """
+    first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
+    async with recording(journals, first) as recorder:
+        recorder.create("/a")
+        await asyncio.wrap_future(recorder.barrier())
     await journals.append(LOG, OpChain(9).write(1, 0, bytes(1000)).framed[:-900])
 
     async with asyncio.timeout(20):
-        with pytest.raises(RecoveryLogError, match="what stands at 0 has no end"):
-            await recover(journals, NO_HINTS, tmp_path / "one", author=1)
-    assert not (tmp_path / "one").exists()
+        second = await recover(journals, NO_HINTS, tmp_path / "two", author=2)
+    async with recording(journals, second) as recorder:
+        recorder.write("/a", 0, b"content")
+        await asyncio.wrap_future(recorder.barrier())
+
+    await recover(journals, NO_HINTS, tmp_path / "three")
+    assert files_in(tmp_path / "three") == {"/a": b"content"}
 
 
 @pytest.mark.usefixtures("log")

@@ -11,6 +11,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from broadsheet.consumer.protocol.recovery_pb2 import RewindStatus
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
@@ -20,6 +21,8 @@ from broadsheet.consumer.recoverylog.rewinder import Rewinder
 pytestmark = pytest.mark.etcd
 
 SHARD = ItemId("shard-a")
+NO_BROKER = "http://127.0.0.1:9"
+"""Only a rewind to the whole log asks for one."""
 FAILED, STANDBY, OTHER = MemberId("z", "failed"), MemberId("z", "standby"), MemberId("z", "other")
 
 
@@ -88,7 +91,7 @@ class Setting:
         """Rewind to the older backup; `meddle` happens between reading and writing."""
         # A port's two methods are all that a rewinder calls.
         etcd: Any = self.etcd if meddle is None else Meddler(self.etcd, meddle)
-        rewinder = Rewinder(etcd, self.keys)
+        rewinder = Rewinder(etcd, JournalClient(NO_BROKER), self.keys)
         spec = await rewinder.spec_of(SHARD)
         assert spec is not None
         return (await rewinder.perform(spec, backup=1, force=force)).status

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.fsm import fence_of
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
+from broadsheet.consumer.recoverylog.operation import DecodedOp, OperationDecoder
 from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.live_logs import NO_HINTS, TwinRecorder
@@ -21,7 +22,17 @@ from tests.support.recorded_ops import LOG, OpChain
 
 STEPS = st.lists(
     st.sampled_from(
-        ("change", "change", "changes", "barrier", "hints", "hints", "take over", "zombie")
+        (
+            "change",
+            "change",
+            "changes",
+            "barrier",
+            "hints",
+            "hints",
+            "take over",
+            "zombie",
+            "foreign",
+        )
     ),
     min_size=1,
     max_size=25,
@@ -49,7 +60,7 @@ class Lives:
         fsm = played.playback.fsm
         self.zombies.append(OpChain(self.owners, seq=fsm.next_seq, checksum=fsm.next_checksum))
         self.owners += 1
-        frame = played.playback.hand_over_to(self.owners)
+        frame = bytes(played.playback.completion) + played.playback.hand_over_to(self.owners)
         begin = len(self.log.content)
         await asyncio.wrap_future(
             self.log.append(LOG, [frame], union_registers=fence_of(self.owners))
@@ -72,6 +83,8 @@ class Lives:
             self.hints.append(decode_hints(encode_hints(hints)))
         elif step == "zombie":
             self.write_as_zombie()
+        elif step == "foreign":
+            self.write_a_part()
         else:
             await asyncio.wrap_future(self.recorder.barrier())
             if step == "take over":
@@ -89,6 +102,16 @@ class Lives:
         else:
             op = zombie.write(fnode, 0, self.random.randbytes(self.random.randrange(50)))
         self.log.content += op.framed
+
+    def write_a_part(self) -> None:
+        """Have a stranger append the first part of some operation, which takes what follows for its own rest."""
+        begins = [
+            found.begin
+            for found in OperationDecoder(0).feed(self.log.content)
+            if isinstance(found, DecodedOp)
+        ]
+        begin = self.random.choice(begins)
+        self.log.content += self.log.content[begin : begin + self.random.randrange(1, 200)]
 
     def played(self, hints: FSMHints) -> PlayedLogs:
         """Play the log."""
@@ -114,7 +137,9 @@ class Lives:
 def test_log_plays_to_the_files_of_a_dictionary(
     steps: list[str], seed: int, piece_bytes: int
 ) -> None:
-    """Also where appends stand twice in it, with garbage between them, and operations of owners that were fenced."""
+    """Also where appends stand twice in it, with garbage and parts of operations between them, and operations of owners
+    that were fenced.
+    """
 
     async def live() -> None:
         lives = Lives(Random(seed), piece_bytes)

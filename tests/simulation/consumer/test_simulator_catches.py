@@ -23,7 +23,8 @@ from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.op_future import completed
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, Status
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.recoverylog import recorder
+from broadsheet.consumer.recoverylog import log_writer
+from broadsheet.consumer.recoverylog.foreign_bytes import Examined
 from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.consumer.shard import callbacks, primary, replica_status, transaction_machine
 from broadsheet.consumer.shard import transaction_events as tx
@@ -46,12 +47,14 @@ IN_A_TABLE = replace(EITHER, recorded=0.0)
 
 
 def _no_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recorder, "fence_check", lambda _: LabelSelector())
-    patch.setattr(recorder, "holds_fence", lambda _, __: True)
+    patch.setattr(log_writer, "fence_check", lambda _: LabelSelector())
+    _fence_not_seen(patch)
 
 
 def _fence_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recorder, "holds_fence", lambda _, __: True)
+    patch.setattr(log_writer, "holds_fence", lambda _, __: True)
+    # What a successor recorded between our appends would be seen, too.
+    patch.setattr(log_writer, "examined", lambda *_: Examined(True, 0, foreign=False))
 
 
 def _fence_never_raised(patch: pytest.MonkeyPatch) -> None:

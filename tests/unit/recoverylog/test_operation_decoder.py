@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.protocol.recorded_op_pb2 import RecordedOp
 from broadsheet.consumer.recoverylog.operation import (
     DecodedOp,
@@ -16,7 +15,7 @@ from broadsheet.consumer.recoverylog.operation import (
     framed,
     next_checksum,
 )
-from tests.support.recorded_ops import LOG, OpChain
+from tests.support.recorded_ops import OpChain
 
 START = 1000
 """Offset of the first byte, in these tests."""
@@ -25,7 +24,7 @@ Found = tuple[str, int, int, bytes]
 
 def decoded(*pieces: bytes) -> list[Found]:
     """Feed pieces, and return (kind, begin, end, content); written bytes of one write are joined."""
-    decoder, found = OperationDecoder(LOG, START), list[Found]()
+    decoder, found = OperationDecoder(START), list[Found]()
     for piece in pieces:
         for each in decoder.feed(piece):
             if isinstance(each, DecodedOp):
@@ -123,20 +122,23 @@ def test_write_of_less_than_nothing_is_no_operation() -> None:
     assert [kind for kind, *_ in decoded(odd + op.framed)] == ["none", "op"]
 
 
-def test_length_beyond_all_reason_is_refused() -> None:
-    """Rather than waited for: the error names log and offset."""
-    op = OpChain(1).create("/a")
-    decoder = OperationDecoder(LOG, START)
+def test_length_beyond_all_reason_is_no_operation() -> None:
+    """No recorder writes it, so nothing is waited for: the operations behind it are found."""
+    chain = OpChain(1)
+    op, next_op = chain.create("/a"), chain.create("/b")
+    odd = b"\x66\x33\x93\x36" + struct.pack("<I", 1 << 30)
+    endless = framed(RecordedOp(write=RecordedOp.Write(length=1 << 60)).SerializeToString())
 
-    with pytest.raises(FramingError, match=rf"{LOG}.*{START + len(op.framed)}"):
-        list(decoder.feed(op.framed + b"\x66\x33\x93\x36" + struct.pack("<I", 1 << 30)))
+    for between in (odd, endless):
+        found = decoded(op.framed + between + next_op.framed)
+        assert [kind for kind, *_ in found] == ["op", "none", "op"]
 
 
 def test_decoder_knows_what_it_waits_for() -> None:
     """Offset of what is not whole yet, and raw bytes to come."""
     chain = OpChain(1)
     create, write = chain.create("/a"), chain.write(1, 0, b"0123456789")
-    decoder = OperationDecoder(LOG, 0)
+    decoder = OperationDecoder(0)
 
     list(decoder.feed(create.framed + write.framed[:5]))
     assert (decoder.offset, decoder.raw_bytes) == (len(create.framed), 0)

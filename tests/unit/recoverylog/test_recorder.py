@@ -37,7 +37,7 @@ async def recorded(log: MemoryLog, recorder: Recorder) -> list[str]:
     """Return, in words, what the log holds once all that was recorded is there."""
     await asyncio.wrap_future(recorder.barrier())
     told: list[str] = []
-    for found in OperationDecoder(LOG, 0).feed(log.content):
+    for found in OperationDecoder(0).feed(log.content):
         assert isinstance(found, DecodedOp)
         told.append(f"{in_words(found.op)} {bytes(found.content).decode()}".strip())
     return told
@@ -81,7 +81,7 @@ async def test_new_file_is_created_and_written() -> None:
         "3 write 1 at 3 two",
     ]
     assert hinted(recorder) == {1: (1, 3)}
-    decoded = list(OperationDecoder(LOG, 0).feed(log.content))
+    decoded = list(OperationDecoder(0).feed(log.content))
     assert {each.op.author for each in decoded if isinstance(each, DecodedOp)} == {7}
 
 

@@ -194,3 +194,27 @@ def test_a_hundred_backups_fit_into_one_transaction() -> None:
 
     assert plan.checkpoint is not None
     assert max(len(plan.checkpoint.compares), len(plan.checkpoint.operations)) <= 128
+
+
+def test_whole_log_is_played_once_all_hints_are_set_aside() -> None:
+    """Readable ones as well, or the next recovery would begin from them; nothing is lost."""
+    given = basis({PRIMARY: b"{", BACKUP_0: hints(20), BACKUP_1: b"{"})
+
+    plan = plan_rewind(given, backup=None, force=False)
+
+    assert plan.status == RewindStatus.REWIND_STATUS_OK
+    assert puts(plan) == {
+        PRIMARY + b".unreadable": b"{",
+        BACKUP_0 + b".set-aside": hints(20),
+        BACKUP_1 + b".unreadable": b"{",
+    }
+    assert deletes(plan) == [BACKUP_0, BACKUP_1, PRIMARY]
+    assert plan.rewind.kept_at == f"{PRIMARY.decode()}.unreadable"
+
+
+def test_log_that_lost_its_beginning_is_not_played_without_hints() -> None:
+    """What was pruned is needed then."""
+    plan = plan_rewind(replace(basis(), log_begin=1), backup=None, force=True)
+
+    assert plan.status == RewindStatus.REWIND_STATUS_LOG_PRUNED
+    assert plan.checkpoint is None

@@ -18,7 +18,7 @@ import grpc
 from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.consumer.broker.catalogue import Catalogue
 from broadsheet.consumer.broker.committer import AppendOutcome
-from broadsheet.consumer.broker.faults import Context, RpcFault, stream_fault
+from broadsheet.consumer.broker.faults import Context, RpcFault, malformed_fault, stream_fault
 from broadsheet.consumer.broker.flow_control import MinimumRate, StalledSenderError
 from broadsheet.consumer.broker.fragments import sha1_sum
 from broadsheet.consumer.broker.journal import LiveJournal, Site
@@ -516,14 +516,14 @@ def _parsed(message: bytes) -> AppendRequest:
     try:
         return parse_append(message)
     except ValueError as error:
-        raise stream_fault(str(error)) from error
+        raise malformed_fault(f"append: {error}") from error
 
 
 def _chunk_of(message: bytes) -> memoryview:
     try:
         chunk = append_content(message)
     except ValueError as error:
-        raise stream_fault(str(error)) from error
+        raise malformed_fault(f"append: {error}") from error
     if chunk is None:
         raise stream_fault("expected only content after the first message")
     return chunk

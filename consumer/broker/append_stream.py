@@ -5,7 +5,8 @@
 The answer to an append that another one of the stream follows is held back, so that both go in one message, unless the
 successor takes long. Clients wait only for the last append of a transaction.
 
-Source: consumer/protocol/appends.proto. A failure that would end a separate call ends its append alone.
+Source: consumer/protocol/appends.proto. A failure that would end a separate call ends its append alone; a message that
+cannot be decoded ends the stream, with INVALID_ARGUMENT, after the answers to the appends before it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.broker.append import AppendHandler
 from broadsheet.consumer.broker.catalogue import Catalogue
-from broadsheet.consumer.broker.faults import Context, RpcFault, fault_of
+from broadsheet.consumer.broker.faults import Context, RpcFault, fault_of, malformed_fault
 from broadsheet.consumer.broker.journals import Journals
 from broadsheet.consumer.broker.limits import STALLED_SECONDS, BrokerLimits, Level, stalled
-from broadsheet.consumer.journal.append_stream import WholeAppend
+from broadsheet.consumer.journal.append_stream import WholeAppend, decode_appends
 from broadsheet.consumer.protocol.appends_pb2 import AppendStreamResponse
 
 logger = structlog.get_logger()
@@ -99,6 +102,8 @@ class _Stream:
         self.silent_since: float | None = None
         """Time when the present write of answers began, on the loop's clock; None while there is none."""
         self.is_cut_off = False
+        self._malformed: RpcFault | None = None
+        """Why no further message is read."""
         self._context = context
         self._under_way = self._under_way_bytes = 0
         self._ended = asyncio.Event()
@@ -140,6 +145,8 @@ class _Stream:
             taking.cancel()
             await self._wait_until_under_way(0)
             group.stop()
+        if self._malformed is not None:
+            raise self._malformed
 
     async def _take(self, group: TaskGroup) -> None:
         while True:
@@ -147,15 +154,21 @@ class _Stream:
             message = await self._context.read()
             if message is grpc.aio.EOF:
                 return
-            assert isinstance(message, list), "a method takes its requests"
-            batch = _Batch(message)
+            try:
+                appends = decode_appends(message)
+            except (DecodeError, ValueError, ValidationError) as error:
+                # Raised once the appends before it are answered.
+                self._malformed = malformed_fault(f"append stream: {error}")
+                return
+            batch = _Batch(appends)
             self._content.take(batch.size)
             self.held += batch.size
-            message.reverse()
-            while message:
+            appends.reverse()
+            del message
+            while appends:
                 # The list gives up its reference here, so that the memory of finished appends is
                 # free.
-                whole: WholeAppend = message.pop()
+                whole = appends.pop()
                 self._under_way += 1
                 self._under_way_bytes += whole.size
                 self._awaited.update(whole.append.after)

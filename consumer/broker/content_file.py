@@ -67,34 +67,40 @@ class ContentFile:
         """Return exactly `length` bytes from a position in the file. Blocking.
 
         Raises:
-            OSError: the disk failed, or the file is shorter.
-            DamagedContentError: they fail their checksum.
+            OSError: the disk failed, or the file is shorter and has no checksums.
+            DamagedContentError: they fail their checksum, or the file lacks some of them.
         """
         sums = self.sums
         begin, end = _blocks(sums, position, position + length)
-        content = self.read_as_is(end - begin, begin)
+        content = self.read_present(end - begin, begin)
+        if len(content) < end - begin:
+            if sums is None:
+                raise OSError(f"the file ends at {begin + len(content)}, before {end}")
+            # Its last block is incomplete, so what is left of it cannot be verified.
+            raise DamagedContentError(begin + _whole(len(content)), sums.length)
         bad = None if sums is None else sums.first_bad(begin, content)
         if bad is not None:
             raise DamagedContentError(*bad)
         return memoryview(content)[position - begin : position - begin + length]
 
-    def read_as_is(self, length: int, position: int) -> bytes:
-        """Return exactly `length` bytes from a position in the file, without verification. Blocking.
+    def read_present(self, length: int, position: int) -> bytes:
+        """Return up to `length` bytes from a position in the file, fewer if it ends before; unverified. Blocking.
 
         Raises:
-            OSError: the disk failed, or the file is shorter.
+            OSError: the disk failed.
         """
         content = os.pread(self.fd, length, position)
         if len(content) == length:
             return content
         parts, read = [content], len(content)
-        while read < length:
-            part = os.pread(self.fd, length - read, position + read)
-            if not part:
-                raise OSError(f"the file ends at {position + read}, before {position + length}")
+        while read < length and (part := os.pread(self.fd, length - read, position + read)):
             parts.append(part)
             read += len(part)
         return b"".join(parts)
+
+
+def _whole(length: int) -> int:
+    return length - length % BLOCK_BYTES
 
 
 def _blocks(sums: Sums | None, begin: int, end: int) -> tuple[int, int]:

@@ -32,6 +32,11 @@ class RpcFault(Exception):  # noqa: N818 - it ends a call, not a program
         self.text = text
 
 
+def malformed_fault(text: str) -> RpcFault:
+    """Return the fault of a message that cannot be decoded."""
+    return RpcFault(grpc.StatusCode.INVALID_ARGUMENT, f"malformed message: {text}")
+
+
 def stream_fault(text: str) -> RpcFault:
     """Return the fault of a client that broke the append protocol."""
     return RpcFault(grpc.StatusCode.UNKNOWN, f"append stream: {text}")

@@ -28,7 +28,7 @@ from broadsheet.consumer.broker.fragments import (
 )
 from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan, Site, span_of
 from broadsheet.consumer.broker.journals import Served
-from broadsheet.consumer.broker.publishing import FragmentPublisher
+from broadsheet.consumer.broker.publishing import FragmentPublisher, MissingCopyError
 from broadsheet.consumer.broker.quarantine import JournalQuarantine, Quarantined
 from broadsheet.consumer.broker.read import fragment_message, refusal, sealed_of
 from broadsheet.consumer.broker.resolution import JournalResolver, may_see
@@ -217,7 +217,8 @@ def _is_wanted(span: ReadableSpan, request: FragmentsRequest) -> bool:
 #
 #     declare    the journal's log says durably that the spans are holes
 #     forget     readers skip them from now on; a reader with an open file finishes with it
-#     remove     after a crash before this step, files are served again, and may be deleted again
+#     remove     from the store, then from the disk; after a crash before this step, files are served again, and may be
+#                deleted again, and what is not in its store any more is skipped, because the log says why
 #
 # Retention removes a journal's oldest fragments; this removes any but the newest, which tells where
 # the journal ends.
@@ -255,26 +256,37 @@ class DeletionHandler:
 
     async def _remove(self, served: Served, chosen: Sequence[SealedFragment]) -> None:
         try:
-            await served.committer.declare_holes([(each.begin, each.end) for each in chosen])
-        except JournalStoreError as error:
+            await remove_fragments(self._site, served, chosen)
+        except (JournalStoreError, OSError) as error:
+            # Fragments that are still there can be deleted again.
             raise RpcFault(
                 grpc.StatusCode.UNAVAILABLE, f"journal {served.journal.name}: {error}"
             ) from error
-        try:
-            await self._site.publisher.remove_copies(served.journal, chosen)
-        except OSError as error:
-            # The fragments are served as before, and can be deleted again.
-            raise RpcFault(
-                grpc.StatusCode.UNAVAILABLE, f"journal {served.journal.name}: {error}"
-            ) from error
-        for each in chosen:
-            served.journal.index.remove(each)
-        await self._site.disk.run(self._site.spares.retire, files_of(chosen))
+
+
+async def remove_fragments(site: Site, served: Served, chosen: Sequence[SealedFragment]) -> None:
+    """Remove sealed fragments, none of which is the journal's newest, for good.
+
+    Raises:
+        JournalStoreError: the disk failed; nothing was removed.
+        OSError: a store failed; those fragments that are still there are served as before.
+    """
+    journal = served.journal
+    await served.committer.declare_holes([(each.begin, each.end) for each in chosen])
+    gone: list[SealedFragment] = []
+    try:
+        async with site.publisher.withdrawing(journal, chosen) as withdraw:
+            for each in chosen:
+                await withdraw(each)
+                gone.append(each)
+    finally:
+        # A reader that has a file open finishes with it.
+        await site.disk.run(site.spares.retire, files_of(gone))
         logger.info(
             "fragments.deleted",
-            journal=served.journal.name,
-            fragments=len(chosen),
-            bytes=sum(each.end - each.begin for each in chosen),
+            journal=journal.name,
+            fragments=len(gone),
+            bytes=sum(each.end - each.begin for each in gone),
         )
 
 
@@ -358,14 +370,8 @@ class VerifyHandler:
         )
         try:
             verdict = await self._checks.verify(fragment, _yield)
-        except OSError as error:
-            response.error = str(error)
-            return response
-        except DamagedContentError as error:
-            # There is no file to take intact parts from. The fragment can be deleted.
-            response.error = f"its only copy, {error.where}, is damaged"
-            response.damaged.add(begin=fragment.begin, end=fragment.end)
-            return response
+        except (OSError, DamagedContentError) as error:
+            return await self._without_file(served, fragment, response, error, discards=discards)
         if verdict.damaged and await self._checks.heal(fragment):
             return response
         response.damaged.extend(
@@ -377,6 +383,40 @@ class VerifyHandler:
             response.discarded = True
         return response
 
+    async def _without_file(
+        self,
+        served: Served,
+        fragment: SealedFragment,
+        response: VerifyJournalResponse,
+        error: OSError | DamagedContentError,
+        *,
+        discards: bool,
+    ) -> VerifyJournalResponse:
+        """Report a fragment that has no file to take intact parts from; give all of it up, if that is asked for."""
+        if isinstance(error, DamagedContentError):
+            response.error = f"its only copy, {error.where}, is damaged"
+            response.damaged.add(begin=fragment.begin, end=fragment.end)
+        else:
+            response.error = str(error)
+        if not discards or not isinstance(error, (DamagedContentError, MissingCopyError)):
+            return response
+        if fragment is served.journal.index.newest:
+            response.error += "; it stays, because it tells where the journal ends"
+            return response
+        try:
+            # A store that is not mounted, for example, has nothing: then nothing is given up.
+            if not await self._site.publisher.lists_any(served.journal, fragment):
+                response.error += "; it stays, because its store lists nothing of this journal"
+                return response
+            await remove_fragments(self._site, served, [fragment])
+        except (OSError, JournalStoreError) as failure:
+            response.error += f"; it was not given up: {failure}"
+            return response
+        response.ClearField("damaged")
+        response.damaged.add(begin=fragment.begin, end=fragment.end)
+        response.error, response.discarded = "", True
+        return response
+
     async def _discard(
         self, served: Served, fragment: SealedFragment, damaged: tuple[BlockSpan, ...]
     ) -> None:
@@ -384,10 +424,10 @@ class VerifyHandler:
         pieces = await disk.run(copy_sound_pieces, disk, fragment, damaged)
         begin = fragment.begin
         try:
-            await self._site.publisher.remove_copies(journal, [fragment])
             await served.committer.declare_holes(
                 [(begin + span[0], begin + span[1]) for span in damaged]
             )
+            await self._site.publisher.remove_copy(journal, fragment)
         except (OSError, JournalStoreError) as error:
             raise RpcFault(
                 grpc.StatusCode.UNAVAILABLE, f"journal {journal.name}: {error}"

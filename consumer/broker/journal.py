@@ -369,6 +369,15 @@ class LiveJournal:
             return span_of(sealed)
         return self.open_span() if offset < self.view.head else None
 
+    def is_declared_gone(self, span: ReadableSpan) -> bool:
+        """Tell whether the journal's log says that all bytes of a span were removed on purpose."""
+        if self.store is None:
+            return False
+        state = self.store.state
+        return span.end <= (state.first or 0) or any(
+            begin <= span.begin and span.end <= end for begin, end in state.holes
+        )
+
     def open_span(self) -> ReadableSpan | None:
         """Return the open fragment, unless it is empty."""
         view = self.view

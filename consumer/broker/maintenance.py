@@ -85,22 +85,20 @@ class Maintenance:
         except JournalStoreError as error:
             logger.warning("retention.failed", journal=journal.name, detail=str(error))
             return
-        for fragment in expired:
-            try:
-                await self._site.publisher.remove_copies(journal, [fragment])
-            except OSError as error:
-                # Tried again with the next check.
-                logger.warning("retention.failed", journal=journal.name, detail=str(error))
-                return
-            await self._delete(journal, fragment)
-
-    async def _delete(self, journal: LiveJournal, fragment: SealedFragment) -> None:
-        # The index first, because a reader that already holds the file finishes with it.
-        journal.index.remove(fragment)
-        await self._site.disk.run(self._site.spares.retire, files_of([fragment]))
-        logger.info(
-            "fragment.expired", journal=journal.name, begin=fragment.begin, end=fragment.end
-        )
+        try:
+            async with self._site.publisher.withdrawing(journal, expired) as withdraw:
+                for fragment in expired:
+                    await withdraw(fragment)
+                    await self._site.disk.run(self._site.spares.retire, files_of([fragment]))
+                    logger.info(
+                        "fragment.expired",
+                        journal=journal.name,
+                        begin=fragment.begin,
+                        end=fragment.end,
+                    )
+        except OSError as error:
+            # Tried again with the next check.
+            logger.warning("retention.failed", journal=journal.name, detail=str(error))
 
 
 # Scrub: slow background verification of all sealed fragments, so that damage is found while backups

@@ -17,7 +17,8 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -65,6 +66,10 @@ _ACTION = re.compile(r"\{\{-?\s*\.Spool\.FirstAppendTime\.Format\s+\"([^\"]*)\"\
 _LAYOUT = {"2006": "%Y", "01": "%m", "02": "%d", "15": "%H", "04": "%M", "05": "%S"}
 
 logger = structlog.get_logger()
+
+
+class MissingCopyError(OSError):
+    """A fragment's only copy is not in its store: it was removed there, or the store is not mounted."""
 
 
 class PublishedJournal(Protocol):
@@ -451,45 +456,77 @@ class FragmentPublisher:
             return store.sign(keys, seconds)
         return await self._submit(partial(store.sign, keys, seconds))
 
-    async def remove_copies(
+    @asynccontextmanager
+    async def withdrawing(
         self, journal: PublishedJournal, chosen: Sequence[SealedFragment]
-    ) -> None:
-        """Remove fragments from their stores, and publish those no more that wait for it.
+    ) -> AsyncIterator[Callable[[SealedFragment], Awaitable[None]]]:
+        """Yield what takes one of the chosen fragments out of the journal's index, and then out of its store.
 
-        Raises:
-            OSError: a store failed. Its fragments are served as before.
+        In this order, because a reader must never be sent to an object that is not there. The journal's log must have
+        declared their bytes as gone. If a store fails, OSError is raised, and that fragment is served as before.
         """
-        if not self._stores.is_any and not any(each.stored for each in chosen):
-            return
         paths = {each.path for each in chosen}
         # An offer must not queue them again while they are removed.
         self._withdrawn |= paths
         try:
-            await self._remove_copies(journal, chosen)
-        except BaseException:
+            for path in paths:
+                await self._settle(path)
+            yield partial(self._withdraw, journal)
+        finally:
             self._withdrawn -= paths
             # Those that are still there wait for their store again.
             present = [journal.index.at(each.begin) for each in chosen]
             self.offer(journal, [each for each in present if each is not None])
-            raise
-        self._withdrawn -= paths
 
-    async def _remove_copies(
-        self, journal: PublishedJournal, chosen: Sequence[SealedFragment]
-    ) -> None:
-        for fragment in chosen:
-            self._forget(fragment.path)
-        # What is on its way to the store must arrive first, else it would stay there.
-        for running in [self._publishing.get(each.path) for each in chosen]:
-            if running is not None:
-                await asyncio.wait([running.task])
-        for fragment in chosen:
-            self._forget(fragment.path)
+    async def _settle(self, path: Path) -> None:
+        """Publish a fragment no more; return when what is on its way has arrived, else it would stay in the store."""
+        self._forget(path)
+        running = self._publishing.get(path)
+        if running is not None:
+            await asyncio.wait([running.task])
+            self._forget(path)
+
+    async def _withdraw(self, journal: PublishedJournal, fragment: SealedFragment) -> None:
+        # As it is now, because it may have been published since it was chosen.
+        known = journal.index.at(fragment.begin)
+        if known is None or known.path != fragment.path:
+            return
+        journal.index.remove(known)
+        if known.stored is not None:
+            try:
+                await self._submit(partial(self._remove, known.stored))
+            except BaseException:
+                journal.index.add(known)
+                raise
+        self._drop_local(fragment.path)
+
+    async def lists_any(self, journal: PublishedJournal, fragment: SealedFragment) -> bool:
+        """Tell whether a published fragment's store lists anything of its journal.
+
+        Raises:
+            OSError: the store failed, or is not served here.
+        """
+        stored = fragment.stored
+        store = None if stored is None else self._stores.at(stored.store)
+        if store is None:
+            raise OSError(errno.ENOENT, "it is in no store that this broker serves")
+        return await self._submit(lambda: next(store.listing(f"{journal.name}/"), None) is not None)
+
+    async def remove_copy(self, journal: PublishedJournal, fragment: SealedFragment) -> None:
+        """Remove a fragment's object from its store; the fragment stays in the index, of its local file alone.
+
+        Raises:
+            OSError: the store failed.
+        """
+        self._withdrawn.add(fragment.path)
+        try:
+            await self._settle(fragment.path)
             known = journal.index.at(fragment.begin)
-            stored = known.stored if known is not None else None
-            if stored is not None:
-                await self._submit(partial(self._remove, stored))
+            if known is not None and known.stored is not None:
+                await self._submit(partial(self._remove, known.stored))
             self._drop_local(fragment.path)
+        finally:
+            self._withdrawn.discard(fragment.path)
 
     def _remove(self, stored: StoredCopy) -> None:
         try:
@@ -549,7 +586,7 @@ class FragmentPublisher:
                 self._require_running()
                 temporary.rename(fragment.path)
         except FileNotFoundError as error:
-            raise OSError(errno.EIO, f"{where} is not in its store: {error}") from error
+            raise MissingCopyError(errno.EIO, f"{where} is not in its store") from error
         except DamagedContentError as error:
             raise DamagedContentError(error.begin, error.end, where=f"in {where}") from error
         except ExtraMissingError as error:

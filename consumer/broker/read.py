@@ -21,7 +21,7 @@ from broadsheet.consumer.broker.journal import LiveJournal, ReadableSpan, Site
 from broadsheet.consumer.broker.journals import Journals
 from broadsheet.consumer.broker.limits import CountedReader, ReaderBytes
 from broadsheet.consumer.broker.preconditions import may_read
-from broadsheet.consumer.broker.publishing import READ_URL_SECONDS
+from broadsheet.consumer.broker.publishing import READ_URL_SECONDS, MissingCopyError
 from broadsheet.consumer.broker.resolution import JournalResolution, JournalResolver
 from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, DamagedContentError
 from broadsheet.consumer.journal.wire import encode_read_chunk
@@ -303,15 +303,46 @@ class _ReadStream:
         self.close()
         try:
             self._file = await self._handler.open(span, self._journal)
-        except DamagedContentError as error:
-            raise _damaged(self._name, span, error) from error
-        except FileNotFoundError:
-            # As long as the view has the span, its file must exist.
-            if not self._is_over() and self._journal.locate(span.begin) == span:
-                raise
-            return False
+        except (DamagedContentError, OSError) as error:
+            # What was removed in the meantime is jumped over.
+            if self._is_over() or not self._is_listed(span):
+                return False
+            if isinstance(error, MissingCopyError) and self._forget_gone(span):
+                return False
+            raise self._fault_of(error, span) from error
         self._file_begin = span.begin
         return True
+
+    def _is_listed(self, span: ReadableSpan) -> bool:
+        return self._journal.locate(span.begin) == span
+
+    def _forget_gone(self, span: ReadableSpan) -> bool:
+        """Take a fragment out of the index whose removal was interrupted before that; return whether it is such a one.
+
+        Any other whose only copy is missing stays: its store may come back, as a mount does.
+        """
+        sealed = sealed_of(span)
+        if sealed is None or not self._journal.is_declared_gone(span):
+            return False
+        self._journal.index.remove(sealed)
+        logger.info("fragment.was_gone", journal=self._name, begin=span.begin, end=span.end)
+        return True
+
+    def _fault_of(self, error: DamagedContentError | OSError, span: ReadableSpan) -> Exception:
+        if isinstance(error, DamagedContentError):
+            return _damaged(self._name, span, error)
+        if span.stored is None:
+            return error
+        # Not the disk's failure: the content is in a store.
+        logger.warning(
+            "fragment.not_fetched", journal=self._name, begin=span.begin, detail=str(error)
+        )
+        return RpcFault(
+            grpc.StatusCode.UNAVAILABLE,
+            f"journal {self._name}: fragment [{span.begin}, {span.end}) with SHA-1 {span.sum.hex()} cannot be fetched: "
+            f"{error}: bring its store back, or give the fragment up with "
+            f"shardctl journals verify {self._name} --discard-damaged",
+        )
 
     async def _send_content(self, span: ReadableSpan) -> None:
         """Send a span's bytes, up to the first damaged ones."""
@@ -321,6 +352,10 @@ class _ReadStream:
         except DamagedContentError as error:
             account = self._call.account
             account.give_back(account.held)
+            if span.path is not None and not self._is_listed(span):
+                # It was removed in the meantime, or damaged parts were given up.
+                self.close()
+                return
             # The checksums were rebuilt, so the next round continues here.
             self.close()
             if await self._handler.is_sound(span):

@@ -251,7 +251,7 @@ def _verified(disk: Disk | None, commit: Commit, file: ContentFile, begin: int) 
         return True
     try:
         if commit.content is not None:
-            return file.read_as_is(len(commit.content), position) == commit.content
+            return file.read_present(len(commit.content), position) == commit.content
         for length, expected in commit.sums:
             checksum = _HASHES[len(expected)]()
             if _checksum_of(file, position, length, checksum) != expected:

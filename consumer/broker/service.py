@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.broker.append import AppendHandler
 from broadsheet.consumer.broker.append_stream import AppendStreamHandler
-from broadsheet.consumer.broker.faults import Context, answered, fault_of
+from broadsheet.consumer.broker.faults import Context, answered, fault_of, malformed_fault
 from broadsheet.consumer.broker.fragments_api import (
     DeletionHandler,
     FragmentsHandler,
@@ -27,7 +26,6 @@ from broadsheet.consumer.broker.limits import BrokerLimits
 from broadsheet.consumer.broker.list_apply import ApplyHandler, ListHandler
 from broadsheet.consumer.broker.read import ReadHandler
 from broadsheet.consumer.broker.resolution import JournalResolver
-from broadsheet.consumer.journal.append_stream import decode_appends
 from broadsheet.consumer.journal.wire import APPEND_SERVICE, serialize
 from broadsheet.consumer.protocol.auth import Capability, Claims
 from broadsheet.consumer.protocol.call_metadata import audit_record, audited
@@ -160,7 +158,7 @@ def _parsed(message: bytes, parse: Callable[[bytes], Request]) -> Request:
     try:
         return parse(message)
     except DecodeError as error:
-        raise ValidationError("request", f"malformed: {error}") from error
+        raise malformed_fault(f"request: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +235,11 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
 
 def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     """Return the append-stream service for a server."""
-    stream = grpc.stream_stream_rpc_method_handler(
-        handlers.admission.stream(handlers.append_streams.serve), decode_appends, serialize
+    stream: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+        # Without a deserializer, because gRPC answers its failures with UNKNOWN.
+        handlers.admission.stream(handlers.append_streams.serve),
+        None,
+        serialize,
     )
     return _measured(handlers, APPEND_SERVICE, {"AppendStream": stream})
 

@@ -258,8 +258,9 @@ def verify_journals(
         problems = [problem for each in reports for problem in each.problems]
         for problem in problems:
             say(problem)
-        if problems and not discard_damaged:
-            raise ValidationError("fragments", f"{counted(len(problems), 'span')} damaged")
+        left = sum(each.left for each in reports)
+        if left:
+            raise ValidationError("fragments", f"{counted(left, 'span')} damaged")
 
     run_command(work())
 
@@ -498,6 +499,8 @@ class _Report:
     bytes: int = 0
     damaged_bytes: int = 0
     problems: list[str] = field(default_factory=list)
+    left: int = 0
+    """Number of problems that were not discarded."""
 
     @property
     def row(self) -> list[str]:
@@ -517,6 +520,8 @@ class _Report:
         ]
         if response.error:
             self.problems.append(f"{where} cannot be read: {response.error}")
+        if not response.discarded:
+            self.left += len(response.damaged) + bool(response.error)
 
 
 async def _names(client: JournalClient, selector: str) -> list[str]:

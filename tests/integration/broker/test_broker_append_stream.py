@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from broadsheet.consumer.broker import append_stream
 from broadsheet.consumer.journal.append_stream import WholeAppend, encode_appends
@@ -65,3 +66,24 @@ async def test_append_is_answered_though_what_comes_after_it_takes_long(
     assert [(answer.number, answer.code) for answer in first.answers] == [(1, 0)]
     refused = grpc.StatusCode.FAILED_PRECONDITION.value[0]
     assert [(answer.number, answer.code) for answer in second.answers] == [(2, refused)]
+
+
+@pytest.mark.parametrize("tail", [b"\xff\xff", b"\x0a\x7f\xff" * 40_000])
+async def test_message_that_cannot_be_decoded_is_the_clients_fault(
+    journals: JournalClient, tail: bytes
+) -> None:
+    """Short and long messages are decoded by different code: both end the stream with INVALID_ARGUMENT, after the
+    answer to what came before, and without a traceback in the broker's log.
+    """
+    call = await _open(journals)
+    with capture_logs() as logs:
+        await call.write(encode_appends([_in_turn(1, b"a")]))
+        await call.write(tail)
+        answered = await call.read()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+
+    assert [answer.append.commit.begin for answer in answered.answers] == [0]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "malformed" in str(caught.value.details())
+    assert [log for log in logs if log["log_level"] == "error"] == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.disk import Disk
@@ -74,6 +75,47 @@ async def test_flip_in_a_sealed_fragment_is_an_error_at_its_offset(tmp_path: Pat
             assert b"".join(behind) == CONTENT[end:] + b"!"
             assert f"journal {JOURNAL}: bytes [{begin}, {end})" in str(caught.value)
             assert f"fragment [0, {len(CONTENT)})" in str(caught.value)
+
+
+@pytest.mark.parametrize("sums", ["present", "missing"])
+async def test_short_sealed_fragment_is_damage_and_no_fault_of_the_broker(
+    tmp_path: Path, sums: str
+) -> None:
+    """A file that was cut while the broker runs: what is left is served, then an error with fragment and remedy. Reads
+    log nothing, because readers ask again and again.
+    """
+    fragment = await _sealed(tmp_path)
+    if sums == "missing":
+        sums_path(fragment).unlink()
+    kept = BLOCK_BYTES + 5
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        JournalClient(broker.address) as client,
+    ):
+        await client.list_fragments(JOURNAL)  # which opens the journal
+        with fragment.open("r+b") as file:
+            file.truncate(kept)
+        with capture_logs() as logs:
+            for offset in (0, kept + 1):
+                got = bytearray()
+                with pytest.raises(JournalDamagedError) as caught:
+                    async for span in client.reader(JOURNAL, offset=offset):
+                        got += span.content
+                text = str(caught.value)
+                assert f"fragment [0, {len(CONTENT)})" in text
+                assert f"shardctl journals verify {JOURNAL} --discard-damaged" in text
+                assert CONTENT.startswith(got)
+        line = f"shardctl journals verify {JOURNAL} --discard-damaged --broker {broker.address}"
+        discarded = await asyncio.to_thread(shardctl, line)
+        left = [(each.offset, each.content) async for each in client.reader(JOURNAL, block=False)]
+
+    assert [log for log in logs if log["event"] == "rpc.failed"] == []
+    assert discarded.status == 0
+    if sums == "present":
+        assert left == [(0, CONTENT[:BLOCK_BYTES]), (len(CONTENT), b"!")]
+    else:
+        # Without sums nothing tells which bytes are sound.
+        assert left == [(len(CONTENT), b"!")]
 
 
 @pytest.mark.parametrize("sums", ["missing", "damaged", "of others"])

@@ -130,7 +130,7 @@ def test_a_page_that_ends_in_a_used_file_is_written_whole(tmp_path: Path) -> Non
     _use(recovered.store, _spares(tmp_path, disk, used=len(LARGE) + 10_000))
     commit(recovered.store, LARGE)
     end = -(-len(LARGE) // 4096) * 4096
-    found = recovered.store.file.read_as_is(end + 1, 0)
+    found = recovered.store.file.read_present(end + 1, 0)
     crash(recovered)
     assert found == LARGE + bytes(end - len(LARGE)) + b"\xee"
 

@@ -126,19 +126,45 @@ async def update(etcd: Etcd, announced: Announced, value: bytes) -> Announced:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessors:
+    """Earlier lives of a member, which are known to have ended."""
+
+    prefix: str
+    """The start that their suffixes share: they are this name, or go on with a separator. `m-1` means `m-1` and
+    `m-1-2`, not `m-10`; `m-` means every suffix that starts so.
+    """
+    in_any_zone: bool = False
+    """Whether a life may have been in another zone. Suffixes are unique in their zones only, as a rule."""
+
+    def include(self, other: MemberId, *, of: MemberId) -> bool:
+        """Tell whether a member is an earlier life of another.
+
+        If a number follows the prefix, only numbers up to the member's own count, because a late attempt must not end a
+        later one.
+        """
+        if not self.in_any_zone and other.zone != of.zone:
+            return False
+        if not other.suffix.startswith(self.prefix):
+            return False
+        rest = other.suffix.removeprefix(self.prefix)
+        # A name ends where letters and digits end: at the end of the prefix, or right after it.
+        if rest and self.prefix[-1].isalnum() and rest[0].isalnum():
+            return False
+        own, number = _number(of.suffix, self.prefix), _number(other.suffix, self.prefix)
+        return own is None or number is None or number <= own
+
+
 async def revoke_predecessors(
-    etcd: Etcd, keys: Keys, member_id: MemberId, *, prefix: str, own_lease: LeaseId
+    etcd: Etcd, keys: Keys, member_id: MemberId, predecessors: Predecessors, *, own_lease: LeaseId
 ) -> tuple[MemberId, ...]:
     """End the leases of a member's earlier incarnations, so that their assignments move at once.
-
-    Predecessors are members of any zone whose suffix starts with `prefix`. If a number follows the prefix, only numbers
-    up to the member's own count, because a late attempt must not end a later one.
 
     Args:
         etcd: Where they are announced.
         keys: The syntax of the root.
         member_id: The member about to be announced.
-        prefix: The start that the suffixes of all incarnations share.
+        predecessors: Its earlier incarnations.
         own_lease: Never revoked.
 
     Returns:
@@ -146,7 +172,7 @@ async def revoke_predecessors(
     """
     found = await etcd.get_range(keys.members_prefix, prefix_range_end(keys.members_prefix))
     revoked: list[MemberId] = []
-    for predecessor, kv in _predecessors(found.kvs, keys, member_id, prefix):
+    for predecessor, kv in _among(found.kvs, keys, member_id, predecessors):
         if kv.lease not in (0, own_lease):
             await etcd.lease_revoke(LeaseId(kv.lease))
             _log.info("member.predecessor_revoked", member=str(predecessor), lease=f"{kv.lease:x}")
@@ -154,17 +180,15 @@ async def revoke_predecessors(
     return tuple(revoked)
 
 
-def _predecessors(
-    kvs: tuple[KeyValue, ...], keys: Keys, member_id: MemberId, prefix: str
+def _among(
+    kvs: tuple[KeyValue, ...], keys: Keys, member_id: MemberId, predecessors: Predecessors
 ) -> Iterator[tuple[MemberId, KeyValue]]:
-    own_number = _number(member_id.suffix, prefix)
     for kv in kvs:
         with suppress(KeyDecodeError):
             parsed = keys.parse(kv.key)
-            if not isinstance(parsed, MemberKey) or not parsed.member_id.suffix.startswith(prefix):
-                continue
-            number = _number(parsed.member_id.suffix, prefix)
-            if own_number is None or number is None or number <= own_number:
+            if isinstance(parsed, MemberKey) and predecessors.include(
+                parsed.member_id, of=member_id
+            ):
                 yield parsed.member_id, kv
 
 

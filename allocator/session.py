@@ -25,7 +25,13 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from broadsheet.allocator.announcement import Announced, announce, revoke_predecessors, update
+from broadsheet.allocator.announcement import (
+    Announced,
+    Predecessors,
+    announce,
+    revoke_predecessors,
+    update,
+)
 from broadsheet.allocator.config import AllocationConfig, Offload, Runtime
 from broadsheet.allocator.errors import (
     EtcdUnavailableError,
@@ -69,8 +75,8 @@ class SessionConfig:
     """How long the member's keys outlive a crash."""
     announce_timeout_seconds: float = 60.0
     """How long to wait for a previous holder of the member's key; more than its TTL if it may have crashed."""
-    revoke_predecessors_prefix: str | None = None
-    """Shared start of the suffixes of this member's incarnations; earlier ones are known to be dead and are revoked."""
+    predecessors: Predecessors | None = None
+    """Earlier incarnations of this member, which are revoked."""
     allocation: AllocationConfig = field(default_factory=AllocationConfig)
     leadership: LeadershipConfig = field(default_factory=LeadershipConfig)
 
@@ -235,13 +241,13 @@ class Session:
 
     async def _announce(self, lease: LeaseId, member_value: bytes) -> None:
         keys, member_id = self._key_space.keys, self._config.member_id
-        if self._config.revoke_predecessors_prefix is not None:
+        if self._config.predecessors is not None:
             await self._retrying()(
                 revoke_predecessors,
                 self._etcd,
                 keys,
                 member_id,
-                prefix=self._config.revoke_predecessors_prefix,
+                self._config.predecessors,
                 own_lease=lease,
             )
         self._announced = await announce(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
+from broadsheet.allocator.announcement import Predecessors
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import check_root
@@ -98,7 +99,10 @@ class MemberConfig:
     allow_unauthenticated: bool = False
     """Confirms that an address other than loopback may be served without keys."""
     revoke_predecessors_prefix: str | None = None
-    """Before announcing, revoke the leases of members of our zone whose suffix starts so: earlier lives of ours."""
+    """Before announcing, revoke the leases of earlier lives of ours: members of our zone with this suffix, or with one
+    that goes on after it with a separator (`m-1`: `m-1` and `m-1-2`, not `m-10`; `m-`: all that start so)."""
+    revoke_in_any_zone: bool = False
+    """Whether earlier lives may have been in other zones: only for suffixes that are unique among all zones."""
     watch_peers: bool = True
     """Whether this process ends the leases of peers whose process it finds ended, so that fail-over is quick."""
     suspicion_phi: float = SUSPICION_PHI
@@ -175,6 +179,15 @@ class MemberConfig:
                 "revoke_predecessors_prefix",
                 "expected None or the start of a suffix; an empty one would revoke the whole zone",
             )
+
+    @property
+    def predecessors(self) -> Predecessors | None:
+        """Earlier lives of this member, as far as they are named."""
+        if self.revoke_predecessors_prefix is None:
+            return None
+        return Predecessors(
+            prefix=self.revoke_predecessors_prefix, in_any_zone=self.revoke_in_any_zone
+        )
 
     @property
     def listen_host(self) -> str:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
+from broadsheet.allocator.announcement import Predecessors
 from broadsheet.allocator.errors import EtcdRequestError, EtcdUnavailableError
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, LeaseId, Put
@@ -159,7 +160,7 @@ class Cluster(SimulatedCluster[SimulatedMember, Scenario]):
             member_id=member_id,
             lease_ttl_seconds=self.scenario.lease_ttl_seconds,
             announce_timeout_seconds=30.0,
-            revoke_predecessors_prefix=base,
+            predecessors=Predecessors(prefix=base),
             allocation=replace(self.scenario.allocation, policy=self.policy),
             leadership=self.scenario.leadership,
         )

@@ -21,6 +21,7 @@ import os
 import secrets
 import shutil
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -35,22 +36,25 @@ from broadsheet.consumer.private_directory import make_lasting
 
 FORMAT_VERSION = "1"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-T = TypeVar("T")
-
 ID_BITS = 62
 """Identities stay below 2^63, because some tools read JSON numbers as signed."""
+READER = 1
+"""Number of this reader of IDENTITY and BOOT. A later release may add fields, which this one ignores and keeps; if a
+reader must know them, it writes a greater `min_reader`."""
 
 
-class _Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Identity(msgspec.Struct, frozen=True):
     cluster_id: int
     member_id: int
     sum: int | None = None
-    """CRC-32 of the others; None in files of earlier versions."""
+    """CRC-32 of the two; None in files of earlier versions."""
+    min_reader: int = 1
 
 
-class _Boot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Boot(msgspec.Struct, frozen=True):
     term: int
     sum: int | None = None
+    min_reader: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +166,9 @@ def _open_locked(disk: Disk, directory: Path, lock_fd: int, first_revision: int)
         )
     _make_directories(disk, directory)
     identity = _read_identity(disk, directory / "IDENTITY")
-    term = _read_boot(directory / "BOOT").term + 1
-    _write_unless_full(disk, directory / "BOOT", _boot(term))
+    boot, fields = _read_boot(directory / "BOOT")
+    term = boot.term + 1
+    _write_unless_full(disk, directory / "BOOT", _encoded({**fields, **_boot(term)}))
     return DataRoot(
         directory=directory,
         cluster_id=identity.cluster_id,
@@ -198,27 +203,43 @@ def _write_unless_full(disk: Disk, path: Path, content: bytes) -> None:
 
 def _read_identity(disk: Disk, path: Path) -> _Identity:
     """Read the ids, and add the checksum to those of an earlier version."""
-    identity = _decoded(path, _Identity)
+    identity, fields = _decoded(path, _Identity)
     whole = _identity(identity.cluster_id, identity.member_id)
     if identity.sum is None:
-        _write_unless_full(disk, path, msgspec.json.encode(whole))
-    elif identity != whole:
+        _write_unless_full(disk, path, _encoded({**fields, **whole}))
+    elif identity.sum != whole["sum"]:
         raise _unreadable(path, "its checksum does not fit")
-    return whole
+    return identity
 
 
-def _read_boot(path: Path) -> _Boot:
-    boot = _decoded(path, _Boot)
+def _read_boot(path: Path) -> tuple[_Boot, dict[str, object]]:
+    """Read the counter; return all fields of the file, too."""
+    boot, fields = _decoded(path, _Boot)
     if boot.sum is not None and boot.sum != _sum(boot.term):
         raise _unreadable(path, "its checksum does not fit")
-    return boot
+    return boot, fields
 
 
-def _decoded(path: Path, kind: type[T]) -> T:
+RootFileT = TypeVar("RootFileT", _Identity, _Boot)
+
+
+def _decoded(path: Path, kind: type[RootFileT]) -> tuple[RootFileT, dict[str, object]]:
     try:
-        return decode_json(path.read_bytes(), kind)
+        content = path.read_bytes()
+        found, fields = decode_json(content, kind), decode_json(content, dict[str, object])
     except (OSError, DocumentError) as error:
         raise _unreadable(path, str(error)) from error
+    if found.min_reader > READER:
+        raise BrokerDataError(
+            str(path),
+            f"a later release wrote it, for readers from number {found.min_reader} on, and this one is {READER}: "
+            "start that release",
+        )
+    # A flipped bit in the name of the checksum makes it an unknown field. Releases that add fields write a checksum.
+    unknown = fields.keys() - kind.__struct_fields__
+    if unknown and found.sum is None:
+        raise _unreadable(path, f"unknown field {min(unknown)!r} without a checksum")
+    return found, fields
 
 
 def _unreadable(path: Path, detail: str) -> BrokerDataError:
@@ -231,12 +252,20 @@ def _unreadable(path: Path, detail: str) -> BrokerDataError:
     return BrokerDataError(str(path), f"cannot be read: {detail}; {advice}")
 
 
-def _identity(cluster_id: int, member_id: int) -> _Identity:
-    return _Identity(cluster_id, member_id, _sum(cluster_id, member_id))
+def _identity(cluster_id: int, member_id: int) -> dict[str, int]:
+    return {
+        "cluster_id": cluster_id,
+        "member_id": member_id,
+        "sum": _sum(cluster_id, member_id),
+    }
 
 
-def _boot(term: int) -> bytes:
-    return msgspec.json.encode(_Boot(term, _sum(term)))
+def _boot(term: int) -> dict[str, int]:
+    return {"term": term, "sum": _sum(term)}
+
+
+def _encoded(fields: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(fields)
 
 
 def _sum(*numbers: int) -> int:
@@ -248,8 +277,8 @@ def _initialize(disk: Disk, directory: Path, first_revision: int) -> None:
     _require_unused(directory)
     (directory / "catalogue").mkdir(exist_ok=True)
     identity = _identity(secrets.randbits(ID_BITS) | 1, secrets.randbits(ID_BITS) | 1)
-    disk.write_file(directory / "BOOT", _boot(0))
-    disk.write_file(directory / "IDENTITY", msgspec.json.encode(identity))
+    disk.write_file(directory / "BOOT", _encoded(_boot(0)))
+    disk.write_file(directory / "IDENTITY", _encoded(identity))
     initialize_catalogue(disk, directory / "catalogue", first_revision)
     disk.write_file(directory / "FORMAT", FORMAT_VERSION.encode())
 
@@ -260,7 +289,7 @@ def _require_unused(directory: Path) -> None:
     kept = [directory / name for name in ("journals", "trash", "quarantine")]
     used = any(path.is_dir() and any(path.iterdir()) for path in kept)
     if boot.exists():
-        used = used or _read_boot(boot).term > 0
+        used = used or _read_boot(boot)[0].term > 0
     elif (directory / "IDENTITY").exists():
         # BOOT is the first file that a creation writes.
         used = True

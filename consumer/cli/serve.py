@@ -127,7 +127,8 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_option("--suffix", envvar="CONSUMER_ID", help="Unique in the zone; a random one if absent.")
 @_option(
     "--replaces",
-    help="Revoke the leases of members of this zone whose suffix starts so: earlier lives of ours.",
+    help="Revoke the leases of earlier lives of ours: members of this zone with this suffix, or one that goes on "
+    "after it with a separator (m-1: m-1 and m-1-2, not m-10; m-: all that start so).",
 )
 @_option(
     "--host", envvar="CONSUMER_HOST", default="127.0.0.1", help="Where others reach this process."

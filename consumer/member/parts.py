@@ -502,7 +502,7 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
             member_id=config.member_id,
             lease_ttl_seconds=config.lease_ttl_seconds,
             announce_timeout_seconds=config.announce_seconds_max,
-            revoke_predecessors_prefix=config.revoke_predecessors_prefix,
+            predecessors=config.predecessors,
             allocation=AllocationConfig(policy=config.allocation),
         ),
         ReplicaConsistency(),

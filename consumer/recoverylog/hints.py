@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
@@ -24,6 +25,15 @@ from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 
 INTEGER_FIELDS = frozenset({"fnode", "first_seq_no", "first_offset", "last_seq_no", "last_offset"})
 """64-bit fields: protobuf's own JSON writes them as text, the stored JSON as numbers."""
+
+
+READER: Final = 1
+"""Number of this reader of hints."""
+MIN_READER_FIELD: Final = "min_reader"
+"""The field, beside those of `FSMHints`, by which a later release excludes readers that may not ignore what it adds."""
+
+
+_FIELDS: Final = frozenset(FSMHints.DESCRIPTOR.fields_by_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +63,30 @@ def encode_hints(hints: FSMHints) -> bytes:
 
 
 def decode_hints(value: bytes) -> FSMHints:
-    """Decode stored hints.
+    """Decode stored hints. Fields that this release does not know are left out.
 
     Raises:
-        ValueError: they are neither JSON nor protobuf of the expected shape.
+        ValueError: they are neither JSON nor protobuf of the expected shape, or need a later reader.
     """
+    needed: object = READER
     try:
         if value.startswith(b"{"):
-            return ParseDict(decode_json(value, dict), FSMHints())
-        return FSMHints.FromString(value)
+            document = decode_json(value, dict)
+            # Something else would have no field in common with hints, and pass for hints of nothing.
+            if document and _FIELDS.isdisjoint(document):
+                raise ValueError(f"unknown field {min(document)!r}, and none that is known")
+            needed = document.get(MIN_READER_FIELD, READER)
+            hints = ParseDict(document, FSMHints(), ignore_unknown_fields=True)
+        else:
+            hints = FSMHints.FromString(value)
     except (ParseError, DecodeError, ValueError, RecursionError, AttributeError) as error:
         raise ValueError(f"expected FSMHints as JSON or protobuf: {error}") from error
+    if not isinstance(needed, int) or needed > READER:
+        raise ValueError(
+            f"{MIN_READER_FIELD}: a later release wrote these hints, for readers from number {needed} on, and this one "
+            f"is {READER}: let a member of that release recover the shard"
+        )
+    return hints
 
 
 def _with_numbers(node: object) -> object:

@@ -111,6 +111,8 @@ def _config_of(plan: MemberPlan, incarnation: Incarnation) -> MemberConfig:
         host=own_address(os.environ, towards=plan.config.broker_address),
         # Once more, because the earlier attempt may have announced itself since the task's first look.
         revoke_predecessors_prefix=incarnation.attempts_prefix,
+        # Spark starts a task again on any executor, and its suffix names application, task and attempt.
+        revoke_in_any_zone=True,
     )
 
 

@@ -17,7 +17,7 @@ import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from broadsheet.allocator.announcement import revoke_predecessors
+from broadsheet.allocator.announcement import Predecessors, revoke_predecessors
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
@@ -85,6 +85,6 @@ class MemberTask:
                 etcd,
                 Keys(self.root),
                 MemberId(_ANY_ZONE, incarnation.suffix),
-                prefix=incarnation.attempts_prefix,
+                Predecessors(prefix=incarnation.attempts_prefix, in_any_zone=True),
                 own_lease=_NO_LEASE,
             )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from broadsheet.allocator.announcement import Predecessors
 from broadsheet.allocator.config import AllocationConfig, Offload
 from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
 from broadsheet.allocator.etcd.client import EtcdClient
@@ -150,7 +151,7 @@ def session_config(
     *,
     lease_ttl_seconds: float = 10.0,
     announce_timeout_seconds: float = 10.0,
-    revoke_predecessors_prefix: str | None = None,
+    predecessors: Predecessors | None = None,
     leadership: LeadershipConfig | None = None,
     policy: AllocationPolicy | None = None,
 ) -> SessionConfig:
@@ -159,7 +160,7 @@ def session_config(
         member_id=member_id,
         lease_ttl_seconds=lease_ttl_seconds,
         announce_timeout_seconds=announce_timeout_seconds,
-        revoke_predecessors_prefix=revoke_predecessors_prefix,
+        predecessors=predecessors,
         allocation=AllocationConfig(
             recheck_seconds=1.0,
             retry_seconds_max=0.5,

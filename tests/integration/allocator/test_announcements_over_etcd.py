@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broadsheet.allocator.announcement import Predecessors
 from broadsheet.allocator.errors import AnnounceConflictError, MemberKeyLostError
 from broadsheet.allocator.etcd.api import TxnResult
 from broadsheet.allocator.etcd.client import EtcdClient
@@ -65,7 +66,9 @@ async def test_predecessors_lower_attempts_are_revoked_higher_ones_stay(
         etcd,
         etcd_root,
         str(member_id),
-        config=session_config(member_id, revoke_predecessors_prefix="app-p0-"),
+        config=session_config(
+            member_id, predecessors=Predecessors(prefix="app-p0-", in_any_zone=True)
+        ),
     )
 
     await mine.session.start(member_value(1))

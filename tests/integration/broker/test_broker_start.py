@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 
@@ -160,6 +161,31 @@ async def test_missing_or_damaged_root_files_are_named(tmp_path: Path, name: str
         async with Broker(BrokerConfig(data_dir=tmp_path)):
             pass
     assert _content(tmp_path) == [b"acknowledged"]
+
+
+async def test_root_files_of_a_later_release_are_read_and_keep_what_it_added(
+    tmp_path: Path,
+) -> None:
+    """After a roll-back an earlier release starts on files with unknown fields, and drops none of them."""
+    await _written(tmp_path)
+    for name in ("IDENTITY", "BOOT"):
+        fields = json.loads((tmp_path / name).read_bytes())
+        (tmp_path / name).write_text(json.dumps({**fields, "later": [1]}))
+
+    assert _content(tmp_path) == [b"acknowledged"]
+    async with Broker(BrokerConfig(data_dir=tmp_path)):
+        pass
+    assert [
+        json.loads((tmp_path / name).read_bytes())["later"] for name in ("IDENTITY", "BOOT")
+    ] == [
+        [1],
+        [1],
+    ]
+    fields = json.loads((tmp_path / "IDENTITY").read_bytes())
+    (tmp_path / "IDENTITY").write_text(json.dumps({**fields, "min_reader": 2}))
+    with pytest.raises(BrokerDataError, match="a later release wrote it"):
+        async with Broker(BrokerConfig(data_dir=tmp_path)):
+            pass
 
 
 async def test_quarantined_journal_is_listed_restored_and_served(tmp_path: Path) -> None:

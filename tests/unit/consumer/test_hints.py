@@ -57,6 +57,24 @@ def test_hints_with_null_lists_are_empty() -> None:
     assert decode_hints(value) == FSMHints(log="logs/shard-1")
 
 
+def test_hints_of_a_later_release_are_read_without_what_it_added() -> None:
+    """A later release adds a field, anywhere; if this one refused that, no release could ever add one."""
+    value = (
+        b'{"log":"logs/shard-1","later":{"a":[1]},"min_reader":1,'
+        b'"live_nodes":[{"fnode":4,"later":1,"segments":[{"author":7,"later":1}]}]}'
+    )
+
+    found = decode_hints(value)
+
+    assert (found.log, found.live_nodes[0].segments[0].author) == ("logs/shard-1", 7)
+
+
+def test_hints_that_need_a_later_reader_are_refused_and_say_so() -> None:
+    """Where an unknown field matters, its writer says so, and the error does not blame damage."""
+    with pytest.raises(ValueError, match=r"^min_reader: a later release .* number 2 on"):
+        decode_hints(b'{"log":"logs/shard-1","min_reader":2}')
+
+
 @pytest.mark.parametrize("value", [b"{", b'{"log":3}', b'{"unknown":1}', b"\xff\xff"])
 def test_hints_that_are_neither_are_refused(value: bytes) -> None:
     """Damaged hints must never pass for "no hints": recovery would start from the beginning of time."""

@@ -17,6 +17,7 @@ CHOSEN_BY_THE_CLUSTER = {
     "etcd",
     "broker_address",
     "revoke_predecessors_prefix",
+    "revoke_in_any_zone",
 }
 """The cluster's own arguments, and what each task finds out where it runs."""
 

@@ -5,19 +5,47 @@ We checkpoint the write-ahead log ourselves (`wal_autocheckpoint = 0`), at momen
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import structlog
+
+from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreClosedError, StoreError
 
 _FORBIDDEN_PRAGMAS = frozenset(
     {"journal_mode", "locking_mode", "synchronous", "wal_autocheckpoint"}
 )
 """Pragmas that recording and the fence rely on."""
+_WITHOUT_EFFECT = frozenset({"auto_vacuum", "encoding", "foreign_keys", "page_size"})
+"""Pragmas that SQLite passes over in silence in a transaction, or once there are tables."""
+CONNECTION_PRAGMAS = frozenset(
+    {
+        "analysis_limit",
+        "automatic_index",
+        "busy_timeout",
+        "cache_spill",
+        "case_sensitive_like",
+        "cell_size_check",
+        "foreign_keys",
+        "ignore_check_constraints",
+        "legacy_alter_table",
+        "mmap_size",
+        "recursive_triggers",
+        "reverse_unordered_selects",
+        "secure_delete",
+        "threads",
+        "trusted_schema",
+    }
+)
+"""Pragmas that set what a connection does, and write nothing."""
+_WORDS = {"on": 1, "yes": 1, "true": 1, "off": 0, "no": 0, "false": 0}
 BEGIN = "BEGIN IMMEDIATE -- of the store"
 COMMIT = "COMMIT -- of the store"
 ROLLBACK = "ROLLBACK -- of the store"
@@ -47,6 +75,23 @@ def authorize_in_txn(connection: sqlite3.Connection, action: int) -> int:
         # The database ended the transaction after an error; what follows would commit by itself.
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK
+
+
+PRAGMA_ADVICE = (
+    "it has no effect in a transaction, and one is always open: give settings of connections to the store, "
+    "pragmas={'foreign_keys': 1}"
+)
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedLog:
+    """The outcome of an attempt to copy the write-ahead log into the file."""
+
+    is_empty: bool
+    """Nobody else read in it."""
+    is_copied: bool
+    """The file has all of it, so that SQLite may begin it again with the next transaction."""
 
 
 class TxnConnection(sqlite3.Connection):
@@ -91,6 +136,21 @@ class TxnConnection(sqlite3.Connection):
         """Refuse: the store closes it."""
         raise self._refused("closed", "the store closes it when it is destroyed")
 
+    def fold(self, *, wait_seconds: float) -> FoldedLog:
+        """Copy the write-ahead log into the file, and empty it unless others read in it.
+
+        Args:
+            wait_seconds: Longest wait for others.
+        """
+        (before,) = self.execute_own("PRAGMA busy_timeout").fetchone()
+        self.execute_own(f"PRAGMA busy_timeout = {int(wait_seconds * 1000)}")
+        try:
+            row = self.execute_own("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self.execute_own(f"PRAGMA busy_timeout = {before}")
+        busy, frames, copied = row
+        return FoldedLog(is_empty=not busy, is_copied=frames == copied)
+
     _own = False
 
     def _refused(self, what: str, advice: str) -> StoreError:
@@ -106,6 +166,12 @@ class TxnConnection(sqlite3.Connection):
             name, asks = first.lower(), second is None
             if name == "wal_checkpoint" or (name in _FORBIDDEN_PRAGMAS and not asks):
                 return sqlite3.SQLITE_DENY
+            if name in _WITHOUT_EFFECT and not asks and self.in_transaction:
+                # The driver's error says no more than "not authorized".
+                _log.error(
+                    "sqlite.pragma_refused", shard=self.fqn, pragma=name, action=PRAGMA_ADVICE
+                )
+                return sqlite3.SQLITE_DENY
         return authorize_in_txn(self, action)
 
 
@@ -114,7 +180,47 @@ def own_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
     return sqlite3.Cursor(connection)
 
 
-def open_writer(path: Path, *, fqn: str, durable: bool, cache_bytes: int) -> TxnConnection:
+def checked_pragmas(pragmas: Mapping[str, str | int]) -> tuple[tuple[str, str | int], ...]:
+    """Return settings of connections by lower-case name.
+
+    Raises:
+        ValidationError: one is none of `CONNECTION_PRAGMAS`, or its value is none.
+    """
+    for name, value in pragmas.items():
+        if name.lower() not in CONNECTION_PRAGMAS:
+            raise ValidationError(
+                f"pragmas.{name}", f"expected one of {', '.join(sorted(CONNECTION_PRAGMAS))}"
+            )
+        if not re.fullmatch(r"-?\w+", str(value)):
+            raise ValidationError(f"pragmas.{name}", f"expected a number or a word, got {value!r}")
+    return tuple((name.lower(), value) for name, value in pragmas.items())
+
+
+def set_pragmas(connection: sqlite3.Connection, pragmas: Iterable[tuple[str, str | int]]) -> None:
+    """Set a connection up.
+
+    Raises:
+        ValidationError: this SQLite took another value.
+    """
+    for name, value in pragmas:
+        connection.execute(f"PRAGMA {name} = {value}")
+        taken = own_cursor(connection).execute(f"PRAGMA {name}").fetchone()
+        wanted = _WORDS.get(str(value).lower(), value)
+        if taken is not None and isinstance(wanted, int) and taken[0] != wanted:
+            raise ValidationError(
+                f"pragmas.{name}",
+                f"expected a value that this SQLite takes, got {value!r}, of which it made {taken[0]}",
+            )
+
+
+def open_writer(
+    path: Path,
+    *,
+    fqn: str,
+    durable: bool,
+    cache_bytes: int,
+    pragmas: Iterable[tuple[str, str | int]] = (),
+) -> TxnConnection:
     """Open the connection that writes.
 
     Args:
@@ -122,6 +228,7 @@ def open_writer(path: Path, *, fqn: str, durable: bool, cache_bytes: int) -> Txn
         fqn: The shard, for errors.
         durable: Whether a commit must survive a power cut by this file alone. A recorded file need not.
         cache_bytes: Bound of the page cache.
+        pragmas: The application's settings, checked.
     """
     connection = sqlite3.connect(
         path, isolation_level="IMMEDIATE", check_same_thread=False, factory=TxnConnection
@@ -135,13 +242,15 @@ def open_writer(path: Path, *, fqn: str, durable: bool, cache_bytes: int) -> Txn
         "temp_store = MEMORY",
     ):
         connection.execute(f"PRAGMA {pragma}")
+    set_pragmas(connection, pragmas)
     connection.begin_guard()
     return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write."""
+def open_reader(path: Path, pragmas: Iterable[tuple[str, str | int]] = ()) -> sqlite3.Connection:
+    """Open a connection that cannot write, with the application's settings."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    set_pragmas(connection, pragmas)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
@@ -170,14 +279,16 @@ class CommittedReaders:
     still use stay where they are until the queries end. A checkpoint needs all of them gone for a moment (`pause`).
     """
 
-    def __init__(self, fqn: str, path: Path) -> None:
+    def __init__(self, fqn: str, path: Path, pragmas: Iterable[tuple[str, str | int]] = ()) -> None:
         """Create them; queries can be run after the first `advance`.
 
         Args:
             fqn: The shard, for errors.
             path: The database.
+            pragmas: Settings of each connection, checked.
         """
         self._fqn = fqn
+        self._pragmas = tuple(pragmas)
         self._path = path
         self._changed = threading.Condition()
         """Guards all that follows; notified when a query or a pause ends."""
@@ -194,7 +305,9 @@ class CommittedReaders:
         """
         with self._changed:
             before = self._current
-            reader = self._idle.pop() if self._idle else _Reader(open_reader(self._path))
+            reader = (
+                self._idle.pop() if self._idle else _Reader(open_reader(self._path, self._pragmas))
+            )
             begin_snapshot(reader.connection)
             self._current = reader
             if before is not None:
@@ -215,7 +328,11 @@ class CommittedReaders:
             reader.users += 1
         try:
             with reader.lock:
-                return function(reader.connection)
+                try:
+                    return function(reader.connection)
+                finally:
+                    # The next query is another one, and relies on what a new connection does.
+                    reader.connection.row_factory, reader.connection.text_factory = None, str
         finally:
             with self._changed:
                 reader.users -= 1

@@ -25,9 +25,11 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
+
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.checkpoint import EncodedCheckpoint, encoded, whole_checkpoint
-from broadsheet.consumer.errors import StoreClosedError, StoreError
+from broadsheet.consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
 from broadsheet.consumer.local_state import LocalState, local_state_of
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE
@@ -39,10 +41,13 @@ from broadsheet.consumer.stores.settled_files import settle
 from broadsheet.consumer.stores.sqlite.connections import (
     BEGIN,
     COMMIT,
+    PRAGMA_ADVICE,
     ROLLBACK,
     CommittedReaders,
     TxnConnection,
+    checked_pragmas,
     open_writer,
+    own_cursor,
 )
 from broadsheet.consumer.stores.sqlite.gazette_layout import (
     has_gazette_layout,
@@ -62,6 +67,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ResultT = TypeVar("ResultT")
+_log = structlog.get_logger()
 _CREATE_CHECKPOINT = (
     "CREATE TABLE IF NOT EXISTS gazette_checkpoint "
     "(id INTEGER PRIMARY KEY CHECK (id = 0), checkpoint BLOB NOT NULL)"
@@ -116,6 +122,7 @@ class SqliteStore:
         cache_bytes: int = 32 << 20,
         lock_wait_seconds: float = 10.0,
         from_gazette: bool = False,
+        pragmas: Mapping[str, str | int] | None = None,
     ) -> None:
         """Create a store; nothing is opened before `restore_checkpoint`.
 
@@ -129,9 +136,12 @@ class SqliteStore:
             lock_wait_seconds: Longest wait for another holder of a directory that stays.
             from_gazette: Take over what Gazette's SQLite store recorded, if the recovery log holds that. Gazette cannot
                 read the log afterwards, so its last consumer of the shard must be gone.
+            pragmas: Settings of each connection, e.g. `{"foreign_keys": 1}`. In `schema`, or as a statement, such a
+                pragma has no effect in SQLite, because a transaction is always open, and is refused.
 
         Raises:
-            ValidationError: there is neither a recovery log nor a `local_state`.
+            ValidationError: there is neither a recovery log nor a `local_state`, or a pragma is no setting of
+                connections.
         """
         self._fqn = shard.fqn
         self._local_state = local_state_of(shard, local_state)
@@ -148,7 +158,8 @@ class SqliteStore:
         self._from_gazette = from_gazette
         self._recording: SqliteRecording | None = None
         self._writer: TxnConnection | None = None
-        self._readers = CommittedReaders(shard.fqn, self._path)
+        self._pragmas = checked_pragmas(pragmas or {})
+        self._readers = CommittedReaders(shard.fqn, self._path, self._pragmas)
         self._commits = CommitThread(shard.fqn, recorded=self._local_state.recorder is not None)
         self._segments: set[bytes] = set()
         """Ids of those in the database, as of the last commit that was started."""
@@ -162,6 +173,8 @@ class SqliteStore:
         self._free.set()
         self._folds = False
         """The commit under way keeps the writer until the write-ahead log is folded; for the commit's thread."""
+        self._fold_bytes = wal_bytes_max
+        """Length of the write-ahead log from which it is folded: more, after others kept it from being emptied."""
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -319,10 +332,14 @@ class SqliteStore:
             if (wal := directory / WAL).exists():
                 settle(wal)
         self._writer = open_writer(
-            self._path, fqn=self._fqn, durable=recorder is None, cache_bytes=self._cache_bytes
+            self._path,
+            fqn=self._fqn,
+            durable=recorder is None,
+            cache_bytes=self._cache_bytes,
+            pragmas=self._pragmas,
         )
         if self._recording is None:
-            # A life begins with an empty write-ahead log: whatever an earlier one left in it is done with.
+            # A life begins with an empty write-ahead log, unless others read in it: what an earlier one left is copied.
             self._checkpoint()
             self._set_up()
         else:
@@ -338,8 +355,10 @@ class SqliteStore:
         self._set_up()
         if recording.knows_database:
             recording.record_commit()
-        else:
-            self._checkpoint()  # The log gets the database as a whole, with its tables.
+        elif not self._checkpoint():  # The log gets the database as a whole, with its tables.
+            raise StoreUnavailableError(
+                self._fqn, f"another program reads {self._path}, which cannot be recorded meanwhile"
+            )
 
     def _set_up(self) -> None:
         assert self._writer is not None
@@ -347,12 +366,18 @@ class SqliteStore:
         if self._recording is not None:
             self._recording.take_over_wal()
         for statement in (_CREATE_CHECKPOINT, _CREATE_SEGMENTS, *statements_of(self._schema)):
-            self._writer.execute(statement)
+            try:
+                self._writer.execute(statement)
+            except sqlite3.DatabaseError as error:
+                advice = f"; {PRAGMA_ADVICE}" if "pragma" in statement.lower() else ""
+                raise StoreError(
+                    self._fqn, f"schema: {' '.join(statement.split())[:200]}: {error}{advice}"
+                ) from error
         self._writer.execute_own(COMMIT)
 
     def _read_checkpoint(self) -> Checkpoint:
         assert self._writer is not None
-        segments = dict(self._writer.execute(_READ_SEGMENTS).fetchall())
+        segments = dict(own_cursor(self._writer).execute(_READ_SEGMENTS).fetchall())
         self._segments = set(segments)
         return whole_checkpoint(self._fqn, _checkpoint_in(self._writer), segments)
 
@@ -401,7 +426,7 @@ class SqliteStore:
             self._roll_back()
             raise self._error("cannot commit", error) from error
         self._life_commits += 1
-        self._folds = wal_bytes >= self._wal_bytes_max or self._folds_inheritance
+        self._folds = wal_bytes >= self._fold_bytes or self._folds_inheritance
         if not self._folds:
             self._free.set()  # What the next transaction writes comes behind our frames.
         return self._record_commit(wal_bytes)
@@ -446,23 +471,39 @@ class SqliteStore:
         wal = self._local_state.directory / WAL
         return wal.stat().st_size if wal.exists() else 0
 
-    def _checkpoint(self) -> None:
-        """Copy the write-ahead log into the file and restart it, unless queries still read older snapshots."""
+    def _checkpoint(self) -> bool:
+        """Copy the write-ahead log into the file and restart it, unless queries still read older snapshots.
+
+        Returns:
+            Whether the file has all that is committed.
+        """
         assert self._writer is not None
-        pressing = self._wal_length_bytes() >= _WAL_HARD_RATIO * self._wal_bytes_max
+        length = self._wal_length_bytes()
+        # Where other programs hold the log, ending our own queries would not shorten it.
+        is_held = self._fold_bytes > self._wal_bytes_max
+        pressing = length >= _WAL_HARD_RATIO * self._wal_bytes_max and not is_held
         with self._readers.pause(wait_seconds=_QUIET_SECONDS, interrupt=pressing) as quiet:
             if not quiet:
-                return
+                return False
             try:
                 if self._recording is not None:
                     self._recording.prepare_checkpoint()
-                checkpoint = self._writer.execute_own("PRAGMA wal_checkpoint(TRUNCATE)")
-                busy, _, _ = checkpoint.fetchone()
-                assert not busy, "somebody else has the database open"
-                if self._recording is not None:
+                folded = self._writer.fold(wait_seconds=_QUIET_SECONDS)
+                # SQLite begins a log again that it has copied, also if others kept it from being emptied.
+                if self._recording is not None and folded.is_copied:
                     self._recording.record_checkpoint()
             except (sqlite3.Error, OSError) as error:
                 raise self._error("cannot copy the write-ahead log", error) from error
+        self._fold_bytes = self._wal_bytes_max if folded.is_empty else length + self._wal_bytes_max
+        if not folded.is_empty:
+            _log.warning(
+                "sqlite.log_held",
+                shard=self._fqn,
+                database=str(self._path),
+                wal_bytes=length,
+                action="end the transaction of the program that reads the database; the log grows until then",
+            )
+        return folded.is_copied
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -473,6 +514,6 @@ class SqliteStore:
 
 
 def _checkpoint_in(connection: sqlite3.Connection) -> Checkpoint:
-    row = connection.execute(_READ_CHECKPOINT).fetchone()
+    row = own_cursor(connection).execute(_READ_CHECKPOINT).fetchone()
     # Gazette's store begins with an empty text.
     return Checkpoint.FromString(row[0] or b"") if row else Checkpoint()

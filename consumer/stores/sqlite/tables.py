@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError, StoreUnavailableError
 from broadsheet.consumer.state_tables import ROWS_PER_BATCH, row_batch
+from broadsheet.consumer.stores.sqlite.connections import own_cursor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,10 +37,14 @@ def tables_in(connection: sqlite3.Connection) -> dict[str, pa.Schema]:
     import pyarrow as pa
 
     tables = {}
-    for (name,) in connection.execute(_LIST).fetchall():
-        declared = connection.execute(
-            "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden <> ?", (name, _HIDDEN)
-        ).fetchall()
+    for (name,) in own_cursor(connection).execute(_LIST).fetchall():
+        declared = (
+            own_cursor(connection)
+            .execute(
+                "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden <> ?", (name, _HIDDEN)
+            )
+            .fetchall()
+        )
         tables[name] = pa.schema(
             [(column, _type(connection, name, column, type_)) for column, type_ in declared]
         )
@@ -68,7 +73,7 @@ def rows_in(
     cursors: list[sqlite3.Cursor] = []
 
     def begin(connection: sqlite3.Connection) -> None:
-        cursors.append(connection.execute(f"SELECT {names} FROM {_quoted(table)}"))  # noqa: S608 - quoted
+        cursors.append(own_cursor(connection).execute(f"SELECT {names} FROM {_quoted(table)}"))  # noqa: S608 - quoted
 
     def take(_: sqlite3.Connection) -> list[tuple[object, ...]]:
         return cursors[0].fetchmany(ROWS_PER_BATCH)
@@ -191,9 +196,13 @@ def _kind(declared: str) -> str:
 
 def _first_kind(connection: sqlite3.Connection, table: str, column: str) -> str:
     name = _quoted(column)
-    row = connection.execute(
-        f"SELECT typeof({name}) FROM {_quoted(table)} WHERE {name} IS NOT NULL LIMIT 1"  # noqa: S608 - quoted
-    ).fetchone()
+    row = (
+        own_cursor(connection)
+        .execute(
+            f"SELECT typeof({name}) FROM {_quoted(table)} WHERE {name} IS NOT NULL LIMIT 1"  # noqa: S608 - quoted
+        )
+        .fetchone()
+    )
     return row[0] if row else "text"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Set
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -96,8 +97,9 @@ class Journals:
             served.journal.changed.notify()
 
     async def close(self) -> None:
-        """Finish queued commits and close every journal."""
-        for served in self:
-            await served.committer.drain()
-            await served.journal.close()
+        """Finish queued commits and close every journal, also after one that fails."""
+        async with AsyncExitStack() as steps:
+            for served in self:
+                steps.push_async_callback(served.journal.close)
+                steps.push_async_callback(served.committer.drain)
         self._served.clear()

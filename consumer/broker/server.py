@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -364,22 +364,28 @@ class Broker:
         self._journals.stopping = True
         self._journals.wake_all()
         self._catalogue.changed.notify()
-        await self._server.stop(self._config.stop_grace_seconds)
-        for tick in self._ticks:
-            tick.cancel()
-        await self._publisher.stop()
-        await self._journals.close()
-        await self._group.__aexit__(None, None, None)
-        self._abandon()
-        await self._stop_admin()
+        # In reverse order; each is tried, whatever failed before it, so that the directory is free in any case.
+        async with AsyncExitStack() as steps:
+            steps.push_async_callback(self._stop_admin)
+            steps.callback(self._abandon)
+            steps.push_async_exit(self._group)
+            steps.push_async_callback(self._journals.close)
+            steps.push_async_callback(self._publisher.stop)
+            steps.callback(self._cancel_ticks)
+            steps.push_async_callback(self._server.stop, self._config.stop_grace_seconds)
         logger.info("broker.stopped", address=self.address)
 
+    def _cancel_ticks(self) -> None:
+        for tick in self._ticks:
+            tick.cancel()
+
     def _abandon(self) -> None:
-        # The lock goes last, because threads may still be writing until then.
-        self._disk.close()
-        self._logs.close()
-        if self._root is not None:
-            self._root.release()
+        with ExitStack() as steps:
+            # The lock goes last, because threads may still be writing until then.
+            if self._root is not None:
+                steps.callback(self._root.release)
+            steps.callback(self._logs.close)
+            steps.callback(self._disk.close)
 
     @property
     def admin_address(self) -> str:

@@ -144,8 +144,10 @@ class SyncShardClient:
         """Close the connection and end the thread. Idempotent."""
         if not self._closed and not self._thread.is_a_forks_copy:
             self._closed = True
-            self._thread.call(self._client.__aexit__(None, None, None))
-            self._thread.close()
+            try:
+                self._thread.call(self._client.__aexit__(None, None, None))
+            finally:
+                self._thread.close()
 
     def __enter__(self) -> Self:
         return self

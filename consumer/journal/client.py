@@ -125,8 +125,10 @@ class JournalClient:
 
     async def close(self) -> None:
         """Close every channel; calls in progress are cancelled. Idempotent."""
-        await self._transport.fragments.close()
-        await self._transport.channels.close()
+        try:
+            await self._transport.fragments.close()
+        finally:
+            await self._transport.channels.close()
 
     @property
     def read_totals(self) -> ReadTotals:

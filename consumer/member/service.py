@@ -302,9 +302,11 @@ class Service:
             self.health.close()
             parts.resolver.stopping.set()
             parts.local_shards.stop(grace_seconds=0.0)
-            await server.stop(None)
-            await parts.local_shards.join()
-            await parts.session.revoke()
+            # In reverse order; each is tried, because a lease that is not ended keeps the shards from others.
+            async with AsyncExitStack() as steps:
+                steps.push_async_callback(parts.session.revoke)
+                steps.push_async_callback(parts.local_shards.join)
+                steps.push_async_callback(server.stop, None)
             log.info("member.left", member=str(self.member_id))
 
     async def _keep_session(self, parts: MemberParts, server: GrpcServer) -> None:

@@ -108,8 +108,10 @@ class StreamPlan:
 
     def close(self) -> None:
         """Close the connections and end the thread."""
-        self._loop.call(self._client.close())
-        self._loop.close()
+        try:
+            self._loop.call(self._client.close())
+        finally:
+            self._loop.close()
 
     async def _latest_offset(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any]:
         offset = parse_offset(start)

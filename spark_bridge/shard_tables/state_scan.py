@@ -168,11 +168,14 @@ class _ShardReader:
             raise StateReadError(self._order.shard_id, f"the scan broke off: {error}") from error
 
     async def close(self) -> None:
-        if self._answers is not None:
-            await self._answers.aclose()
-        if self._client is not None:
-            await self._client.__aexit__(None, None, None)
+        answers, client = self._answers, self._client
         self._answers = self._client = None
+        try:
+            if answers is not None:
+                await answers.aclose()
+        finally:
+            if client is not None:
+                await client.__aexit__(None, None, None)
 
     async def _begin(self, endpoint: str) -> ScanStateResponse:
         order = self._order

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +25,8 @@ from tests.support.broker import append, apply_specs, broker_stub, journal_spec,
 from tests.support.shardctl_runs import shardctl
 
 JOURNAL = "a/journal"
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 async def _written(directory: Path) -> None:
@@ -186,6 +190,37 @@ async def test_root_files_of_a_later_release_are_read_and_keep_what_it_added(
     with pytest.raises(BrokerDataError, match="a later release wrote it"):
         async with Broker(BrokerConfig(data_dir=tmp_path)):
             pass
+
+
+class _SpentDisk(Disk):
+    """A disk that can start no thread any more, once it is told."""
+
+    is_spent = False
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self.is_spent:
+            raise RuntimeError("can't start new thread")
+        return await super().run(function, *args, **kwargs)
+
+
+async def test_broker_whose_stop_fails_on_its_way_gives_the_directory_back(tmp_path: Path) -> None:
+    """Each step of a stop is tried: a journal that cannot be closed must not leave the lock and the ports taken, in a
+    process that goes on.
+    """
+    disk = _SpentDisk()
+    broker = Broker(BrokerConfig(data_dir=tmp_path, admin_port=0), disk=disk)
+    await broker.__aenter__()
+    async with broker_stub(broker.address) as stub:
+        await apply_specs(stub, journal_spec(JOURNAL))
+        await append(stub, JOURNAL, b"acknowledged")
+    disk.is_spent = True
+
+    with pytest.raises(RuntimeError, match="new thread"):
+        await broker.stop()
+
+    async with Broker(BrokerConfig(data_dir=tmp_path)) as again, broker_stub(again.address) as stub:
+        assert (await read(stub, JOURNAL)).chunks == [(0, b"acknowledged")]
+    assert not broker.admin_address
 
 
 async def test_quarantined_journal_is_listed_restored_and_served(tmp_path: Path) -> None:

@@ -362,7 +362,8 @@ class RocksDbStore:
                 return None
             self._recording.record_changes()
         except Exception as error:  # as above
-            raise StoreError(self._fqn, f"cannot commit: {error}") from error
+            cause = _not_bytes(pending) or str(error)
+            raise StoreError(self._fqn, f"cannot commit: {cause}") from error
         return self._local_state.recorder.barrier()
 
     def _settle(self, database: Database) -> None:
@@ -370,6 +371,23 @@ class RocksDbStore:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
+
+
+def _not_bytes(pending: PendingWrites) -> str:
+    """Return which change is none that RocksDB takes; empty if all are. Looked for after a failure only."""
+    for family, changes in pending.families.items():
+        for key, value in changes.items():
+            parts: tuple[tuple[str, object], ...] = (
+                ("key", key),
+                ("value", b"" if value is None else value),
+            )
+            for what, part in parts:
+                if not isinstance(part, bytes):
+                    return (
+                        f"family {family!r}, key {key!r:.100}: expected a {what} of bytes, "
+                        f"got {type(part).__name__}"
+                    )
+    return ""
 
 
 def _bytes_in(what: str, column: Any) -> list[bytes]:

@@ -34,6 +34,8 @@ EVENTS_PER_SECOND: Final = 10.0
 """Lines of one event a second, in the long run: about 0.25 GB a day."""
 EVENT_NAMES_MAX: Final = 1_024
 """Events with rates of their own; all others share one. An application may put values into the names of its events."""
+UNBOUNDED_PREFIX: Final = "audit."
+"""Events of any rate: each change that a caller was allowed to make leaves one, and none may hide another."""
 TEXT_CHARACTERS_MAX: Final = 32 << 10
 """Longest text in a line: a long traceback, but no request of megabytes."""
 _STANDARD_DESCRIPTORS: Final = (1, 2)
@@ -116,10 +118,11 @@ class _Admission:
     def __call__(
         self, _: object, method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
+        name = _name_of(event)
         # An operator who chose to see `debug` wants all of it.
-        if method == "debug":
+        if method == "debug" or name.startswith(UNBOUNDED_PREFIX):
             return event
-        left_out = self._rates.admit(_name_of(event))
+        left_out = self._rates.admit(name)
         if left_out is None:
             raise structlog.DropEvent
         if left_out:

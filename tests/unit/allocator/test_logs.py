@@ -193,6 +193,16 @@ def test_event_that_cannot_be_rendered_is_told_without_its_fields(stderr: io.Str
     )
 
 
+def test_audit_events_have_no_rate(stderr: io.StringIO) -> None:
+    """Each change leaves one event: a caller with many must not hide those of others."""
+    log = structlog.get_logger()
+    for number in range(EVENT_BURST + 2):
+        log.info("audit.apply_shards", number=number)
+
+    events = [json.loads(line)["event"] for line in stderr.getvalue().splitlines()]
+    assert events == ["audit.apply_shards"] * (EVENT_BURST + 2)
+
+
 def test_event_with_a_long_field_is_cut(stderr: io.StringIO) -> None:
     """A field that repeats a request of megabytes must not be written as it is, once a call."""
     structlog.get_logger().warning("rpc.refused", request="x" * (1 << 20))

@@ -102,6 +102,20 @@ class LeadershipConfig:
     solve_seconds_max: float = 60.0
     """The same with a solve. If a solve takes longer, another member that can lead may try it."""
 
+    @classmethod
+    def for_lease(cls, ttl_seconds: float) -> LeadershipConfig:
+        """Return times that are shares of a long lease: beats that take long because of etcd cost no leader its epoch.
+
+        They are the defaults for leases of 20 s and less.
+        """
+        times = cls()
+        return replace(
+            times,
+            suspect_after_seconds=max(times.suspect_after_seconds, 0.3 * ttl_seconds),
+            confirm_seconds=max(times.confirm_seconds, 0.2 * ttl_seconds),
+            claim_grace_seconds=max(times.claim_grace_seconds, 0.05 * ttl_seconds),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionView:

@@ -20,6 +20,7 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
+from broadsheet.allocator.leader.election import LeadershipConfig
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.model import ItemId
@@ -503,6 +504,7 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
             lease_ttl_seconds=config.lease_ttl_seconds,
             announce_timeout_seconds=config.announce_seconds_max,
             predecessors=config.predecessors,
+            leadership=LeadershipConfig.for_lease(config.lease_ttl_seconds),
             allocation=AllocationConfig(policy=config.allocation),
         ),
         ReplicaConsistency(),

@@ -215,3 +215,11 @@ def test_election_question_changes_nothing() -> None:
     for now, expected in ((5.0, ElectionDecision(again_after_seconds=1.0)), (6.0, CONFIRM)):
         assert looked.decision(stuck, now) == looked.decision(stuck, now) == expected
     assert looked.observed(stuck, 6.0) == looked, "the same beat is no news"
+
+
+def test_election_times_are_shares_of_a_long_lease() -> None:
+    """Beats that take long because etcd does must not cost a leader its epoch while its lease lives on."""
+    assert LeadershipConfig.for_lease(20.0) == LeadershipConfig.for_lease(2.0) == LeadershipConfig()
+    long = LeadershipConfig.for_lease(60.0)
+    assert (long.suspect_after_seconds, long.confirm_seconds) == (18.0, 12.0)
+    assert long.suspect_after_seconds + long.confirm_seconds < 60.0

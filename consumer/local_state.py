@@ -8,7 +8,7 @@ without one             the directory is the store: it belongs to the applicatio
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +24,8 @@ class LocalState:
     """Absolute. With a recorder it holds what was played from the recovery log, or nothing; the store owns it."""
     recorder: FileRecorder | None = None
     """Puts every change of the files into the shard's recovery log. None: there is no log."""
+    kept: Path | None = None
+    """Where the application keeps the files of shards without a log; not used, because this one has a log."""
 
     @property
     def temporary(self) -> bool:
@@ -53,6 +55,8 @@ def local_state_of(shard: HasLocalState, given: LocalState | None) -> LocalState
     Raises:
         UnsupportedSpecError: there is neither; another spec helps.
     """
+    if shard.local_state is not None and given is not None:
+        return replace(shard.local_state, kept=given.directory)
     local_state = shard.local_state or given
     if local_state is None:
         raise UnsupportedSpecError(

@@ -397,7 +397,14 @@ class AppendService:
             future.set_exception(self._closed_error(journal))
             return future
         reading = self._read_back(journal, begin, end, future)
-        self._group.start_soon(reading, name=f"read back:{journal}")
+        task = self._group.start_soon(reading, name=f"read back:{journal}")
+
+        def on_ended(_: object) -> None:
+            # Also if the task is cancelled before its first step.
+            if not future.done():
+                future.set_exception(self._closed_error(journal))
+
+        task.add_done_callback(on_ended)
         return future
 
     async def _read_back(
@@ -415,9 +422,6 @@ class AppendService:
             future.set_exception(error)
         else:
             future.set_result(contents)
-        finally:
-            if not future.done():
-                future.set_exception(self._closed_error(journal))
 
     async def wait_for_room(self) -> None:
         """Wait until less than `room_bytes` are queued. Called between appends, it keeps memory bounded."""

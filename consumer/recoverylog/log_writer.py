@@ -36,6 +36,8 @@ from broadsheet.consumer.recoverylog.foreign_bytes import (
 )
 from broadsheet.consumer.recoverylog.fsm import fence_check, fence_of, holds_fence
 
+GAP_BYTES_MAX: Final = 256 << 20
+"""Bytes between our appends above which they are not read, because they are held in memory; copies of ours are less."""
 REPETITIONS_MAX: Final = 5
 """Repetitions of our operations after which something appends to the log without end."""
 _ZEROS: Final = bytes(1 << 20)
@@ -195,6 +197,9 @@ class LogWriter:
         if self.failure is not None or self._gap_begin is None:
             self._go_on()
             return
+        if self.head - self._gap_begin > GAP_BYTES_MAX:
+            self._give_up(f"{self.head - self._gap_begin} bytes")
+            return
         read = self._appends.read_back(self._log, self._gap_begin, self.head)
         read.add_done_callback(self._on_read)
 
@@ -224,14 +229,18 @@ class LogWriter:
         if found.heard:
             self._go_on()
         elif found.wanted_bytes > COMPLETION_BYTES_MAX or self._repetitions == REPETITIONS_MAX:
-            self.failure = LogDataLossError(
-                self._log,
-                f"bytes that no recorder wrote, from {self._gap_begin} on, hide operations {own.first_seq} to "
-                f"{own.next_seq - 1} for good: find out who else appends to this journal",
-            )
-            self._go_on()
+            self._give_up("bytes")
         else:
             self._repeat(found.wanted_bytes)
+
+    def _give_up(self, what: str) -> None:
+        first, last = self._unsure[0].own.first_seq, self._unsure[-1].own.next_seq - 1
+        self.failure = LogDataLossError(
+            self._log,
+            f"{what} that no recorder wrote, from {self._gap_begin} on, hide operations {first} to {last}: find out "
+            "who else appends to this journal",
+        )
+        self._go_on()
 
     def _repeat(self, wanted_bytes: int) -> None:
         """Complete what foreign bytes began, and append our operations once more."""

@@ -149,7 +149,7 @@ class RecordedStore:
         self._directory = local_state.directory
         recorder: FileRecorder = local_state.recorder
         self._recorder = PiecewiseRecorder(recorder) if piecewise else recorder
-        self._file = RecordedStateFile(shard.fqn, local_state.directory, self._recorder)
+        self._file = RecordedStateFile(shard.fqn, local_state, self._recorder)
         self._observer = observer or Unobserved()
         self._committed: State = {}
         self._commit: OpFuture | None = None

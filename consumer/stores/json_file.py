@@ -233,7 +233,7 @@ def _file_of(shard: Shard, directory: Path | None, lock_wait_seconds: float) -> 
     given = LocalState(directory / quote(shard.id, safe="")) if directory is not None else None
     local_state = local_state_of(shard, given)
     if local_state.recorder is not None:
-        return RecordedStateFile(shard.fqn, local_state.directory, local_state.recorder)
+        return RecordedStateFile(shard.fqn, local_state, local_state.recorder)
     return KeptStateFile(shard.fqn, local_state.directory, lock_wait_seconds=lock_wait_seconds)
 
 

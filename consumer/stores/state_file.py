@@ -16,7 +16,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -166,11 +166,11 @@ class KeptStateFile:
 class RecordedStateFile:
     """A recorded state file in a separate directory; nothing is synced here, because only the log lasts."""
 
-    def __init__(self, fqn: str, directory: Path, recorder: FileRecorder) -> None:
+    def __init__(self, fqn: str, local_state: LocalState, recorder: FileRecorder) -> None:
         self._fqn = fqn
-        self._directory = directory
+        self._directory = local_state.directory
         self._recorder = recorder
-        self._files = StoreFiles(fqn, LocalState(directory, recorder), JSON)
+        self._files = StoreFiles(fqn, replace(local_state, recorder=recorder), JSON)
         self._known: set[bytes] = set()
         """Segments that the log has."""
         self._closed = False

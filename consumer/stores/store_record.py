@@ -156,7 +156,7 @@ class StoreFiles:
             OSError: as of the disk.
         """
         directory = self._local_state.directory
-        record = self._read()
+        record = self._read(directory)
         self._is_recorded = record == self._wanted
         where = "its recovery log" if self._local_state.temporary else f"directory {directory}"
         if record is not None and record.shard not in ("", self._fqn):
@@ -173,6 +173,8 @@ class StoreFiles:
                 f"{where} {refusal}; a {self._kind.name} store would start from nothing, and apply again what was "
                 "applied: open the store that wrote them, or give the shard another log or directory",
             )
+        if record is None and not any(self._kind.main.fullmatch(name) for name in names):
+            self._check_not_left_behind()
 
     def record(self) -> None:
         """Write the record, unless it is there. Call it once the store's main file is there.
@@ -190,8 +192,20 @@ class StoreFiles:
             _write_durably(self._local_state.directory, content.encode())
         self._is_recorded = True
 
-    def _read(self) -> StoreRecord | None:
-        path = self._local_state.directory / RECORD
+    def _check_not_left_behind(self) -> None:
+        """Check that the shard, whose log is empty, has no state in the directory that it had before it had a log."""
+        kept = self._local_state.kept
+        record = self._read(kept) if kept is not None else None
+        if record is not None and record.shard == self._fqn:
+            raise ForeignStoreError(
+                self._fqn,
+                f"its recovery log holds nothing, and directory {kept} holds its state of before it had a log: delete "
+                "the shard and apply it without recovery_log_prefix and hint_prefix, or, to start from nothing, remove "
+                "the directory",
+            )
+
+    def _read(self, directory: Path) -> StoreRecord | None:
+        path = directory / RECORD
         try:
             return decode_record(path.read_bytes())
         except FileNotFoundError:

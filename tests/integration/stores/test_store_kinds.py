@@ -124,6 +124,27 @@ def test_directory_that_lost_its_file_is_refused(tmp_path: Path, kind: str) -> N
         _commit(kind, shard, local_state, 8)
 
 
+@pytest.mark.parametrize("kind", ["json", "sqlite"])
+def test_shard_that_gets_a_log_later_does_not_leave_its_state_behind(
+    tmp_path: Path, kind: str
+) -> None:
+    """An application gives its store a directory, and the spec a recovery log: an empty log is no new shard then."""
+    shard, kept = FixedShard(), LocalState(tmp_path / "kept")
+    _commit(kind, shard, kept, 7)
+    recorded = replace(shard, local_state=_next_life(RecordedLog(), tmp_path / "1"))
+    store: Store = (
+        JsonFileStore(recorded, tmp_path, initial={})
+        if kind == "json"
+        else SqliteStore(recorded, kept)
+    )
+    if kind == "json":
+        kept.directory.rename(tmp_path / shard.id)
+
+    with pytest.raises(ForeignStoreError, match="holds its state of before it had a log"):
+        store.restore_checkpoint(shard)
+    store.destroy()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_of_an_application_that_recorded_files_itself_is_refused(
     tmp_path: Path, kind: str

@@ -111,7 +111,7 @@ async def test_log_that_is_disturbed_without_end_fails_the_barrier() -> None:
     recorder = _recorder(log)
     recorder.create("/a")
 
-    with pytest.raises(LogDataLossError, match="hide operations 1 to 1 for good"):
+    with pytest.raises(LogDataLossError, match="hide operations 1 to 1: find out who"):
         await asyncio.wrap_future(recorder.barrier())
 
 

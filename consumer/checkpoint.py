@@ -5,6 +5,9 @@ named by its digest:
 
     version (1 byte) | number of producers (4) | producers: id (6), last acknowledged clock (8) | forgotten ids (6 each)
 
+In version 2, the number (4) of those among the producers whose messages are pending, and id (6) and offset of the first
+pending message (8) of each, come before the forgotten ids.
+
 A checkpoint names its segments, oldest first; the store keeps them separately. A newer segment overrides an older one:
 it first removes the producers that were forgotten, then adds its own.
 
@@ -29,7 +32,9 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 
 SEGMENT_ID_BYTES: Final = 16
 _VERSION: Final = 1
+_VERSION_OF_PENDING: Final = 2
 _HEADER: Final = Struct(">BI")
+_COUNT: Final = Struct(">I")
 _CLOCK_BYTES: Final = 8
 _ENTRY_BYTES: Final = PRODUCER_BYTES + _CLOCK_BYTES
 _NOTHING_PENDING: Final = -1
@@ -142,24 +147,39 @@ class SegmentContent:
     """The decoded content of one segment."""
 
     clocks: Mapping[int, int]
-    """Last acknowledged clock by producer id; none of these producers has anything pending."""
+    """Last acknowledged clock by producer id."""
+    begins: Mapping[int, int]
+    """Offset of the first pending message, bytes, of those producers that have any."""
     forgotten: Collection[int]
     """Ids of producers that older segments name, but that are no longer known."""
 
 
-def packed_segment(clocks: Iterable[tuple[int, int]], forgotten: Iterable[int]) -> bytes:
+def packed_segment(
+    clocks: Iterable[tuple[int, int]],
+    forgotten: Iterable[int],
+    begins: Iterable[tuple[int, int]] = (),
+) -> bytes:
     """Return a segment's content.
 
     Args:
         clocks: Ids, and the last acknowledged clock of each.
         forgotten: Ids.
+        begins: Ids among them whose messages are pending, and the offset of the first of each, bytes.
     """
-    entries = [
-        producer.to_bytes(PRODUCER_BYTES, "big") + clock.to_bytes(_CLOCK_BYTES, "big")
-        for producer, clock in clocks
-    ]
-    header = _HEADER.pack(_VERSION, len(entries))
-    return b"".join((header, *entries, packed_ids(forgotten)))
+    entries, pending = _packed_entries(clocks), _packed_entries(begins)
+    if not pending:
+        header = _HEADER.pack(_VERSION, len(entries) // _ENTRY_BYTES)
+        return b"".join((header, entries, packed_ids(forgotten)))
+    header = _HEADER.pack(_VERSION_OF_PENDING, len(entries) // _ENTRY_BYTES)
+    count = _COUNT.pack(len(pending) // _ENTRY_BYTES)
+    return b"".join((header, entries, count, pending, packed_ids(forgotten)))
+
+
+def _packed_entries(entries: Iterable[tuple[int, int]]) -> bytes:
+    return b"".join(
+        producer.to_bytes(PRODUCER_BYTES, "big") + value.to_bytes(_CLOCK_BYTES, "big")
+        for producer, value in entries
+    )
 
 
 def unpacked_segment(content: bytes) -> SegmentContent:
@@ -168,23 +188,39 @@ def unpacked_segment(content: bytes) -> SegmentContent:
     Raises:
         ValueError: the content is not a segment.
     """
-    if len(content) < _HEADER.size:
-        raise ValueError(f"a segment of {len(content)} bytes, expected at least {_HEADER.size}")
+    _require_segment_bytes(content, _HEADER.size)
     version, count = _HEADER.unpack_from(content)
-    if version != _VERSION:
+    if version not in (_VERSION, _VERSION_OF_PENDING):
         raise ValueError(
-            f"a segment of version {version}, expected {_VERSION}: a newer release wrote it"
+            f"a segment of version {version}, expected {_VERSION_OF_PENDING} at most: a newer release wrote it"
         )
-    end = _HEADER.size + count * _ENTRY_BYTES
-    if len(content) < end:
-        raise ValueError(f"a segment of {len(content)} bytes, expected at least {end}")
-    clocks = {
+    clocks, end = _unpacked_entries(content, _HEADER.size, count)
+    begins: dict[int, int] = {}
+    if version == _VERSION_OF_PENDING:
+        _require_segment_bytes(content, end + _COUNT.size)
+        (pending,) = _COUNT.unpack_from(content, end)
+        begins, end = _unpacked_entries(content, end + _COUNT.size, pending)
+        if not begins.keys() <= clocks.keys() or max(begins.values(), default=0) >= 1 << 63:
+            raise ValueError("a segment whose pending messages are not those of its producers")
+    return SegmentContent(clocks, begins, unpacked_ids(content[end:]))
+
+
+def _unpacked_entries(content: bytes, begin: int, count: int) -> tuple[dict[int, int], int]:
+    """Return entries by id, and the position after them."""
+    end = begin + count * _ENTRY_BYTES
+    _require_segment_bytes(content, end)
+    entries = {
         int.from_bytes(content[at : at + PRODUCER_BYTES], "big"): int.from_bytes(
             content[at + PRODUCER_BYTES : at + _ENTRY_BYTES], "big"
         )
-        for at in range(_HEADER.size, end, _ENTRY_BYTES)
+        for at in range(begin, end, _ENTRY_BYTES)
     }
-    return SegmentContent(clocks, unpacked_ids(content[end:]))
+    return entries, end
+
+
+def _require_segment_bytes(content: bytes, least: int) -> None:
+    if len(content) < least:
+        raise ValueError(f"a segment of {len(content)} bytes, expected at least {least}")
 
 
 def packed_ids(ids: Iterable[int]) -> bytes:
@@ -291,6 +327,7 @@ def _check_ids(journal: str, source: Checkpoint.Source) -> None:
 
 def _put_together(journal: str, source: Checkpoint.Source, contents: Mapping[bytes, bytes]) -> None:
     clocks: dict[int, int] = {}
+    begins: dict[int, int] = {}
     for segment in source.segments:
         content = segment.content or contents.get(segment.id)
         if content is None or segment_id(content) != segment.id:
@@ -300,12 +337,12 @@ def _put_together(journal: str, source: Checkpoint.Source, contents: Mapping[byt
                 "restore the store as of one moment, the checkpoint and its segments together"
             )
         part = unpacked_segment(content)
-        for producer in part.forgotten:
+        for producer in (*part.forgotten, *part.clocks):
+            # Also those that come next, so that they are after those that have been silent for longer.
             clocks.pop(producer, None)
-        for producer, clock in part.clocks.items():
-            # Removed first, so that it comes after those that have been silent for longer.
-            clocks.pop(producer, None)
-            clocks[producer] = clock
+            begins.pop(producer, None)
+        clocks.update(part.clocks)
+        begins.update(part.begins)
     for producer in unpacked_ids(source.forgotten):
         clocks.pop(producer, None)
     own = list(source.producers)
@@ -317,6 +354,8 @@ def _put_together(journal: str, source: Checkpoint.Source, contents: Mapping[byt
     for producer, clock in clocks.items():
         source.producers.add(
             id=producer.to_bytes(PRODUCER_BYTES, "big"),
-            state=Checkpoint.ProducerState(last_ack=clock, begin=_NOTHING_PENDING),
+            state=Checkpoint.ProducerState(
+                last_ack=clock, begin=begins.get(producer, _NOTHING_PENDING)
+            ),
         )
     source.producers.extend(own)

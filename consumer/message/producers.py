@@ -142,6 +142,9 @@ class FilingLimits:
     answer was lost is retried."""
     filed_min: int = 64
     """Minimum number of silent producers that are filed together: a segment of a few is not worth its overhead."""
+    pending_seconds: float = PRUNE_HORIZON_SECONDS
+    """Distance by which the clocks of others are ahead of producers with pending messages that are filed. A Gazette
+    member forgets those at its first checkpoint, so it lacks nothing if it takes over and does not know segments."""
 
 
 @dataclass(slots=True, eq=False)
@@ -173,12 +176,12 @@ class ProducerSegment:
 class JournalProducers:
     """The producers of one journal, by id, and the choice of those that a checkpoint must name.
 
-    A checkpoint names the producers that were heard recently and those with something pending. The others are filed:
-    packed into segments (`broadsheet.consumer.checkpoint`), which the store keeps beside its checkpoints
-    and to which the checkpoint refers. So the cost of a checkpoint depends on what changed, not on how many producers a
-    journal has had.
+    A checkpoint names the producers that were heard recently and those with something pending, unless they have been
+    silent for a day: a writer that died within a transaction never ends it. The others are filed: packed into segments
+    (`broadsheet.consumer.checkpoint`), which the store keeps beside its checkpoints and to which the checkpoint refers.
+    So the cost of a checkpoint depends on what changed, not on how many producers a journal has had.
 
-        heard ──► recent ── too many, or silent for long, nothing pending ──► filed in a new segment
+        heard ──► recent ── too many, or silent for long; not pending lately ─► filed in a new segment
                      ▲                                                            │
                      └────────────────────────── heard again ◄────────────────────┘
 
@@ -202,6 +205,8 @@ class JournalProducers:
         """Oldest first."""
         self._forgotten: dict[int, None] = {}
         """Ids of forgotten producers that segments still name."""
+        self._pending_filed_at_seconds = 0.0
+        """Time of the last scan for producers that stopped within a transaction, in reading time."""
         self._new_content: dict[bytes, bytes] = {}
         """Contents of segments that no checkpoint has carried yet, by id."""
 
@@ -308,7 +313,9 @@ class JournalProducers:
         """
         return _source_of(offset, self.by_id)
 
-    def incremental_source(self, offset: int, limits: FilingLimits) -> Checkpoint.Source:
+    def incremental_source(
+        self, offset: int, limits: FilingLimits, *, keep: Producer | None = None
+    ) -> Checkpoint.Source:
         """Return this journal's part of a checkpoint that refers to segments, if there are many producers.
 
         Each new segment carries its content, for the store to keep, only in the first checkpoint that names it.
@@ -316,7 +323,9 @@ class JournalProducers:
         Args:
             offset: Offset up to which the journal was read, bytes.
             limits: Thresholds at which producers are filed.
+            keep: The producer that is being emitted, whose state changes without being heard.
         """
+        self._file_stopped(limits, keep=keep)
         self._file_silent(limits)
         source = _source_of(offset, self._recent)
         for segment in self._segments:
@@ -349,6 +358,29 @@ class JournalProducers:
         if too_many or len(leaving) >= limits.filed_min:
             self._file(leaving)
 
+    def _file_stopped(self, limits: FilingLimits, *, keep: Producer | None) -> None:
+        """File the producers that seem to have died within a transaction, if there are many; see `FilingLimits`."""
+        read_seconds = self.reading.seconds
+        is_soon = read_seconds - self._pending_filed_at_seconds < limits.recent_seconds
+        if is_soon or len(self._recent) <= limits.recent_max:
+            return
+        self._pending_filed_at_seconds = read_seconds
+        cut = clock_cut(
+            (each.min_clock for each in self.by_id.values()), horizon_seconds=limits.pending_seconds
+        )
+        heard_cut = read_seconds - limits.recent_seconds
+        stopped = [
+            each
+            for each in self._recent.values()
+            if each.begin != NOTHING_PENDING
+            and each.max_clock < cut
+            and each.heard_seconds < heard_cut
+            and each.span is None
+            and each is not keep
+        ]
+        if len(stopped) >= limits.filed_min:
+            self._file(stopped)
+
     def _file(self, leaving: list[Producer]) -> None:
         taken_in: list[ProducerSegment] = []
         size = len(leaving) + len(self._forgotten)
@@ -364,7 +396,11 @@ class JournalProducers:
             if self._segments
         )
         self._forgotten.clear()
-        content = packed_segment(((each.id, each.min_clock) for each in members), forgotten)
+        content = packed_segment(
+            ((each.id, each.min_clock) for each in members),
+            forgotten,
+            ((each.id, each.begin) for each in members if each.begin != NOTHING_PENDING),
+        )
         segment = ProducerSegment(segment_id(content), members, tuple(forgotten))
         for producer in members:
             producer.segment = segment

@@ -291,7 +291,7 @@ class Sequencer:
         # The store keeps no segments, so the checkpoint names every producer.
         if self._filing is None:
             return producers.source(offset)
-        return producers.incremental_source(offset, self._filing)
+        return producers.incremental_source(offset, self._filing, keep=self._emitted)
 
     def _evict(self) -> None:
         """Forget surplus producers, first of the journal with the most, so that a flood affects its own journal."""

@@ -326,7 +326,10 @@ def _claimed(data: bytes) -> None:
 _STORES: Final = (
     FuzzedDecoder(
         "store.segment",
-        lambda: [packed_segment([(1, 2), (3, 2**64 - 1)], [5])],
+        lambda: [
+            packed_segment([(1, 2), (3, 2**64 - 1)], [5]),
+            packed_segment([(1, 2), (3, 4)], [5], [(3, 2**63 - 1)]),
+        ],
         unpacked_segment,
         (ValueError,),
     ),

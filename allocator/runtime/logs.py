@@ -104,9 +104,21 @@ def log_to_stderr(
         cache_logger_on_first_use=False,
     )
     if foreign_level is not None:
-        logging.basicConfig(handlers=[_Handler(output)], level=foreign_level)
+        logging.basicConfig(handlers=[_Handler(output, render)], level=foreign_level)
     if fields:
         structlog.contextvars.bind_contextvars(**fields)
+
+
+def guard_unconfigured_logs() -> None:
+    """Make logs of a program that has not configured structlog never raise and never wait. Idempotent.
+
+    It is for programs that run members, brokers or workers of ours inside of them. Format and place stay structlog's
+    defaults: lines for people, on standard output. A program's own configuration stays, also a later one.
+    """
+    if structlog.is_configured():
+        return
+    # For each line, as structlog's own default does: the program, or a test, may replace the stream.
+    structlog.configure(logger_factory=lambda *_: _Output(sys.stdout))
 
 
 class _Admission:
@@ -174,14 +186,15 @@ def _bound_texts(
 class _Output:
     """The logger beneath structlog's: takes rendered lines under each name of a level."""
 
-    def __init__(self, stream: TextIO, render: _Renderer) -> None:
-        self.render = render
+    def __init__(self, stream: TextIO, render: _Renderer | None = None) -> None:
         self._stream = stream
+        self._render = render
         self._writer: LineWriter | None = None
         descriptor = descriptor_of(stream)
         if descriptor in _STANDARD_DESCRIPTORS:
             self._writer = line_writer(descriptor)
-            self._writer.notice = self._notice
+            if render is not None:
+                self._writer.notice = self._notice
 
     def msg(self, line: str) -> None:
         """Write one line."""
@@ -192,14 +205,16 @@ class _Output:
         try:
             self._stream.write(f"{line}\n")
             self._stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError, AttributeError):
+            # Closed, or None: Python has no stream where the descriptor was closed.
             LOSSES.add(Loss.NOT_WRITTEN)
 
     debug = info = warning = warn = error = err = exception = critical = fatal = log = failure = msg
 
     def _notice(self, lines: int) -> str:
+        assert self._render is not None, "set together"
         try:
-            return self.render(None, "warning", {"event": LOST_EVENT, "lines": lines})
+            return self._render(None, "warning", {"event": LOST_EVENT, "lines": lines})
         except Exception:
             return plain_notice(lines)
 
@@ -207,9 +222,10 @@ class _Output:
 class _Handler(logging.Handler):
     """Sends records of `logging` the same way."""
 
-    def __init__(self, output: _Output) -> None:
+    def __init__(self, output: _Output, render: _Renderer) -> None:
         super().__init__()
         self._output = output
+        self._render = render
         self._rates = EventRates()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -225,7 +241,7 @@ class _Handler(logging.Handler):
             event["exc_info"] = record.exc_info
         try:
             event = {**structlog.contextvars.get_contextvars(), **event}
-            self._output.msg(self._output.render(None, record.levelname.lower(), event))
+            self._output.msg(self._render(None, record.levelname.lower(), event))
         except Exception:
             LOSSES.add(Loss.NOT_WRITTEN)
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.logs import guard_unconfigured_logs
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.runtime.tls import CertificateMetrics, add_port
 from broadsheet.consumer.broker.append import AppendHandler
@@ -113,6 +114,7 @@ class Broker:
         """URL to connect to, once started."""
 
     async def __aenter__(self) -> Self:
+        guard_unconfigured_logs()
         try:
             self._processes.set_build("broker")
             if self._config.admin_port is not None:

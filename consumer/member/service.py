@@ -40,6 +40,7 @@ from broadsheet.allocator.metrics import EtcdMetrics
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.solver import import_solver
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.logs import guard_unconfigured_logs
 from broadsheet.allocator.runtime.process_signals import handled_on_loop
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
@@ -182,6 +183,7 @@ class Service:
 
     async def _run(self) -> None:
         config = self._config
+        guard_unconfigured_logs()
         self._processes.set_build("member")
         broker_auth = KeyedAuth(config.broker_auth_keys) if config.broker_auth_keys else None
         async with AsyncExitStack() as stack:

@@ -29,6 +29,7 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
+from broadsheet.allocator.runtime.logs import guard_unconfigured_logs
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client import SyncShardClient
 from broadsheet.consumer.config import MemberConfig
@@ -229,6 +230,7 @@ class ShardCluster:
         Raises:
             ClusterStartError: they did not come up in time, or the job failed.
         """
+        guard_unconfigured_logs()
         self._is_released = False
         try:
             self._start_services()

@@ -21,6 +21,7 @@ import structlog
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.allocator.runtime.logs import guard_unconfigured_logs
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.leasing.facades.kcl import LeaseManager
 from broadsheet.consumer.leasing.metrics import LeaseMetrics
@@ -176,6 +177,7 @@ class LeaseWorker:
                 f"worker {self.name} was started before: a worker runs once, create another"
             )
         self._was_run = True
+        guard_unconfigured_logs()
         if self._pacing.is_stopping:
             return
         try:

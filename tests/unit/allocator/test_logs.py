@@ -18,13 +18,14 @@ import pytest
 import structlog
 
 from broadsheet.allocator.runtime import log_output
-from broadsheet.allocator.runtime.log_output import LineWriter, Loss, Losses
+from broadsheet.allocator.runtime.log_output import LOSSES, LineWriter, Loss, Losses
 from broadsheet.allocator.runtime.logs import (
     EVENT_BURST,
     EVENT_NAMES_MAX,
     EVENTS_PER_SECOND,
     TEXT_CHARACTERS_MAX,
     EventRates,
+    guard_unconfigured_logs,
     log_to_stderr,
 )
 from tests.support.eventually import DEADLINE_SECONDS, eventually_sync
@@ -225,6 +226,35 @@ def test_record_of_logging_whose_arguments_do_not_fit_is_told(
 
     told = json.loads(stderr.getvalue())
     assert (told["event"], told["logger"], told["level"]) == ("%d of %d", "root", "warning")
+
+
+class _BrokenStream(io.StringIO):
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stream", [_BrokenStream(), None])
+def test_logs_that_a_program_has_not_configured_do_not_raise(
+    stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may run a member inside of it, and its standard output may end; structlog prints there by default."""
+    lost = LOSSES.count(Loss.NOT_WRITTEN)
+    guard_unconfigured_logs()
+    monkeypatch.setattr(sys, "stdout", stream)
+
+    structlog.get_logger().info("thing.seen")
+
+    assert LOSSES.count(Loss.NOT_WRITTEN) == lost + 1
+
+
+def test_logs_that_a_program_has_configured_stay_as_they_are() -> None:
+    """A library does not change what its program chose."""
+    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    before = structlog.get_config()
+
+    guard_unconfigured_logs()
+
+    assert structlog.get_config() == before
 
 
 _PROGRAM = """

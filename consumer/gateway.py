@@ -39,7 +39,7 @@ from broadsheet.consumer.protocol.auth import AUTHORIZATION
 from broadsheet.consumer.protocol.call_metadata import ACTOR
 from broadsheet.consumer.protocol.selector_text import parse_selector
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
-from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
+from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, shortened
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES, RpcGuard
 from broadsheet.consumer.standard_services import Health
 from broadsheet.consumer.tracing import TRACEPARENT, TRACESTATE
@@ -52,6 +52,8 @@ _WATCH: Final = "/broadsheet.v1.WatchService/WatchShards"
 _EVENT_ID: Final = re.compile(r"(\d{1,19}):(\d{1,20})")
 _ACTOR_HEADER: Final = "Broadsheet-Actor"
 _CAUSE_HEADER: Final = "Broadsheet-Shard-Cause"
+_HEADER_BYTES_MAX: Final = 4096
+"""Longest value of that header: servers and clients take 8 KiB of headers together."""
 _HTTP_STATUS: Final[Mapping[grpc.StatusCode, int]] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
@@ -205,6 +207,18 @@ class _AbortedError(grpc.aio.AbortError):
         self.details = details
 
 
+def cause_header(cause: bytes) -> str:
+    """Return a shard's cause as the value of a header: JSON text, in ASCII as headers are, of bounded length.
+
+    Args:
+        cause: In UTF-8.
+    """
+    text = " ".join(cause.decode(errors="replace").split())
+    return json.dumps(
+        shortened(text, _HEADER_BYTES_MAX, lambda character: len(json.dumps(character)) - 2)
+    )
+
+
 class _HttpContext:
     """The part of gRPC's context that handlers use, for an HTTP request."""
 
@@ -243,8 +257,7 @@ class _HttpContext:
         """Tell a shard's cause in a header, in ASCII, as headers are."""
         for key, value in metadata:
             if key == CAUSE_METADATA:
-                text = " ".join(value.decode(errors="replace").split())
-                self.response_headers[_CAUSE_HEADER] = json.dumps(text)
+                self.response_headers[_CAUSE_HEADER] = cause_header(value)
 
     def code(self) -> grpc.StatusCode | None:
         """Return the status with which the call was ended; None if it was not."""

@@ -26,6 +26,9 @@ A service that *can* answer does so in band, with a `Status` and a header. Only 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
+
 import grpc
 
 from broadsheet.allocator.errors import (
@@ -61,11 +64,45 @@ from broadsheet.consumer.errors import (
     UnauthenticatedError,
 )
 
-DETAILS_CHARACTERS_MAX = 2048
-"""Longest text of a status; gRPC carries it in a header of at most 8 KiB."""
+DETAILS_BYTES_MAX = 4096
+"""Longest text of a status as gRPC encodes it, in which what is not ASCII takes three bytes for one of UTF-8. It goes
+into a header, of which clients take 8 KiB together."""
 
 CAUSE_METADATA = "broadsheet-shard-cause-bin"
 """Trailing metadata of a Stat answered SHARD_STOPPED: the cause, as UTF-8 text."""
+CAUSE_BYTES_MAX = 2048
+"""Longest such text, in UTF-8; gRPC encodes it in base64."""
+CUT = " ...[truncated]"
+
+
+def cause_metadata(cause: str) -> tuple[tuple[str, bytes], ...]:
+    """Return the trailing metadata that tells why a shard stopped, of bounded length."""
+    text = shortened(cause, CAUSE_BYTES_MAX, lambda character: len(_utf8(character)))
+    return ((CAUSE_METADATA, _utf8(text)),)
+
+
+def shortened(text: str, length_max: int, length_of: Callable[[str], int]) -> str:
+    """Return a text, cut and marked if it is too long in some encoding.
+
+    Args:
+        text: The text.
+        length_max: Of the encoded text, without the mark.
+        length_of: Returns the length of one encoded character.
+    """
+    lengths = accumulate(map(length_of, text))
+    kept = next((place for place, length in enumerate(lengths) if length > length_max), len(text))
+    return text if kept == len(text) else text[:kept] + CUT
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")
+
+
+def _percent_encoded_length(character: str) -> int:
+    # What gRPC does to a status' text: printable ASCII as it is, except for the percent sign.
+    is_plain = " " <= character <= "~" and character != "%"
+    return 1 if is_plain else 3 * len(_utf8(character))
+
 
 # The first class that matches decides, so a subclass comes before its base.
 _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
@@ -127,4 +164,4 @@ def status_details_of(error: BaseException, *, incident_id: str) -> str:
         text = str(error) or "the deadline passed while the server waited"
     else:
         text = str(error)
-    return text[:DETAILS_CHARACTERS_MAX]
+    return shortened(_utf8(text).decode(), DETAILS_BYTES_MAX, _percent_encoded_length)

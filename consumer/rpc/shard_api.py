@@ -64,7 +64,7 @@ from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key
 from broadsheet.consumer.recoverylog.log_claims import StoredLog, check_logs
 from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
-from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
+from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, cause_metadata
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.shard_changes import (
     StoredSpec,
@@ -136,7 +136,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
                 response.read_through.update(read_through)
                 response.publish_at.update(publish_at)
             elif resolution.cause:
-                context.set_trailing_metadata(((CAUSE_METADATA, resolution.cause.encode()),))
+                context.set_trailing_metadata(cause_metadata(resolution.cause))
             return response
 
     async def List(self, request: ListRequest, context: Context) -> ListResponse:  # noqa: N802 - gRPC's name

@@ -431,7 +431,7 @@ class LiveShard:
         # Fixing the application needs the place in its code; other errors are explained by their
         # message.
         trace = {"exception": trace_of(cause)} if verdict.kind is FailureKind.APPLICATION else {}
-        _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook, **trace)
+        _log.warning("shard.failed", shard=self.id, error=text_of(cause), outlook=outlook, **trace)
         async with TaskGroup() as group:
             if not isinstance(cause, AssignmentLostError):
                 is_ours = verdict.kind is not FailureKind.APPLICATION

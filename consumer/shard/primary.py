@@ -48,7 +48,7 @@ from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbac
 from broadsheet.consumer.shard.rollback.records import HeldRecords
 from broadsheet.consumer.shard.sources import Sources
 from broadsheet.consumer.shard.stall import ProgressSample
-from broadsheet.consumer.shard.supervision import MessagePosition
+from broadsheet.consumer.shard.supervision import MessagePosition, text_of
 from broadsheet.consumer.shard.transaction_loop import (
     TransactionLoop,
     TxnServices,
@@ -215,7 +215,7 @@ class PrimaryAttempt:
     def stopped_error(self) -> ShardStoppedError:
         """Return the error that explains its end; it must have ended."""
         cause = self.terminal.result()
-        detail = "it was stopped" if cause is None else str(cause) or type(cause).__name__
+        detail = "it was stopped" if cause is None else text_of(cause)
         error = ShardStoppedError(self._shard.id, detail=detail)
         error.__cause__ = cause
         return error

@@ -39,7 +39,8 @@ ERRORS_MAX = 8
 
 
 def truncated(text: str) -> str:
-    """Return `text`, cut and marked if it is too long for a status."""
+    """Return `text`, cut and marked if it is too long for a status; a message takes what UTF-8 can encode."""
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= ERROR_LENGTH_MAX else text[:ERROR_LENGTH_MAX] + TRUNCATED
 
 

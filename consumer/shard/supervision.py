@@ -209,10 +209,19 @@ def trace_of(error: BaseException) -> str:
     return text if len(text) <= TRACE_LENGTH_MAX else CUT + text[-TRACE_LENGTH_MAX:]
 
 
+TEXT_LENGTH_MAX = 2048
+"""Code points of a failure's text: it goes into statuses, answers and their headers."""
+
+
 def text_of(cause: BaseException) -> str:
-    """Return the message of a failure and its notes."""
+    """Return the message of a failure and its notes, of bounded length, in what UTF-8 can encode."""
+    try:
+        message = str(cause)
+    except Exception:  # the application's own class
+        message = ""
     notes = "".join(f"; {note}" for note in getattr(cause, "__notes__", ()))
-    return f"{str(cause) or type(cause).__name__}{notes}"
+    text = f"{message or type(cause).__name__}{notes}".encode(errors="backslashreplace").decode()
+    return text if len(text) <= TEXT_LENGTH_MAX else text[:TEXT_LENGTH_MAX] + " ...[truncated]"
 
 
 _OUR_PACKAGES = ("broadsheet.allocator.", "broadsheet.consumer.", "broadsheet.spark_bridge.")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import string
+from urllib.parse import quote
+
 import grpc
 import pytest
 
@@ -39,11 +44,14 @@ from broadsheet.consumer.errors import (
     ThrottlingError,
     UnauthenticatedError,
 )
+from broadsheet.consumer.gateway import cause_header
 from broadsheet.consumer.leasing.record import RecordConflictError
 from broadsheet.consumer.protocol.journal_pb2 import Header
 from broadsheet.consumer.protocol.shard_pb2 import Status
 from broadsheet.consumer.rpc.grpc_status import (
-    DETAILS_CHARACTERS_MAX,
+    CAUSE_METADATA,
+    CUT,
+    cause_metadata,
     status_code_of,
     status_details_of,
 )
@@ -110,10 +118,41 @@ def test_status_details_of_a_bug_hide_it_behind_an_id() -> None:
     assert "abc123" in details
 
 
-def test_status_details_are_bounded() -> None:
-    """A header larger than 8 KiB would break the connection instead of the request."""
-    assert len(status_details_of(NotAuthorizedError("x" * 9999), incident_id="")) == (
-        DETAILS_CHARACTERS_MAX
+LONG_TEXTS = {
+    "letters": "x" * 18_000,
+    "ideographs": "\u4e00" * 6_000,
+    "no UTF-8": "\ud800" * 6_000,
+    "percent signs": "%" * 18_000,
+    "line ends": "a\n" * 9_000,
+}
+
+
+@pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
+def test_status_details_are_bounded_as_grpc_encodes_them(text: str) -> None:
+    """A header larger than 8 KiB would break the connection, or answer RESOURCE_EXHAUSTED, instead of the status."""
+    details = status_details_of(NotAuthorizedError(text), incident_id="")
+
+    assert details.endswith(CUT)
+    assert len(quote(details, safe=string.printable.replace("%", "").strip())) < 4200
+
+
+@pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
+def test_cause_of_a_stopped_shard_is_bounded_in_metadata_and_headers(text: str) -> None:
+    """An exception of 18 KB, e.g. with a rejected document in it, must not take the answer of Stat away."""
+    ((_, value),) = cause_metadata(text)
+    assert len(base64.b64encode(value)) < 4096
+    assert value.decode().endswith(CUT)
+
+    header = cause_header(text.encode(errors="replace"))
+    assert len(header) < 4200
+    assert header.isascii()
+    assert json.loads(header).endswith(CUT)
+
+
+def test_short_cause_is_told_whole() -> None:
+    """What fits is not touched."""
+    assert cause_metadata("division by zero: ä") == (
+        (CAUSE_METADATA, "division by zero: ä".encode()),
     )
 
 

@@ -24,14 +24,17 @@ from broadsheet.consumer.errors import (
     UnsupportedSpecError,
 )
 from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.shard.replica_status import failed_status
 from broadsheet.consumer.shard.supervision import (
     CUT,
+    TEXT_LENGTH_MAX,
     TRACE_LENGTH_MAX,
     AttemptFailure,
     MessagePosition,
     RestartPolicy,
     Supervision,
     place_in_code,
+    text_of,
     trace_of,
 )
 
@@ -361,3 +364,26 @@ def test_application_installed_as_a_package_is_found_by_its_callback(tmp_path: P
 def test_error_without_a_frame_of_the_user_has_no_place() -> None:
     """An error that was never raised, or only in the framework, must not name somebody's file."""
     assert not place_in_code(ConsumerError("never raised"))
+
+
+class UnspeakableError(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise KeyError("no message")
+
+
+def test_text_of_a_failure_is_one_that_a_status_can_hold() -> None:
+    """An application's exception may be long, hold text that is no UTF-8, or say nothing at all. A failure that cannot
+    be told of must not end the loop that restarts the shard.
+    """
+    long, odd, silent = map(
+        text_of, (ValueError("x" * 18_000), ValueError("a\ud800"), UnspeakableError())
+    )
+
+    assert len(long) < TEXT_LENGTH_MAX + 20
+    assert long.endswith("...[truncated]")
+    assert odd == r"a\ud800"
+    assert silent == "UnspeakableError"
+    failed_status([long, odd, silent, "place in /\udcff.py"])

@@ -49,6 +49,7 @@ BODY_BYTES_MAX: Final = 4 << 20
 OPENAPI_PATH: Final = "/v1/openapi.json"
 WATCH_PATH: Final = "/v1/shards/watch"
 _WATCH: Final = "/broadsheet.v1.WatchService/WatchShards"
+_JSON_SPACE: Final = b" \t\r\n"
 _EVENT_ID: Final = re.compile(r"(\d{1,19}):(\d{1,20})")
 _ACTOR_HEADER: Final = "Broadsheet-Actor"
 _CAUSE_HEADER: Final = "Broadsheet-Shard-Cause"
@@ -136,7 +137,7 @@ class Gateway:
         context = _HttpContext(request)
         try:
             # In a thread, because the JSON of thousands of shards takes seconds.
-            message = await asyncio.to_thread(_parsed, method, await request.read())
+            message = await asyncio.to_thread(_parsed, method, await _body_of(request))
             handler = await self._guarded(_full_name(method))
             response = await handler.unary_unary(message.SerializeToString(), context)
             text = await asyncio.to_thread(_json_of, response)
@@ -273,6 +274,22 @@ class _HttpContext:
         raise _AbortedError(code, details)
 
 
+async def _body_of(request: web.Request) -> bytes:
+    """Return a request's body, decompressed.
+
+    Raises:
+        ValidationError: it is not encoded as its header says.
+        HTTPRequestEntityTooLarge: it is too long.
+    """
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise ValidationError(
+            "body",
+            "expected content that is whole, and compressed as the header Content-Encoding says",
+        ) from error
+
+
 def _parsed(method: MethodDescriptor, body: bytes) -> Message:
     """Return a request.
 
@@ -280,6 +297,11 @@ def _parsed(method: MethodDescriptor, body: bytes) -> Message:
         ValidationError: the body is not the JSON of one.
     """
     message: Message = GetMessageClass(method.input_type)()
+    # The parser takes an empty list for a message without fields.
+    if body and body.lstrip(_JSON_SPACE)[:1] != b"{":
+        raise ValidationError(
+            "body", f"expected the JSON of a {method.input_type.full_name}, which is an object"
+        )
     try:
         return json_format.Parse(body or b"{}", message)
     # Deeply nested JSON ends in the first.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import signal
 import socket
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -20,6 +21,7 @@ import click
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.log_output import guard_standard_streams
 from broadsheet.allocator.runtime.logs import log_to_stderr
+from broadsheet.allocator.runtime.open_files import raise_open_files_limit
 from broadsheet.consumer.cli.application_name import load_application
 from broadsheet.consumer.cli.journals import read_journal_changes
 from broadsheet.consumer.cli.output import errors_in_one_line, say
@@ -47,6 +49,8 @@ PRIMARIES_LOOK_SECONDS = 0.05
 LISTEN_HOST = "127.0.0.1"
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 """Tells members where local state may be: beside the journals, so that neither outlives the other."""
+_ETCD_VARIABLES = ("ETCD_USER", "ETCD_PASSWORD")
+"""Of members: credentials for another etcd."""
 
 _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -115,6 +119,7 @@ def dev(
           --journals journals.yaml --specs shards.yaml
     """
     guard_standard_streams()
+    raise_open_files_limit()  # The processes that it starts inherit it.
     # The processes that it starts log for themselves.
     log_to_stderr("error", foreign_level=logging.WARNING)
     with errors_in_one_line(), ExitStack() as stack:
@@ -127,7 +132,8 @@ def dev(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-dev-"))
         )
         directory.mkdir(parents=True, exist_ok=True)
-        for name in TLS_VARIABLES:
+        stack.enter_context(_locked(directory))
+        for name in (*TLS_VARIABLES, *_ETCD_VARIABLES):
             # The cluster is for this machine alone, and speaks clear text, whatever is set for other clusters.
             os.environ.pop(name, None)
         if traces:
@@ -350,6 +356,30 @@ def _member_ports(count: int, first: int) -> list[int]:
             _require_free(first + SECOND_MEMBER_PORT_STEP, "--port")
             ports[1] = first + SECOND_MEMBER_PORT_STEP
     return ports
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep a directory to this process for the block.
+
+    Raises:
+        ValidationError: another one has it; the message names it.
+    """
+    # Opened without being cut: its content is the other's.
+    with (directory / "dev.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            other = lock.read(20).strip() or "unknown"
+            raise ValidationError(
+                "--data-dir",
+                f"another shardctl dev uses {directory} (process {other}); stop it, or choose another directory",
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
 
 
 def _require_free(port: int, option: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -99,6 +100,23 @@ def test_cluster_says_in_one_line_what_etcd_panicked_of(tmp_path: Path) -> None:
     assert line.endswith("instead of serving: failed to open database: invalid database")
     assert unusable.startswith(f"Error: {tmp_path / 'file'}")
     assert unusable.endswith("expected a directory there: choose another")
+
+
+def test_second_dev_on_one_directory_says_so_at_once(tmp_path: Path) -> None:
+    """It waited for etcd's lock until its patience ended, and told nothing of the other."""
+    dev = (*SHARDCTL, "dev", APPLICATION, "--port", "0", "--broker-port", "0")
+    with (tmp_path / "dev.lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711\n")
+        lock.flush()
+
+        line = _error(*dev, "--data-dir", str(tmp_path))
+
+    assert line == (
+        f"Error: --data-dir: another shardctl dev uses {tmp_path} (process 4711); stop it, or choose another "
+        "directory"
+    )
+    assert not (tmp_path / "etcd").exists()
 
 
 @pytest.mark.parametrize(

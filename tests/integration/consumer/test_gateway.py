@@ -252,3 +252,30 @@ async def test_description_is_openapi_of_what_is_served(cluster: Cluster) -> Non
             if "post" in item:
                 # What an empty request is answered depends on the method, and on whether there is a leader yet.
                 assert (await _post(session, path, {}))[0] in (200, 400, 503), path
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "told"),
+    [
+        (b"junk", "gzip", "Content-Encoding"),
+        (b"\x1f\x8b\x08" + bytes(40), "gzip", "Content-Encoding"),
+        (b"[]", "", "an object"),
+        (b" [ ]", "", "an object"),
+        (b'""', "", "an object"),
+        (b"null", "", "an object"),
+    ],
+)
+async def test_bodies_that_are_no_message_are_the_callers_fault(
+    cluster: Cluster, body: bytes, encoding: str, told: str
+) -> None:
+    """Compressed content that is none ended in a status of 500, and an empty list was taken for an empty message."""
+    async with cluster.member("a", admin_port=0) as member, _http(member) as session:
+        headers = {"Content-Encoding": encoding} if encoding else {}
+        # As a stream: the client compresses other bodies itself, as the header says.
+        async with session.post(
+            "/v1/shards/list", data=io.BytesIO(body), headers=headers
+        ) as answer:
+            failure = await answer.json()
+
+    assert (answer.status, failure["code"]) == (400, "INVALID_ARGUMENT")
+    assert told in failure["message"]

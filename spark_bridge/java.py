@@ -124,11 +124,11 @@ def _is_whole(home: Path) -> bool:
 
 
 def _cache_dir(environ: Mapping[str, str]) -> Path:
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    shims_dir = cache / "broadsheet" / "java"
     try:
+        cache = Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        shims_dir = cache / "broadsheet" / "java"
         shims_dir.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where the user is unknown
         # Containers often run as a user without a home directory.
         return Path(tempfile.mkdtemp(prefix="broadsheet-java-"))
     return shims_dir

@@ -18,6 +18,7 @@ from broadsheet.allocator.runtime.log_output import (
     guard_standard_streams,
     open_standard_descriptors,
 )
+from broadsheet.allocator.runtime.open_files import raise_open_files_limit
 
 # Before any file is opened, which would get the number of a standard descriptor that is closed.
 open_standard_descriptors()
@@ -174,6 +175,7 @@ def main(**options: Any) -> None:
             _tend_quarantine(data_dir, restore=restore, purge=purge)
         return
     guard_standard_streams()
+    raise_open_files_limit()
     log_to_stderr(options["log_level"], foreign_level=logging.WARNING)
     host, _, port = options["listen"].rpartition(":")
     if not host or not port.isdecimal():

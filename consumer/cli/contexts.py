@@ -55,11 +55,23 @@ _FILES = frozenset(name for name in Context.__struct_fields__ if name.startswith
 
 
 def contexts_path() -> Path:
-    """Return where the configuration file is, or would be."""
+    """Return where the configuration file is, or would be.
+
+    Raises:
+        ValidationError: the user has no home directory.
+    """
     if named := os.environ.get("BROADSHEET_CONFIG"):
         return Path(named)
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "broadsheet" / "config.yaml"
+    return _expanded("HOME", home) / "broadsheet" / "config.yaml"
+
+
+def _default_path() -> Path | None:
+    """Return `contexts_path`; None for a user without a home directory, as in containers with an arbitrary user id."""
+    try:
+        return contexts_path()
+    except ValidationError:
+        return None
 
 
 def read_contexts() -> ContextsFile:
@@ -68,8 +80,8 @@ def read_contexts() -> ContextsFile:
     Raises:
         ValidationError: the file cannot be read, or has an unknown field; the message names both.
     """
-    path = contexts_path()
-    if not path.exists() and "BROADSHEET_CONFIG" not in os.environ:
+    path = _default_path()
+    if path is None or (not path.exists() and "BROADSHEET_CONFIG" not in os.environ):
         return ContextsFile()
     text, name = read_text(path, option="BROADSHEET_CONFIG")
     return decode_yaml(text, ContextsFile, name) if text.strip() else ContextsFile()
@@ -90,16 +102,25 @@ def context_values(found: ContextsFile, name: str) -> dict[str, str]:
         return {}
     if chosen not in found.contexts:
         known = ", ".join(sorted(found.contexts)) or "none"
-        option = "--context" if name else f"{contexts_path()}: current"
+        option = "--context" if name else f"{_default_path()}: current"
         raise ValidationError(option, f"there is no context {chosen!r}, but {known}")
     said = msgspec.to_builtins(found.contexts[chosen])
     directory = contexts_path().parent
     return {
-        _PARAMETERS.get(field, field): str(directory / Path(value).expanduser())
+        _PARAMETERS.get(field, field): str(directory / _expanded(field, value))
         if field in _FILES
         else value
         for field, value in said.items()
     }
+
+
+def _expanded(field: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValidationError(
+            field, f"{value}: this user has no home directory; set HOME, or name whole paths"
+        ) from error
 
 
 def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -130,7 +151,7 @@ def list_contexts() -> None:
         ],
     )
     if not found.contexts:
-        say(f"there are no contexts in {contexts_path()}")
+        say(f"there are no contexts in {_default_path() or 'any file: this user has no home'}")
 
 
 @click.command("use")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from broadsheet.consumer.cli.output import (
     print_table,
     say,
 )
+from broadsheet.consumer.cli.standard_text import read_standard_input
 from broadsheet.consumer.leasing.addresses import (
     StoreAddress,
     is_store_address,
@@ -69,7 +69,7 @@ async def records_from(text: str) -> tuple[LeaseRecord, ...]:
 def _records_in(text: str) -> tuple[LeaseRecord, ...]:
     name = "standard input" if text == "-" else text
     try:
-        content = sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8")
+        content = read_standard_input() if text == "-" else Path(text).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ValidationError(
             "from", f"{text} is no file, and no store (shardctl leases --help shows addresses)"

@@ -8,6 +8,7 @@ import click
 
 from broadsheet.allocator.runtime.log_output import open_standard_descriptors
 from broadsheet.consumer.cli.lazy_group import LazyCommand, LazyGroup
+from broadsheet.consumer.cli.standard_text import write_utf8
 
 # Before any file is opened, which would get the number of a standard descriptor that is closed.
 open_standard_descriptors()
@@ -51,6 +52,7 @@ def main() -> None:
       shardctl shards apply -f shards.yaml        declare shards
       shardctl plan --drain zone-a#member-0       what a change would move
     """
+    write_utf8()
 
 
 @main.group(

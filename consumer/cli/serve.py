@@ -30,6 +30,7 @@ from broadsheet.allocator.policy import (
 from broadsheet.allocator.runtime.event_loop import run
 from broadsheet.allocator.runtime.log_output import guard_standard_streams
 from broadsheet.allocator.runtime.logs import LOG_LEVELS, log_to_stderr
+from broadsheet.allocator.runtime.open_files import raise_open_files_limit
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.cli.application_name import load_application
@@ -307,6 +308,7 @@ def serve(app: str, **options: Any) -> None:
           --auth-keys-file /etc/broadsheet/keys
     """
     guard_standard_streams()
+    raise_open_files_limit()
     log_to_stderr(options["log_level"], foreign_level=logging.WARNING)
     with errors_in_one_line():
         application = load_application(app)

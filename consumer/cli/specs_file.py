@@ -6,7 +6,6 @@ Source: the syntax of durations is that of Go's `time.ParseDuration`, which Gaze
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -15,6 +14,7 @@ from pathlib import Path
 from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.cli.standard_text import read_standard_input
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 """Of the files that are read of a directory."""
@@ -46,7 +46,7 @@ def read_text(path: Path, *, option: str = "--specs") -> tuple[str, str]:
     """
     name = "standard input" if str(path) == "-" else str(path)
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        text = read_standard_input() if str(path) == "-" else path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValidationError(option, f"cannot read {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:

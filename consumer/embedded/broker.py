@@ -164,11 +164,12 @@ class EmbeddedBrokerProcess:
             command,
             directory=directory.parent,
             log_file=log_file,
-            # Clients of this broker are told its address alone, so that only the caller may ask for TLS.
+            # Clients of this broker are told its address alone, so that only the caller may ask for TLS. Settings of
+            # another broker, such as its admin port or its keys, are not for this one.
             environment={
                 name: value
                 for name, value in package_environment().items()
-                if name not in TLS_VARIABLES
+                if name not in TLS_VARIABLES and not name.startswith("BROKER_")
             },
         )
         self._address = self._wait_until_ready(self._child, log_file, log_begin)

@@ -182,7 +182,10 @@ class EmbeddedEtcdProcess:
             if self._listen == "tcp" and not chosen_before:
                 self._ports = _free_ports()
             self._child = ChildProcess(
-                self._command(binary), directory=self._run_dir, log_file=self._log_file()
+                self._command(binary),
+                directory=self._run_dir,
+                log_file=self._log_file(),
+                environment=_environment(),
             )
             try:
                 self._wait_until_ready()
@@ -407,6 +410,15 @@ class _UnixHttpConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment without etcd's settings, which are for another etcd.
+
+    Etcd takes each of its flags from a variable, such as ETCD_NAME or ETCD_INITIAL_CLUSTER_STATE, and refuses to start
+    if one contradicts a flag that is given.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
 
 
 def _free_ports() -> tuple[int, int]:

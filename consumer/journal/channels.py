@@ -12,6 +12,7 @@ Source: gazette/core broker/protocol/dispatcher.go (mark and sweep), endpoint.go
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -145,12 +146,28 @@ def open_channel(
         ValidationError: it is no endpoint, or a file cannot be used.
     """
     target = parse_endpoint(endpoint, may_be_tls=True)
+    options = (*options, *proxy_options(target.address))
     if not target.tls:
         return grpc.aio.insecure_channel(target.address, options=options)
     try:
         return secure_channel(target.address, tls, options)
     except ValidationError as error:
         raise error.under("tls") from None
+
+
+def proxy_options(address: str) -> tuple[tuple[str, int], ...]:
+    """Return gRPC's options of a channel that goes directly to its server, unless a proxy for gRPC itself is named.
+
+    `http_proxy` and `https_proxy` name the way to the web, which leads to no broker or member, and to nothing on this
+    machine. `grpc_proxy` is meant for channels.
+
+    Args:
+        address: `host:port`, or `unix:PATH`.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    # gRPC knows it in small letters alone.
+    uses_proxy = bool(os.environ.get("grpc_proxy")) and not is_loopback(host)  # noqa: SIM112
+    return (("grpc.enable_http_proxy", int(uses_proxy)),)
 
 
 def is_loopback(host: str) -> bool:

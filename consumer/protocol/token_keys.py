@@ -44,6 +44,7 @@ RSA_BITS_MIN = 2048
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
 """The one algorithm of each kind of key: a token's header does not choose."""
 _CURVES: Final = {"EC": "P-256", "OKP": "Ed25519"}
+_LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -341,8 +342,9 @@ def check_keys_url(url: str) -> str:
         host = parts.hostname or ""
     except ValueError as error:
         raise ValidationError("jwks", f"expected a URL: {error}") from error
-    is_local = host in ("localhost", "127.0.0.1", "::1")
-    if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
+    if not host or not (
+        parts.scheme == "https" or (parts.scheme == "http" and host in _LOCAL_HOSTS)
+    ):
         raise ValidationError("jwks", "expected https://…, or http:// on this machine")
     if parts.username is not None:
         raise ValidationError("jwks", "expected no user in the URL: it is shown in logs")
@@ -357,7 +359,7 @@ def fetch_content(url: str) -> bytes:
         ValidationError: the content is too long.
     """
     # Imported here, because servers without public keys do not need it.
-    from urllib.request import HTTPRedirectHandler, build_opener
+    from urllib.request import HTTPRedirectHandler, ProxyHandler, build_opener
 
     class Refusing(HTTPRedirectHandler):
         """Follows no redirection, which could lead to another scheme or host."""
@@ -366,9 +368,11 @@ def fetch_content(url: str) -> bytes:
             """Return no further request."""
             del args, options
 
+    # No proxy leads to this machine.
+    ways = (ProxyHandler({}),) if urlsplit(url).hostname in _LOCAL_HOSTS else ()
     deadline = time.monotonic() + FETCH_SECONDS_MAX
     content = b""
-    with build_opener(Refusing).open(url, timeout=FETCH_SECONDS_MAX) as response:
+    with build_opener(Refusing, *ways).open(url, timeout=FETCH_SECONDS_MAX) as response:
         # The timeout is of each read: a server that sends a byte now and then would never end.
         while part := response.read1(FILE_BYTES_MAX):
             content += part

@@ -22,7 +22,7 @@ import grpc
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.tls import Pems, TlsConfig, name_options, tls_files
-from broadsheet.consumer.journal.channels import is_tls, parse_endpoint
+from broadsheet.consumer.journal.channels import is_tls, parse_endpoint, proxy_options
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.spark_bridge.routing.member_list import MemberLists
 from broadsheet.spark_bridge.routing.routes import RouteTable
@@ -140,6 +140,7 @@ class WorkerChannels:
         target = parse_endpoint(endpoint, may_be_tls=True).address
         options = (
             *_OPTIONS,
+            *proxy_options(target),
             ("grpc.client_idle_timeout_ms", int(self._idle_seconds * 1000)),
         )
         channel = (

@@ -24,6 +24,7 @@ from broadsheet.allocator.documents import decode_json
 from broadsheet.consumer.errors import ForeignStoreError, StoreError
 from broadsheet.consumer.local_state import LocalState, recorded_path
 from broadsheet.consumer.private_directory import FILE_MODE
+from broadsheet.consumer.stores.settled_files import sync_directory
 
 RECORD: Final = ".store-record"
 _NAMED_MAX: Final = 5
@@ -226,8 +227,4 @@ def _write_durably(directory: Path, content: bytes) -> None:
     finally:
         os.close(descriptor)
     following.replace(directory / RECORD)
-    listed = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(listed)
-    finally:
-        os.close(listed)
+    sync_directory(directory)

@@ -7,6 +7,7 @@ its rows sorted, which a data source cannot demand of Spark.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -95,7 +96,9 @@ class RowMessages:
             json_type.set_uuid(message, uuid)
             return LineFraming().frame(json_type.encode(message))
         except (TypeError, ValueError, AttributeError) as error:
-            raise PublishError(f"message_of: {message!r} is no JSON message: {error}") from error
+            raise PublishError(
+                f"message_of: {reprlib.repr(message)} is no JSON message: {error}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broadsheet.consumer.message.framing import (
@@ -22,10 +22,13 @@ from broadsheet.consumer.message.framing import (
     FRAME_BYTES_MAX,
     FixedFraming,
 )
+from broadsheet.consumer.message.row_errors import RowValueError, named_value_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FRAME_BYTES_AIM: Final = FRAME_BYTES_MAX // 8
+"""Size of rows beyond which they are cut in two, because readers hold a whole message in memory."""
 EXPANDED_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
 """Decompressed size of a compressed batch: a few bytes can ask for any amount of memory."""
 FREE_ROWS_MAX: Final = 1 << 20
@@ -42,13 +45,72 @@ _BUFFER = struct.Struct("<qq")
 _NOT_COMPRESSED = -1
 
 
-def framed_streams(messages: Iterable[tuple[bytes, pa.RecordBatch]]) -> memoryview:
+def cut_rows(rows: pa.RecordBatch, first: int = 0) -> list[pa.RecordBatch]:
+    """Cut rows into pieces that readers take as a message each, unless a single row is too long.
+
+    Args:
+        rows: N of them.
+        first: Index of the first row, for errors.
+
+    Raises:
+        RowValueError: a row's lists hold more values without bytes, such as nulls, than readers take.
+    """
+    values, name = _most_values(rows)
+    size = rows.nbytes
+    is_sparse = values > max(FREE_ROWS_MAX, size * _ROWS_A_BYTE)
+    if rows.num_rows <= 1:
+        if is_sparse:
+            reason = f"{values} values without bytes, such as nulls; readers take {FREE_ROWS_MAX}"
+            raise RowValueError(name, first, reason)
+        return [rows]
+    if size <= FRAME_BYTES_AIM and not is_sparse:
+        return [rows]
+    half = rows.num_rows // 2
+    return [*cut_rows(rows.slice(0, half), first), *cut_rows(rows.slice(half), first + half)]
+
+
+def _most_values(rows: pa.RecordBatch) -> tuple[int, str]:
+    """Return the greatest number of values at any level of lists, and the column that has them."""
+    import pyarrow as pa
+
+    most, longest = rows.num_rows, ""
+    waiting = [
+        (name, column)
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        if pa.types.is_nested(column.type)
+    ]
+    while waiting:
+        name, values = waiting.pop()
+        if len(values) > most:
+            most, longest = len(values), name
+        waiting += [(name, inner) for inner in _inner(values)]
+    return most, longest
+
+
+def _inner(values: Any) -> list[Any]:
+    """Return the values within nested ones, of these alone and not of those that they were cut out of."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_struct(kind):
+        found: list[Any] = values.flatten()
+        return found
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [values.flatten()]
+    if pa.types.is_map(kind):
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return [each.slice(first, last - first) for each in (values.keys, values.items)]
+    return []
+
+
+def framed_streams(messages: Sequence[tuple[bytes, pa.RecordBatch]]) -> memoryview:
     """Return the frames of Arrow messages, one after the other; values are copied once, to their place in a frame.
 
     Args:
-        messages: The UUID, 16 bytes, and the rows of each.
+        messages: The UUID, 16 bytes, and the rows of each, as `cut_rows` cuts them.
 
     Raises:
+        RowValueError: a row is longer than readers take; rows are counted over all messages.
         pyarrow.ArrowException: a column cannot be written.
     """
     import pyarrow as pa
@@ -63,8 +125,50 @@ def framed_streams(messages: Iterable[tuple[bytes, pa.RecordBatch]]) -> memoryvi
     frames = memoryview(sink.getvalue()).cast("B")
     # Last, because only now are the lengths known.
     for begin, end in itertools.pairwise(bounds):
-        FixedFraming.write_header(frames[begin:end])
+        try:
+            FixedFraming.write_header(frames[begin:end])
+        except ValueError as error:
+            raise _long_row_error([rows for _, rows in messages], error) from error
     return frames
+
+
+def _long_row_error(pieces: Sequence[pa.RecordBatch], error: ValueError) -> RowValueError:
+    """Return the error of the longest piece, which is one row, and names its longest column."""
+    longest = max(range(len(pieces)), key=lambda index: pieces[index].nbytes)
+    sizes = zip(pieces[longest].columns, pieces[longest].schema.names, strict=True)
+    _, name = max((column.nbytes, name) for column, name in sizes)
+    return RowValueError(name, sum(piece.num_rows for piece in pieces[:longest]), str(error))
+
+
+def check_texts(rows: pa.RecordBatch) -> None:
+    """Refuse rows that `read_stream` would refuse because of what they hold.
+
+    Raises:
+        RowValueError: a text is not UTF-8, which Arrow does not check when it takes bytes for text.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            _check_texts(column)
+        # Extension types are the application's code.
+        except Exception as error:
+            raise named_value_error(name, column, _check_texts) from error
+
+
+def _check_texts(column: Any) -> None:
+    import pyarrow as pa
+
+    from broadsheet.consumer.message.column_texts import check_utf8
+
+    waiting = [column]
+    while waiting:
+        values = waiting.pop()
+        kind = values.type
+        if pa.types.is_string(kind):
+            check_utf8(values)
+        elif inner := _inner(values):
+            waiting += inner
+        elif not (pa.types.is_primitive(kind) or pa.types.is_null(kind)):
+            values.validate(full=True)
 
 
 def read_stream(content: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:

@@ -1,6 +1,7 @@
 """Formats Arrow columns as text, column by column and never value by value.
 
-Numbers are written so that reading them gives the same value; timestamps in ISO 8601, those with a zone in UTC.
+Numbers are written so that reading them gives the same value; timestamps in ISO 8601. What would not be read again is
+refused: text that is not UTF-8, and years that Python's and Spark's times do not have.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,6 +21,16 @@ import pyarrow.compute as pc
 
 _DAY_MICROSECONDS: Final = 86_400_000_000
 _DATE_CHARACTERS: Final = 10
+_SECOND_CHARACTERS: Final = 19
+"""Of a time without parts of a second."""
+_FIRST_DAY: Final = -719_162
+_LAST_DAY: Final = 2_932_896
+"""Days of the years 1 to 9999, counted from the epoch."""
+_YEARS: Final = "a year that is not one of 1 to 9999, which readers refuse"
+_CONTROLS: Final = MappingProxyType({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
+_CONTROLS_END: Final = 32
+_ASCII_END: Final = 128
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
 # Two decimal digits by value, as two bytes.
 _DIGIT_PAIRS: Final = np.frombuffer(
     b"".join(b"%02d" % value for value in range(100)), dtype=np.uint16
@@ -146,26 +158,147 @@ def base64_text(column: Any) -> Any:
     )
 
 
+def escaped_text(texts: Any) -> Any:
+    """Return strings as they are between the quotes of JSON.
+
+    Raises:
+        ValueError: one is not UTF-8.
+    """
+    content = np.frombuffer(content_of(texts), dtype=np.uint8)
+    check_utf8(texts, content)
+    quotes, backslashes = bool((content == _QUOTE).any()), bool((content == _BACKSLASH).any())
+    if backslashes:
+        texts = pc.replace_substring(texts, "\\", "\\\\")
+    if quotes:
+        texts = pc.replace_substring(texts, '"', '\\"')
+    for code in np.unique(content[content < _CONTROLS_END]):
+        escape = _CONTROLS.get(int(code), f"\\u{int(code):04x}")
+        texts = pc.replace_substring(texts, chr(code), escape)
+    return texts
+
+
+def check_utf8(texts: Any, content: npt.NDArray[np.uint8] | None = None) -> None:
+    """Check each string of a column.
+
+    Args:
+        texts: The strings.
+        content: Their bytes, if they are at hand.
+
+    Raises:
+        ValueError: one is not UTF-8, which Arrow does not check when it takes bytes for text.
+    """
+    codes = np.frombuffer(content_of(texts), dtype=np.uint8) if content is None else content
+    if int(codes.max(initial=0)) >= _ASCII_END:
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                "text that is not UTF-8; decode it, or make the column binary"
+            ) from error
+
+
+def date_text(column: Any) -> Any:
+    """Return dates as `2024-02-03`.
+
+    Raises:
+        ValueError: a year is not one of 1 to 9999.
+    """
+    days = pc.min_max(column.cast(pa.int32())).as_py()
+    if days["min"] is not None and not _FIRST_DAY <= days["min"] <= days["max"] <= _LAST_DAY:
+        raise ValueError(_YEARS)
+    return plain_text(column)
+
+
 def timestamp_text(column: Any) -> Any:
     """Return timestamps as `2024-02-03T04:05:06.000007`; those with a zone in UTC, with a `Z`.
 
     Arrow's own cast to text takes about 1.8 microseconds a value; this takes a tenth of that.
+
+    Raises:
+        ValueError: a year is not one of 1 to 9999.
+        pyarrow.ArrowInvalid: a time has parts of a microsecond.
     """
-    zoned = column.type.tz is not None
+    zone = b"Z" if column.type.tz is not None else b""
+    micros = _microseconds(column)
+    return _null_where(column, fixed_width_texts(_time_texts(micros, _TIMESTAMP + zone)))
+
+
+def time_parts(column: Any) -> list[Part]:
+    """Return timestamps as Python writes them in ISO 8601, in parts to be joined; null where a value is null.
+
+    Microseconds are left out where they are zero. A time with a zone is that zone's, with its offset, `Z` for none.
+
+    Raises:
+        ValueError: a year is not one of 1 to 9999, here or in the zone.
+        pyarrow.ArrowInvalid: a time has parts of a microsecond.
+    """
+    micros = _microseconds(column)
+    zones: list[Part] = []
+    if column.type.tz is not None:
+        local = _microseconds(
+            pc.local_timestamp(pc.cast(column, pa.timestamp("us", column.type.tz)))
+        )
+        zones = _offsets_text(local - micros, column)
+        micros = local
+    texts = _time_texts(micros, _TIMESTAMP)
+    is_whole = micros % 1_000_000 == 0
+    if not is_whole.any():
+        found = fixed_width_texts(texts)
+    elif is_whole.all():
+        found = fixed_width_texts(np.ascontiguousarray(texts[:, :_SECOND_CHARACTERS]))
+    else:
+        kept = np.ones(texts.shape, dtype=bool)
+        kept[is_whole, _SECOND_CHARACTERS:] = False
+        offsets = np.zeros(len(texts) + 1, dtype=np.int32)
+        np.cumsum(np.where(is_whole, _SECOND_CHARACTERS, len(_TIMESTAMP)), out=offsets[1:])
+        found = pa.StringArray.from_buffers(
+            len(texts), pa.py_buffer(offsets), pa.py_buffer(texts[kept])
+        )
+    return [_null_where(column, found), *zones]
+
+
+def _offsets_text(offsets: npt.NDArray[np.int64], column: Any) -> list[Part]:
+    """Return offsets from UTC, microseconds, as `Z` or `+02:00`, minutes cut off as Python's encoders do."""
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        # A null has no offset, and must not make a text for each row.
+        offsets = np.where(valid, offsets, offsets[valid][0] if valid.any() else 0)
+    known, places = np.unique(offsets, return_inverse=True)
+    texts = [_offset_text(int(each) // 1_000_000) for each in known]
+    if len(set(texts)) == 1:
+        return [texts[0]]
+    return [pa.array(texts, pa.string()).take(pa.array(places))]
+
+
+def _offset_text(seconds: int) -> str:
+    minutes = abs(seconds) // 60
+    if not minutes:
+        return "Z"
+    return f"{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _microseconds(column: Any) -> npt.NDArray[np.int64]:
+    """Return timestamps as microseconds since the epoch, zero for null; shape (N,)."""
     micros = pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    values = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False)
-    days = values // _DAY_MICROSECONDS
+    values: npt.NDArray[np.int64] = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False)
+    if len(values) and not (
+        values.min() >= _FIRST_DAY * _DAY_MICROSECONDS
+        and values.max() < (_LAST_DAY + 1) * _DAY_MICROSECONDS
+    ):
+        raise ValueError(_YEARS)
+    return values
+
+
+def _time_texts(micros: npt.NDArray[np.int64], template: bytes) -> npt.NDArray[np.uint8]:
+    """Return times as characters, shape (N, those of the template)."""
+    days = micros // _DAY_MICROSECONDS
     dates = pc.cast(pa.array(days.astype(np.int32)).cast(pa.date32()), pa.string())
-    date_bytes = np.frombuffer(content_of(dates), dtype=np.uint8)
-    if len(date_bytes) != len(values) * _DATE_CHARACTERS:  # a year before 0 or after 9999
-        return _far_timestamp_text(column, zoned=zoned)
-    template = _TIMESTAMP + (b"Z" if zoned else b"")
-    texts = np.empty((len(values), len(template)), dtype=np.uint8)
+    texts = np.empty((len(micros), len(template)), dtype=np.uint8)
     texts[:] = np.frombuffer(template, dtype=np.uint8)
-    texts[:, :_DATE_CHARACTERS] = date_bytes.reshape(len(values), _DATE_CHARACTERS)
-    _write_time_of_day(texts, values - days * _DAY_MICROSECONDS)
-    text = fixed_width_texts(texts)
-    return _null_where(column, text)
+    date_bytes = np.frombuffer(content_of(dates), dtype=np.uint8)
+    texts[:, :_DATE_CHARACTERS] = date_bytes.reshape(len(micros), _DATE_CHARACTERS)
+    _write_time_of_day(texts, micros - days * _DAY_MICROSECONDS)
+    return texts
 
 
 def _null_where(column: Any, text: Any) -> Any:
@@ -188,9 +321,3 @@ def _write_time_of_day(texts: npt.NDArray[np.uint8], micros: npt.NDArray[np.int6
     for place, values in parts:
         digits = _DIGIT_PAIRS[values].view(np.uint8)
         texts[:, place : place + 2] = digits.reshape(len(values), 2)
-
-
-def _far_timestamp_text(column: Any, *, zoned: bool) -> Any:
-    local = pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
-    text = pc.replace_substring(pc.cast(local, pa.string()), " ", "T")
-    return pc.binary_join_element_wise(text, "Z" if zoned else "", "")

@@ -34,7 +34,8 @@ PROTOBUF_FIXED: Final = "application/x-protobuf-fixed"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 FRAME_BYTES_MAX: Final = 64 << 20
-"""Maximum frame length: an unframer must not buffer without bound because a length or a newline is lost."""
+"""Maximum length of a message within its frame, for writers and for readers of any mode: an unframer must not buffer
+without bound because a length or a newline is lost."""
 
 FIXED_MAGIC: Final = bytes((0x66, 0x33, 0x93, 0x36))
 _FIXED_HEADER = struct.Struct("<4sI")
@@ -270,6 +271,22 @@ class Framing(Protocol):
         ...
 
 
+def check_frame_bytes(size: int) -> None:
+    """Refuse a message that readers would refuse.
+
+    Args:
+        size: Bytes of the message, without its frame.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    if size > FRAME_BYTES_MAX:
+        raise ValueError(
+            f"a message of {size} bytes; readers take {FRAME_BYTES_MAX} at most, so split it, or store "
+            "the large value elsewhere and publish where it is"
+        )
+
+
 class LineFraming:
     """Framing as lines, one payload each."""
 
@@ -279,6 +296,7 @@ class LineFraming:
         """Return the payload and a newline."""
         if b"\n" in payload:
             raise ValueError("a JSON-lines payload must not hold a newline")
+        check_frame_bytes(len(payload))
         return payload + b"\n"
 
     def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
@@ -295,6 +313,7 @@ class CsvFraming:
         """Return the record and a newline."""
         if payload.count(b'"') % 2:
             raise ValueError("a quote of the CSV record is not closed")
+        check_frame_bytes(len(payload))
         return payload + b"\n"
 
     def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
@@ -311,11 +330,17 @@ class FixedFraming:
 
     def frame(self, payload: bytes) -> bytes:
         """Return header and payload."""
+        check_frame_bytes(len(payload))
         return _FIXED_HEADER.pack(FIXED_MAGIC, len(payload)) + payload
 
     @staticmethod
     def write_header(frame: memoryview) -> None:
-        """Write the header of a whole frame whose payload is in its place already."""
+        """Write the header of a whole frame whose payload is in its place already.
+
+        Raises:
+            ValueError: the payload is too long.
+        """
+        check_frame_bytes(len(frame) - FIXED_HEADER_BYTES)
         _FIXED_HEADER.pack_into(frame, 0, FIXED_MAGIC, len(frame) - FIXED_HEADER_BYTES)
 
     def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
@@ -424,7 +449,9 @@ class _LineUnframer:
         lines = Payloads(content, starts, stops)
         begins, ends = starts + self._offset, stops + (self._offset + 1)
         # A line that arrived whole counts too, so that damage does not depend on how the bytes arrive.
-        if self._read_around and used > FRAME_BYTES_MAX:
+        if used > FRAME_BYTES_MAX:
+            if not self._read_around and (found := self._until_too_long(begins, ends, lines)):
+                return found
             begins, ends, lines = self._without_damage(begins, ends, lines)
         self._offset += used
         error = self._keep(content[used:])
@@ -462,6 +489,16 @@ class _LineUnframer:
         self._skipped.close()
         self._within_damage = False
         return content[cut:]
+
+    def _until_too_long(self, begins: Offsets, ends: Offsets, lines: Payloads) -> Frames | None:
+        """Return the lines before the first one that is too long, and the error; None if there is none."""
+        sizes = lines.ends - lines.begins
+        too_long = np.flatnonzero(sizes > FRAME_BYTES_MAX)
+        if not len(too_long):
+            return None
+        first = int(too_long[0])
+        error = _too_long(self._journal, int(begins[first]), int(sizes[first]))
+        return Frames(begins[:first], ends[:first], lines[:first], error=error)
 
     def _without_damage(
         self, begins: Offsets, ends: Offsets, lines: Payloads
@@ -511,6 +548,10 @@ class _CsvUnframer:
         ):
             if self._open and self._read_around and self._is_damaged(begin, line):
                 self._skip_open()
+            size = self._open_bytes + len(line)
+            if self._open and size > FRAME_BYTES_MAX:
+                error = _too_long(self._journal, self._begin, size)
+                break
             self._take(found, begin, end, line)
             if self._open_bytes > FRAME_BYTES_MAX and not self._read_around:
                 error = _too_long(self._journal, self._begin, self._open_bytes)

@@ -1,15 +1,15 @@
 """Rows of Arrow columns as JSON lines with UUIDs: `{"_meta":{"uuid":"..."},"column":value,...}`.
 
 Each column becomes an array of JSON texts, and one join makes the lines, which then lie one after the other in memory,
-ready to be appended. Within lists and maps a null is always written.
+ready to be appended. A line is the message that its row is as a dict (`pyarrow.Table.to_pylist`): a map is a list of
+pairs, a time has its zone's offset, a decimal is text. Types without a writer of columns are encoded value by value.
 
 Needs pyarrow and orjson (`broadsheet[spark]`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,12 +23,17 @@ from broadsheet.consumer.message.column_texts import (
     Part,
     base64_text,
     concatenated,
-    content_of,
+    date_text,
+    escaped_text,
     fixed_width_texts,
     number_text,
     plain_text,
-    timestamp_text,
+    time_parts,
 )
+from broadsheet.consumer.message.framing import check_frame_bytes
+from broadsheet.consumer.message.json_values import encode_value
+from broadsheet.consumer.message.plain_columns import plain_column, plain_type
+from broadsheet.consumer.message.row_errors import RowValueError, named_value_error
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import Bytes, first_digits, uuid_texts
 from broadsheet.consumer.tracing import TRACEPARENT
@@ -36,27 +41,31 @@ from broadsheet.consumer.tracing import TRACEPARENT
 META: Final = "_meta"
 """The field of the UUID, which no column may have for a name."""
 _HEAD: Final = ('{"_meta":{"uuid":"', '"}')
-_JSON_LINES_NOT_FINITE: Final = MappingProxyType(
-    {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-)
-"""Written as strings, as by Spark's sink, because JSON has no such numbers."""
-_CONTROLS: Final = MappingProxyType({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
-_CONTROLS_END: Final = 32
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_NOT_FINITE: Final = (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity"))
+"""Written as text, as by Spark's sink, because JSON has no such numbers."""
 
 
 class JsonRows:
     """Writes batches of rows as JSON lines."""
 
-    def __init__(self, *, ignore_null_fields: bool = False, traceparent: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        ignore_null_fields: bool = False,
+        traceparent: str = "",
+        names_not_finite: bool = True,
+    ) -> None:
         """Choose how to write.
 
         Args:
-            ignore_null_fields: Leave fields that are null out, instead of writing null.
+            ignore_null_fields: Leave fields that are null out, instead of writing null. Within lists and maps a null is
+                always written.
             traceparent: The trace context of every line, beside its UUID; empty: none.
+            names_not_finite: Write numbers that are not finite as text; else they are refused.
         """
         self._ignore_null_fields = ignore_null_fields
         self._traceparent = traceparent
+        self._names_not_finite = names_not_finite
 
     def lines(
         self, rows: pa.RecordBatch, uuids: Bytes, order: Indices | None = None
@@ -64,7 +73,7 @@ class JsonRows:
         """Return the lines of rows, one after the other, and their offsets.
 
         Args:
-            rows: N of them, whose types `check_columns` accepts.
+            rows: N of them, whose names `check_columns` accepts.
             uuids: In the order of writing; shape (N, 16).
             order: Row indices in the order of writing, shape (N,); None: as they are.
 
@@ -72,44 +81,122 @@ class JsonRows:
             The bytes, and N + 1 offsets among them.
 
         Raises:
-            pyarrow.ArrowException: a value cannot be written, such as a timestamp with parts of a microsecond.
+            RowValueError: a value cannot be written, such as text that is not UTF-8 and a time with parts of a
+                microsecond, or a line is longer than readers take.
         """
         parts: list[Part] = _head(uuids, self._traceparent)
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            parts.extend(self._field(name, column))
-        return concatenated(_merged([*parts, "}\n"]), rows.num_rows, order)
+            parts.extend(self._named_field(name, column))
+        content, bounds = concatenated(_merged([*parts, "}\n"]), rows.num_rows, order)
+        self._check_lengths(rows, bounds, order)
+        return content, bounds
+
+    def _check_lengths(
+        self, rows: pa.RecordBatch, bounds: npt.NDArray[np.int32], order: Indices | None
+    ) -> None:
+        """Refuse a line that is too long; the error names the column with the longest text."""
+        lengths = np.diff(bounds) - 1
+        longest = int(lengths.argmax()) if len(lengths) else 0
+        try:
+            check_frame_bytes(int(lengths.max(initial=0)))
+        except ValueError as error:
+            row = longest if order is None else int(order[longest])
+            sizes = [
+                (
+                    len(join_parts(self._field(name, column.slice(row, 1)), nulls="")[0].as_py()),
+                    name,
+                )
+                for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            ]
+            raise RowValueError(max(sizes)[1], row, str(error)) from error
+
+    def _named_field(self, name: str, column: Any) -> list[Part]:
+        try:
+            return self._field(name, column)
+        # Arrow and encoders raise errors of many classes for values that they refuse.
+        except Exception as error:
+            raise named_value_error(name, column, lambda some: self._field(name, some)) from error
 
     def _field(self, name: str, column: Any) -> list[Part]:
         label = f",{_quoted(name)}:"
-        parts = self._value(column)
-        if not column.null_count:
+        plain = self._plain(column)
+        if plain is None:
+            plain = _texts_by_value(column)
+            parts: list[Part] = [plain]
+        else:
+            parts = self._value(plain)
+        if not plain.null_count:
             return [label, *parts]
         if self._ignore_null_fields:
-            return [_join([label, *parts])]
-        return [label, pc.fill_null(_join(parts), "null")]
+            return [join_parts([label, *parts])]
+        return [label, pc.fill_null(join_parts(parts), "null")]
+
+    def _plain(self, column: Any) -> Any:
+        """Return a column of types that `_value` writes; None if they must be encoded value by value."""
+        return plain_column(column, plain_type(column.type))
 
     def _value(self, column: Any) -> list[Part]:
         """Return a column's values as parts to be joined; the join is null where a value is null."""
         kind = column.type
         if pa.types.is_null(kind):
             return [pa.nulls(len(column), pa.string())]
-        for is_kind, write in _WRITERS:
-            if is_kind(kind):
-                return write(column)
         if pa.types.is_struct(kind):
             return [self._struct(column)]
         if pa.types.is_map(kind):
-            return ["{", _joined_lists(column, self._entries(column)), "}"]
-        return ["[", _joined_lists(column, self._elements(column.values)), "]"]
+            return self._map(column)
+        if pa.types.is_list(kind):
+            return [
+                "[",
+                joined_lists(column, self._elements(elements_of(column, column.values))),
+                "]",
+            ]
+        return self._scalar(column)
+
+    def _scalar(self, column: Any) -> list[Part]:
+        kind = column.type
+        if pa.types.is_integer(kind):
+            return [number_text(column)]
+        if pa.types.is_floating(kind):
+            return [self._numbers(column)]
+        if pa.types.is_boolean(kind):
+            return [plain_text(column)]
+        return ['"', *self._quoted_scalar(column), '"']
+
+    def _quoted_scalar(self, column: Any) -> list[Part]:
+        """Return the texts between quotes of values that are no numbers and no truth values."""
+        kind = column.type
+        if pa.types.is_string(kind):
+            return [escaped_text(column)]
+        if pa.types.is_date(kind):
+            return [date_text(column)]
+        if pa.types.is_timestamp(kind):
+            return self._time(column)
+        if pa.types.is_decimal(kind):
+            return [plain_text(column)]
+        return [base64_text(column)]
+
+    def _time(self, column: Any) -> list[Part]:
+        return time_parts(column)
+
+    def _numbers(self, column: Any, *, quote: str = '"') -> Any:
+        if pc.all(pc.is_finite(column)).as_py() is not False:
+            return number_text(column)
+        if not self._names_not_finite:
+            raise ValueError("NaN or an infinite number, which the message type has no field for")
+        text = number_text(pc.if_else(pc.is_finite(column), column, pa.scalar(0, column.type)))
+        names = plain_text(column)
+        for found, written in _NOT_FINITE:
+            text = pc.if_else(pc.equal(names, found), f"{quote}{written}{quote}", text)
+        return text
+
+    def _map(self, column: Any) -> list[Part]:
+        """Return maps as lists of pairs, because a key may be of any type."""
+        keys, items = (elements_of(column, each) for each in (column.keys, column.items))
+        pairs = join_parts(["[", *self._value(keys), ",", self._elements(items), "]"])
+        return ["[", joined_lists(column, pairs), "]"]
 
     def _elements(self, values: Any) -> Any:
-        return pc.fill_null(_join(self._value(values)), "null")
-
-    def _entries(self, column: Any) -> Any:
-        keys = column.keys
-        # JSON keys are strings, whatever their Arrow type.
-        texts = self._value(keys) if _is_quoted(keys.type) else ['"', *self._value(keys), '"']
-        return _join([*texts, ":", self._elements(column.items)])
+        return pc.fill_null(join_parts(self._value(values)), "null")
 
     def _struct(self, column: Any) -> Any:
         parts: list[Part] = []
@@ -119,49 +206,32 @@ class JsonRows:
             text = pa.array(["{}"] * len(column), pa.string())
         else:
             # Every field comes with a comma before it; the first comma is removed.
-            body = pc.utf8_slice_codeunits(_join(parts, nulls=""), 1)
-            text = _join(["{", body, "}"])
+            body = pc.utf8_slice_codeunits(join_parts(parts, nulls=""), 1)
+            text = join_parts(["{", body, "}"])
         return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))
 
 
-def plain_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose dictionary-encoded columns are decoded."""
-    if not any(pa.types.is_dictionary(kind) for kind in rows.schema.types):
-        return rows
-    columns = [
-        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        for column in rows.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
-
-
 def check_columns(schema: pa.Schema) -> None:
-    """Refuse columns that JSON lines cannot hold.
+    """Refuse names of columns that JSON messages cannot have.
 
     Raises:
-        ValueError: a column is of such a type, has the name of the UUID's field, or that of another column.
+        ValueError: a column has the name of the UUID's field, or that of another column.
     """
-    for field in schema:
-        if field.name == META:
+    for name in schema.names:
+        if name == META:
             raise ValueError(
                 f"column {META}: it holds the UUID of a JSON message; rename the column"
             )
-        if schema.names.count(field.name) > 1:
-            raise ValueError(f"column {field.name}: expected one of this name, got more")
-        if not _is_writable(field.type):
-            raise ValueError(f"column {field.name}: JSON lines have nothing for {field.type}")
+        if schema.names.count(name) > 1:
+            raise ValueError(f"column {name}: expected one of this name, got more")
 
 
-def _is_writable(kind: pa.DataType) -> bool:
-    if pa.types.is_null(kind) or any(is_kind(kind) for is_kind, _ in _WRITERS):
-        return True
-    if pa.types.is_struct(kind):
-        return all(_is_writable(field.type) for field in kind)
-    if pa.types.is_map(kind):
-        # A key becomes a string, which a list or a null cannot.
-        has_key_text = any(is_kind(kind.key_type) for is_kind, _ in _WRITERS)
-        return has_key_text and _is_writable(kind.item_type)
-    return bool(pa.types.is_list(kind)) and _is_writable(kind.value_type)
+def _texts_by_value(column: Any) -> Any:
+    """Return the JSON of each value, null where it is null."""
+    return pa.array(
+        [None if each is None else encode_value(each).decode() for each in column.to_pylist()],
+        pa.string(),
+    )
 
 
 def _head(uuids: Bytes, traceparent: str) -> list[Part]:
@@ -176,17 +246,24 @@ def _head(uuids: Bytes, traceparent: str) -> list[Part]:
     return [before, InOrder(fixed_width_texts(digits)), rest.decode() + after]
 
 
-def _joined_lists(column: Any, texts: Any) -> Any:
-    """Return the texts of each list's elements, separated by commas."""
+def joined_lists(column: Any, texts: Any) -> Any:
+    """Return the texts of each list's elements, separated by commas; see `elements_of`."""
     # Copied, because Arrow takes no mask with the offsets of a slice.
-    offsets = pa.array(np.array(column.offsets))
+    offsets = np.array(column.offsets)
     lists = pa.ListArray.from_arrays(
-        offsets, texts, mask=column.is_null() if column.null_count else None
+        pa.array(offsets - offsets[0]), texts, mask=column.is_null() if column.null_count else None
     )
     return pc.binary_join(lists, ",")
 
 
-def _join(parts: Sequence[Part], *, nulls: str | None = None) -> Any:
+def elements_of(column: Any, values: Any) -> Any:
+    """Return of the values behind lists those that these lists hold, and not those that others of the batch hold."""
+    offsets = column.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return values.slice(first, last - first)
+
+
+def join_parts(parts: Sequence[Part], *, nulls: str | None = None) -> Any:
     """Join parts line by line; a line with a null part is null, or that part is `nulls`."""
     merged = _merged(parts)
     if len(merged) == 1 and not isinstance(merged[0], str):
@@ -209,71 +286,3 @@ def _merged(parts: Sequence[Part]) -> list[Part]:
 
 def _quoted(name: str) -> str:
     return JsonType().encode(name).decode("utf-8")
-
-
-def _json_lines_string(column: Any) -> list[Part]:
-    return ['"', _escaped(plain_text(column)), '"']
-
-
-def _escaped(texts: Any) -> Any:
-    content = np.frombuffer(content_of(texts), dtype=np.uint8)
-    quotes, backslashes = bool((content == _QUOTE).any()), bool((content == _BACKSLASH).any())
-    if backslashes:
-        texts = pc.replace_substring(texts, "\\", "\\\\")
-    if quotes:
-        texts = pc.replace_substring(texts, '"', '\\"')
-    for code in np.unique(content[content < _CONTROLS_END]):
-        escape = _CONTROLS.get(int(code), f"\\u{int(code):04x}")
-        texts = pc.replace_substring(texts, chr(code), escape)
-    return texts
-
-
-def _json_lines_floating(column: Any) -> list[Part]:
-    if pc.all(pc.is_finite(column)).as_py() is not False:
-        return [number_text(column)]
-    text = plain_text(column)
-    for found, written in _JSON_LINES_NOT_FINITE.items():
-        text = pc.if_else(pc.equal(text, found), f'"{written}"', text)
-    return [text]
-
-
-def _json_lines_integer(column: Any) -> list[Part]:
-    return [number_text(column)]
-
-
-def _plain(column: Any) -> list[Part]:
-    return [plain_text(column)]
-
-
-def _json_lines_date(column: Any) -> list[Part]:
-    return ['"', plain_text(column), '"']
-
-
-def _json_lines_timestamp(column: Any) -> list[Part]:
-    return ['"', timestamp_text(column), '"']
-
-
-def _json_lines_binary(column: Any) -> list[Part]:
-    return ['"', base64_text(column), '"']
-
-
-_WRITERS: Final[Sequence[tuple[Callable[[Any], bool], Callable[[Any], list[Part]]]]] = (
-    (pa.types.is_integer, _json_lines_integer),
-    (pa.types.is_boolean, _plain),
-    (pa.types.is_decimal, _plain),
-    (pa.types.is_floating, _json_lines_floating),
-    (pa.types.is_string, _json_lines_string),
-    (pa.types.is_large_string, _json_lines_string),
-    (pa.types.is_date, _json_lines_date),
-    (pa.types.is_timestamp, _json_lines_timestamp),
-    (pa.types.is_binary, _json_lines_binary),
-    (pa.types.is_large_binary, _json_lines_binary),
-)
-
-
-def _is_quoted(kind: Any) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind, write in _WRITERS
-        if write not in (_json_lines_integer, _plain, _json_lines_floating)
-    )

@@ -55,6 +55,9 @@ def json_table(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:
             pass  # Read value by value instead, which knows the rules of JSON and names the message that is none.
     values = list(_values(batch))
     if schema is None:
+        _check_integers(
+            batch, values, None
+        )  # Arrow has other limits, and would not name the place.
         table = pa.Table.from_struct_array(pa.array(values))
         _check_integers(batch, values, table.schema)
         return table
@@ -129,16 +132,17 @@ def may_be_rounded(numbers: Any) -> bool:
     return bounds["min"] is not None and (max(-bounds["min"], bounds["max"]) >= _EXACT_DOUBLE_MAX)
 
 
-def _check_integers(batch: MessageBatch, values: Sequence[Any], schema: pa.Schema) -> None:
-    """Refuse integers that an inferred column would round.
+def _check_integers(batch: MessageBatch, values: Sequence[Any], schema: pa.Schema | None) -> None:
+    """Refuse integers that no inferred column holds, or that the columns of a schema would round.
 
     Raises:
         FramingError: there is one; the error names its message and field.
     """
     import pyarrow as pa
 
+    kind = None if schema is None else pa.struct(list(schema))
     for index, value in enumerate(values):
-        if found := rounded_integer(value, pa.struct(list(schema))):
+        if found := rounded_integer(value, kind):
             raise undecodable(
                 batch,
                 index,
@@ -149,18 +153,29 @@ def _check_integers(batch: MessageBatch, values: Sequence[Any], schema: pa.Schem
             )
 
 
-def rounded_integer(value: Any, kind: pa.DataType, path: str = "") -> str | None:
-    """Return path and text of the first integer that a column of an inferred type rounds; None if there is none."""
+def rounded_integer(value: Any, kind: pa.DataType | None, path: str = "") -> str | None:
+    """Return path and text of the first integer that a column of an inferred type rounds; None if there is none.
+
+    Args:
+        value: A JSON value.
+        kind: Its inferred type; None: only integers beyond 64 bits count.
+        path: Of the value in its message.
+    """
     import pyarrow as pa
 
     if isinstance(value, dict):
-        names = ((field.name, field.type) for field in kind)
-        parts = [(value.get(n), each, f"{path}.{n}" if path else n) for n, each in names]
+        kinds = {} if kind is None else {field.name: field.type for field in kind}
+        parts = [
+            (each, kinds.get(name), f"{path}.{name}" if path else name)
+            for name, each in value.items()
+        ]
     elif isinstance(value, list):
-        parts = [(each, kind.value_type, f"{path}[{n}]") for n, each in enumerate(value)]
+        inner = None if kind is None else kind.value_type
+        parts = [(each, inner, f"{path}[{index}]") for index, each in enumerate(value)]
     elif type(value) is int:
         fits = value.bit_length() < _INTEGER_BITS or value == -(1 << (_INTEGER_BITS - 1))
-        if fits and not (pa.types.is_floating(kind) and int(float(value)) != value):
+        is_floating = kind is not None and pa.types.is_floating(kind)
+        if fits and not (is_floating and int(float(value)) != value):
             return None
         return f"{path} is the integer {str(value)[:_SHOWN]}"
     else:

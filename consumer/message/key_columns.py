@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from broadsheet.consumer.message.column_texts import Indices, content_of, plain_text
 from broadsheet.consumer.message.mapping import fnv1a_32
+from broadsheet.consumer.message.plain_columns import plain_type
 
 Hashes: TypeAlias = npt.NDArray[np.uint32]
 
@@ -82,7 +83,16 @@ def stable_order(values: npt.NDArray[np.signedinteger[Any]]) -> Indices:
     return np.argsort(values.astype(np.uint16) if small else values, kind="stable")
 
 
+def plain_keys(column: Any) -> Any:
+    """Return keys without their layout: a dictionary's values, texts and binaries that lie one after the other."""
+    kind = plain_type(column.type, widens=False)
+    # Others, such as times with nanoseconds, have a text of their own.
+    is_layout = kind is not None and (
+        pa.types.is_dictionary(column.type) or pa.types.is_string(kind) or pa.types.is_binary(kind)
+    )
+    return pc.cast(column, kind) if is_layout else column
+
+
 def _key_texts(column: Any) -> Any:
-    if pa.types.is_large_binary(column.type):
-        return pc.cast(column, pa.binary())
-    return column if pa.types.is_binary(column.type) else plain_text(column)
+    plain = plain_keys(column)
+    return plain if pa.types.is_binary(plain.type) else plain_text(plain)

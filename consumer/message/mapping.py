@@ -111,7 +111,8 @@ class KeyColumn:
     """The mapping of rows by a column, as `modulo_mapping` and `rendezvous_mapping` map its values one by one."""
 
     column: str
-    """Texts, binary values, or other plain values, whose text is the key. None may be null."""
+    """Texts, binary values, or other plain values, whose text in Arrow is the key: `true` of a truth value, `1` of the
+    number 1.0. None may be null, and lists and structs are no keys."""
     partitions: Partitions
     """Returns the journals to choose among."""
     rule: Literal["modulo", "rendezvous"] = "modulo"
@@ -132,17 +133,26 @@ class KeyColumn:
             raise ValidationError(
                 "column", f"expected one of {rows.schema.names}, got {self.column!r}"
             )
-        keys = rows.column(self.column)
+        import pyarrow as pa
+
+        from broadsheet.consumer.message.key_columns import (
+            hashes_of,
+            modulo_indices,
+            plain_keys,
+            rendezvous_indices,
+        )
+
+        found = rows.column(self.column)
+        if pa.types.is_nested(found.type):
+            raise ValidationError(
+                "column", f"{self.column}: expected plain values for keys, got {found.type}"
+            )
+        # A dictionary may hold its null among its values.
+        keys = plain_keys(found)
         if keys.null_count:
             raise ValidationError(
                 "column", f"{self.column}: {keys.null_count} keys are null, expected none"
             )
-        from broadsheet.consumer.message.key_columns import (
-            hashes_of,
-            modulo_indices,
-            rendezvous_indices,
-        )
-
         hashes = hashes_of(keys)
         if self.rule == "modulo":
             return choices, modulo_indices(hashes, len(choices))

@@ -33,6 +33,7 @@ from broadsheet.consumer.message.batch import MessageType
 from broadsheet.consumer.message.framing import Framing, framing_for
 from broadsheet.consumer.message.mapping import BatchMapping, MappedJournal, Mapping
 from broadsheet.consumer.message.rollback import Rollback
+from broadsheet.consumer.message.row_errors import RowValueError
 from broadsheet.consumer.message.trace_contexts import CarriesTrace
 from broadsheet.consumer.message.types import ArrowMessage, ArrowType, JsonStructType, JsonType
 from broadsheet.consumer.message.uuid import Flags, MessageClock, build_uuid, uuid_bytes
@@ -41,6 +42,8 @@ from broadsheet.consumer.tracing import tracing
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from broadsheet.consumer.message.column_texts import Indices
 
 
 CARRIED_BYTES_MAX = 16 << 10
@@ -157,8 +160,9 @@ class Publisher:
     ) -> None:
         """Publish rows of columns, which become visible when the current transaction commits.
 
-        As JSON lines, each row becomes the message that `publish_uncommitted` makes of it as a dict, encoded by columns
-        instead of one by one; numbers that are not finite become strings, decimals become numbers. As Arrow messages,
+        As JSON lines, each row becomes the message that `publish_uncommitted` makes of it as a dict
+        (`pyarrow.Table.to_pylist`), encoded by columns instead of one by one; what has no writer of columns, such as
+        durations, is encoded one by one. As Arrow messages,
         the rows of each journal become one message, or several if they are many. In each journal the rows keep their
         order. Needs `broadsheet[spark]`.
 
@@ -168,8 +172,8 @@ class Publisher:
             message_type: `JsonType`, `JsonStructType` or `ArrowType`.
 
         Raises:
-            PublishError: a column cannot be encoded, or `message_type` is of another class. Nothing of
-                these rows was published.
+            PublishError: a value cannot be encoded, or a row is longer than readers take: the error names column and
+                row; or `message_type` is of another class. Nothing of these rows was published.
             ContentTypeError: a journal's content type is not the messages'.
             NoPartitionsError: the mapping has no journal to choose.
             ValidationError: the mapping finds no key in a row.
@@ -178,8 +182,9 @@ class Publisher:
 
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         runs: list[_Run] = []
+        begin = 0
         for batch in table.to_batches(max_chunksize=_rows_at_once(table)):
-            for mapped, part in _parts(mapping, batch):
+            for mapped, part, places in _parts(mapping, batch):
                 if isinstance(message_type, ArrowType):
                     encode = self._encode_arrow
                 # Not a class derived from these: it may keep the UUID elsewhere, or write values in another way.
@@ -189,7 +194,12 @@ class Publisher:
                     raise _cannot_encode(mapped, f"rows as {type(message_type).__name__}")
                 _agreed_framing(mapped, message_type)
                 _check_name(mapped)
-                runs.append(encode(mapped, part, message_type))
+                try:
+                    runs.append(encode(mapped, part, message_type))
+                except RowValueError as error:
+                    row = begin + (error.row if places is None else int(places[error.row]))
+                    raise _cannot_encode(mapped, f"rows: {error.at(row)}") from error
+            begin += batch.num_rows
         for run in runs:
             self._content_by_journal.setdefault(run.mapped.journal, []).append(run.content)
             self._touch(run.mapped, message_type, run.first_clock)
@@ -198,18 +208,21 @@ class Publisher:
     def _encode_lines(
         self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
     ) -> _Run:
-        del message_type  # All that are JSON lines are alike.
         import pyarrow as pa
 
-        from broadsheet.consumer.message.json_rows import JsonRows, check_columns, plain_columns
+        from broadsheet.consumer.message.json_rows import JsonRows, check_columns
 
         clocks = self._clock.tick_many(rows.num_rows)
         uuids = uuid_bytes(self._producer_id, clocks, Flags.CONTINUE_TXN)
         try:
-            columns = plain_columns(rows)
-            check_columns(columns.schema)
+            check_columns(rows.schema)
             traceparent = "" if self._tracing is None else self._tracing.traceparent()
-            content, _ = JsonRows(traceparent=traceparent).lines(columns, uuids)
+            writer = JsonRows(
+                traceparent=traceparent, names_not_finite=type(message_type) is JsonType
+            )
+            content, _ = writer.lines(rows, uuids)
+        except RowValueError:
+            raise  # The caller knows the row in its table.
         except (ValueError, pa.ArrowException) as error:
             raise _cannot_encode(mapped, f"rows as JSON lines: {error}") from error
         return _Run(mapped, bytes(content), int(clocks[0]))
@@ -217,9 +230,28 @@ class Publisher:
     def _encode_arrow(
         self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
     ) -> _Run:
-        clock = self._clock.tick()
-        content = self._framed(mapped, ArrowMessage(rows), message_type, clock, Flags.CONTINUE_TXN)
-        return _Run(mapped, content, clock)
+        from broadsheet.consumer.message.arrow_ipc import check_texts, cut_rows
+
+        check_texts(rows)
+        frames: list[bytes] = []
+        first_clock = row = 0
+        for piece in cut_rows(rows):
+            clock = self._clock.tick()
+            first_clock = first_clock or clock
+            message = ArrowMessage(piece)
+            try:
+                frames.append(
+                    self._framed(mapped, message, message_type, clock, Flags.CONTINUE_TXN)
+                )
+            except PublishMessageError as error:
+                # A piece that is too long is one row.
+                if piece.num_rows > 1:
+                    raise
+                sizes = zip(piece.columns, piece.schema.names, strict=True)
+                _, name = max((column.nbytes, name) for column, name in sizes)
+                raise RowValueError(name, row, str(error.__cause__)) from error
+            row += piece.num_rows
+        return _Run(mapped, b"".join(frames), first_clock)
 
     def _touch(self, mapped: MappedJournal, message_type: MessageType, first_clock: int) -> None:
         """Note that a journal holds uncommitted messages, the first of which has this clock."""
@@ -412,17 +444,18 @@ def _rows_at_once(table: pa.Table) -> int:
 
 def _parts(
     mapping: BatchMapping | MappedJournal, rows: pa.RecordBatch
-) -> Iterator[tuple[MappedJournal, pa.RecordBatch]]:
-    """Yield the rows of each journal, in their order; none without rows."""
+) -> Iterator[tuple[MappedJournal, pa.RecordBatch, Indices | None]]:
+    """Yield the rows of each journal, in their order, and their places among all, if they differ; none without rows."""
     if not rows.num_rows:
         return
     if isinstance(mapping, MappedJournal):
-        yield mapping, rows
+        yield mapping, rows, None
         return
     import numpy as np
     import pyarrow as pa
 
     from broadsheet.consumer.message.key_columns import stable_order
+    from broadsheet.consumer.message.plain_columns import taken
 
     choices, indices = mapping.journals_of(rows)
     order = stable_order(indices)
@@ -430,7 +463,8 @@ def _parts(
     begin = 0
     for mapped, end in zip(choices, bounds.tolist(), strict=True):
         if end > begin:
-            yield mapped, rows.take(pa.array(order[begin:end]))
+            places = order[begin:end]
+            yield mapped, taken(rows, pa.array(places)), places
         begin = end
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from broadsheet.consumer.message.arrow_ipc import read_stream
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, Payloads
 from broadsheet.consumer.message.json_errors import why_not_json
+from broadsheet.consumer.message.json_values import encode_value, path_not_finite
 from broadsheet.consumer.message.uuid import FEW, NIL_UUID, UUID_BYTES, format_uuid
 from broadsheet.consumer.tracing import TRACEPARENT
 
@@ -56,6 +57,7 @@ class _Probe(msgspec.Struct, gc=False):
     meta: _ProbedMeta | None = msgspec.field(name="_meta", default=None)
 
 
+_NULL: Final = b"null"
 _NIL_TEXT: Final = format_uuid(NIL_UUID)
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
@@ -190,9 +192,8 @@ class JsonType:
         except _ERRORS as error:
             raise ValueError(f"not a JSON message: {why_not_json(payload, error)}") from error
 
-    def encode(self, message: Any) -> bytes:
-        """Return a dict as JSON on one line."""
-        return msgspec.json.encode(message)
+    # A dict as JSON on one line; the function itself, because a call more for each message can be measured.
+    encode = staticmethod(encode_value)
 
     def uuid_of(self, payload: bytes) -> bytes:
         """Return the UUID at `_meta.uuid`."""
@@ -265,8 +266,16 @@ class JsonStructType:
             raise ValueError(f"not a {self._struct_class.__name__}: {reason}") from error
 
     def encode(self, message: Any) -> bytes:
-        """Return a Struct as JSON on one line."""
-        return msgspec.json.encode(message)
+        """Return a Struct as JSON on one line.
+
+        Raises:
+            ValueError: a number is not finite, which would come back as null, or not at all.
+        """
+        text = msgspec.json.encode(message)
+        # Only what became null may have been such a number.
+        if _NULL in text and (path := path_not_finite(message)) is not None:
+            raise ValueError(f"{path} is not finite, and JSON has no such number")
+        return text
 
     def uuid_of(self, payload: bytes) -> bytes:
         """Return the UUID at `_meta.uuid`."""

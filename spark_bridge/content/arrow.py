@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from broadsheet.consumer.message.arrow_ipc import framed_streams, read_stream
+from broadsheet.consumer.message.arrow_ipc import (
+    check_texts,
+    cut_rows,
+    framed_streams,
+    read_stream,
+)
 from broadsheet.consumer.message.column_texts import Indices
-from broadsheet.consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
-from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
+from broadsheet.consumer.message.framing import ARROW_STREAM, FixedFraming
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, given_rows, in_order
 from broadsheet.spark_bridge.content.frames import (
     _UUID_BYTES,
     frames_of,
@@ -94,9 +99,6 @@ def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
 #
 # An acknowledgement is a UUID alone. The UUID precedes the stream so that sequencing parses no Arrow.
 
-_FRAME_BYTES_AIM = FRAME_BYTES_MAX // 8
-"""Longer stretches are cut in two, because readers hold a whole message in memory and refuse one of 64 MiB."""
-
 
 class ArrowFrames:
     """Encodes batches of rows as framed Arrow messages."""
@@ -111,21 +113,17 @@ class ArrowFrames:
         order: Indices | None = None,
     ) -> Encoded:
         """Return the messages of each stretch of rows: one, unless the stretch is large."""
+        check_texts(rows)
         rows = in_order(rows, order)
-        pieces = [_cut(rows.slice(begin, end - begin)) for begin, end in stretches]
+        pieces = [cut_rows(rows.slice(begin, end - begin)) for begin, end in stretches]
         messages = [len(each) for each in pieces]
         stamped = (uuid.tobytes() for uuid in stamper.stamp_messages(sum(messages)))
-        contents = [framed_streams((next(stamped), piece) for piece in each) for each in pieces]
+        contents = []
+        for (begin, _), each in zip(stretches, pieces, strict=True):
+            with given_rows(order, begin):
+                contents.append(framed_streams([(next(stamped), piece) for piece in each]))
         return Encoded(contents, messages)
 
     def acknowledgement(self, uuid: bytes) -> bytes:
         """Return a frame of the UUID alone."""
         return FixedFraming().frame(uuid)
-
-
-def _cut(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Cut rows into pieces of at most the aimed length, unless a single row is longer."""
-    if rows.nbytes <= _FRAME_BYTES_AIM or rows.num_rows == 1:
-        return [rows]
-    half = rows.num_rows // 2
-    return _cut(rows.slice(0, half)) + _cut(rows.slice(half))

@@ -13,13 +13,28 @@ from broadsheet.consumer.errors import FramingError
 from broadsheet.consumer.message.column_texts import (
     Indices,
     base64_text,
+    check_utf8,
+    date_text,
     fixed_width_texts,
     timestamp_text,
 )
-from broadsheet.consumer.message.framing import CSV, CsvFraming, Frames
+from broadsheet.consumer.message.framing import (
+    CSV,
+    FRAME_BYTES_MAX,
+    CsvFraming,
+    Frames,
+    check_frame_bytes,
+)
+from broadsheet.consumer.message.row_errors import RowValueError, named_value_error
 from broadsheet.consumer.message.types import CsvType
 from broadsheet.consumer.message.uuid import format_uuid, uuid_texts
-from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns, in_order
+from broadsheet.spark_bridge.content.encoder import (
+    Encoded,
+    Stretches,
+    check_columns,
+    given_rows,
+    in_order,
+)
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
@@ -145,11 +160,16 @@ class CsvLines:
         """Return the lines of each stretch of rows, and how many they are."""
         rows = in_order(rows, order)
         uuids = stamper.stamp_messages(rows.num_rows)
+        with given_rows(order):
+            columns = list(map(_named_writable, rows.schema.names, rows.columns))
         lines = pa.RecordBatch.from_arrays(
-            [fixed_width_texts(uuid_texts(uuids)), *map(_writable, rows.columns)],
+            [fixed_width_texts(uuid_texts(uuids)), *columns],
             [_CSV_LINES_UUID_COLUMN, *rows.schema.names],
         )
-        contents = [_written(lines.slice(begin, end - begin)) for begin, end in stretches]
+        contents = []
+        for begin, end in stretches:
+            with given_rows(order, begin):
+                contents.append(_written(lines.slice(begin, end - begin)))
         return Encoded(contents, [end - begin for begin, end in stretches])
 
     def acknowledgement(self, uuid: bytes) -> bytes:
@@ -157,7 +177,19 @@ class CsvLines:
         return format_uuid(uuid).encode() + b"," * self._columns + b"\n"
 
 
+def _named_writable(name: str, column: Any) -> Any:
+    try:
+        return _writable(column)
+    # Arrow raises errors of several classes for values that it refuses.
+    except Exception as error:
+        raise named_value_error(name, column, _writable) from error
+
+
 def _writable(column: Any) -> Any:
+    if pa.types.is_string(column.type):
+        check_utf8(column)
+    if pa.types.is_date(column.type):
+        return date_text(column)
     if pa.types.is_timestamp(column.type):
         return timestamp_text(column)
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -172,4 +204,26 @@ def _written(lines: pa.RecordBatch) -> bytes:
         return b""
     content = pa.BufferOutputStream()
     pa_csv.write_csv(lines, content, pa_csv.WriteOptions(include_header=False))
-    return bytes(content.getvalue())
+    written = bytes(content.getvalue())
+    if len(written) > FRAME_BYTES_MAX:
+        _check_lengths(lines, written)
+    return written
+
+
+def _check_lengths(lines: pa.RecordBatch, written: bytes) -> None:
+    """Refuse a record that is too long.
+
+    Raises:
+        RowValueError: there is one; the error names its longest text.
+    """
+    if lines.num_rows > 1:
+        for row in range(lines.num_rows):
+            with given_rows(None, row):
+                _written(lines.slice(row, 1))
+        return
+    try:
+        check_frame_bytes(len(written) - 1)
+    except ValueError as error:
+        named = zip(lines.schema.names[1:], lines.columns[1:], strict=True)
+        _, name = max((column.nbytes, name) for name, column in named)
+        raise RowValueError(name, 0, str(error)) from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from pyspark.sql.types import (
@@ -21,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from broadsheet.consumer.message.row_errors import RowValueError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
@@ -64,7 +66,7 @@ class Encoder(Protocol):
                 they are.
 
         Raises:
-            PublishError: a value cannot be encoded; the message names its column.
+            RowValueError: a value cannot be encoded, or its message would be longer than readers take.
         """
         ...
 
@@ -83,6 +85,21 @@ def in_order(rows: pa.RecordBatch, order: Indices | None) -> pa.RecordBatch:
     return rows.take(pa.array(order))
 
 
+@contextmanager
+def given_rows(order: Indices | None, begin: int = 0) -> Iterator[None]:
+    """Name the rows of errors by their index as they were given.
+
+    Args:
+        order: Row indices in the order of writing; None: as they are.
+        begin: Place in that order from which the errors count.
+    """
+    try:
+        yield
+    except RowValueError as error:
+        place = begin + error.row
+        raise error.at(place if order is None else int(order[place])) from error
+
+
 # ---- Types that an encoding can write: checked on the driver, before any task runs ----------------
 
 _PLAIN = (
@@ -95,6 +112,9 @@ _PLAIN = (
     TimestampNTZType,
     TimestampType,
 )
+
+
+_NESTED = (ArrayType, MapType, StructType)
 
 
 def check_columns(schema: StructType, *, form: str, nested: bool) -> None:
@@ -114,7 +134,11 @@ def check_columns(schema: StructType, *, form: str, nested: bool) -> None:
         if count > 1:
             raise PublishError(f"column {name}: there are {count} of that name; rename them")
     for path, kind in _leaves(schema, ""):
-        if isinstance(kind, (ArrayType, MapType, StructType)):
+        if isinstance(kind, MapType) and isinstance(kind.keyType, _NESTED):
+            raise PublishError(
+                f"column {path}: a key becomes a text, which {kind.keyType.simpleString()} has none of"
+            )
+        if isinstance(kind, _NESTED):
             if not nested:
                 raise PublishError(
                     f"column {path}: {form} takes no {kind.simpleString()}; write plain columns, "

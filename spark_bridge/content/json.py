@@ -10,7 +10,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -42,10 +42,10 @@ from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import NDJSON, LineFraming
 from broadsheet.consumer.message.json_columns import read_lines
 from broadsheet.consumer.message.json_errors import why_not_json
-from broadsheet.consumer.message.json_rows import JsonRows
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import format_uuid
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
+from broadsheet.spark_bridge.content.spark_rows import SparkRows
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
@@ -64,6 +64,8 @@ _INT_BITS: Final[dict[type[DataType], int]] = {
     IntegerType: 32,
     LongType: 64,
 }
+_WIDE: Final = Context(prec=100)
+"""The usual context has fewer digits than DECIMAL(38, ...)."""
 _BEYOND: Final = 1 << 64
 """Bound of exponents of whole numbers, because 1e999999999 must not be expanded."""
 _NOT_FINITE: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
@@ -165,7 +167,7 @@ def _decimal(data_type: DecimalType) -> Convert:
 
     def converted(text: bytes) -> Decimal:
         try:
-            number = Decimal(_string(text)).quantize(unit)
+            number = Decimal(_string(text)).quantize(unit, context=_WIDE)
         except InvalidOperation as error:
             raise ValueError(f"expected a decimal number, got {_shown(text)}") from error
         if abs(number) >= bound:
@@ -375,7 +377,7 @@ class JsonLines:
             raise PublishError(
                 "column _meta: it holds the UUID of a JSON message; drop the column or rename it"
             )
-        self._rows = JsonRows(ignore_null_fields=ignore_null_fields)
+        self._rows = SparkRows(ignore_null_fields=ignore_null_fields)
 
     def encode(
         self,

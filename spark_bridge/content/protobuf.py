@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 from broadsheet.consumer.message.column_texts import Indices
 from broadsheet.consumer.message.framing import PROTOBUF_FIXED, FixedFraming
+from broadsheet.consumer.message.row_errors import RowValueError, named_value_error
 from broadsheet.consumer.message.types import ProtobufType
-from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, in_order
+from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, given_rows, in_order
 from broadsheet.spark_bridge.content.frames import frames_of, framing_error, places_of, whole_frames
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError, imported
@@ -146,17 +149,19 @@ class ProtobufFrames:
         """Return the frames of each stretch of rows, and how many they are."""
         rows = in_order(rows, order)
         message_class = imported(self._class_name, option="messageType")
-        frame = FixedFraming().frame
-        columns = [
-            (name, _python_values(column))
-            for name, column in zip(rows.schema.names, rows.columns, strict=True)
-        ]
         uuids = stamper.stamp_messages(rows.num_rows)
         frames = []
-        for index in range(rows.num_rows):
-            values = {name: column[index] for name, column in columns if column[index] is not None}
-            values[self._uuid_field] = uuids[index].tobytes()
-            frames.append(frame(_serialized(message_class, values)))
+        with given_rows(order):
+            columns = [
+                (name, _named_values(name, column, message_class))
+                for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            ]
+            for index in range(rows.num_rows):
+                values = {
+                    name: column[index] for name, column in columns if column[index] is not None
+                }
+                values[self._uuid_field] = uuids[index].tobytes()
+                frames.append(_framed(message_class, values, index))
         return Encoded(
             [b"".join(frames[begin:end]) for begin, end in stretches],
             [end - begin for begin, end in stretches],
@@ -169,22 +174,65 @@ class ProtobufFrames:
         return FixedFraming().frame(message.SerializeToString())
 
 
-def _serialized(message_class: Any, values: Mapping[str, Any]) -> bytes:
+def _framed(message_class: Any, values: Mapping[str, Any], row: int) -> bytes:
+    """Return the frame of a message.
+
+    Raises:
+        RowValueError: a value does not fit its field, or the message is longer than readers take.
+    """
     try:
         content: bytes = message_class(**values).SerializeToString()
+        return FixedFraming().frame(content)
     except (TypeError, ValueError) as error:
-        raise PublishError(_culprit(message_class, values) or str(error)) from error
-    return content
+        for name, value in values.items():
+            try:
+                message_class(**{name: value})
+            except (TypeError, ValueError) as refused:
+                kind = message_class.__name__
+                reason = f"{reprlib.repr(value)} does not fit the field of {kind}: {refused}"
+                raise RowValueError(name, row, reason) from error
+        sizes = {name: message_class(**{name: value}).ByteSize() for name, value in values.items()}
+        raise RowValueError(max(sizes, key=sizes.__getitem__), row, str(error)) from error
 
 
-def _culprit(message_class: Any, values: Mapping[str, Any]) -> str | None:
-    """Return the column whose value its field refuses."""
-    for name, value in values.items():
-        try:
-            message_class(**{name: value})
-        except (TypeError, ValueError) as error:
-            return f"column {name}: {value!r} does not fit the field of {message_class.__name__}: {error}"
-    return None
+def _named_values(name: str, column: Any, message_class: Any) -> list[Any]:
+    """Return the values of a column for the constructor of messages.
+
+    Raises:
+        RowValueError: a text is not UTF-8, or the field would round a number.
+    """
+    field = message_class.DESCRIPTOR.fields_by_name[name]
+
+    def written(some: Any) -> list[Any]:
+        _check_width(some, field)
+        return _python_values(some)
+
+    try:
+        return written(column)
+    # Python's types raise errors of several classes for values that they do not have.
+    except Exception as error:
+        raise named_value_error(name, column, written) from error
+
+
+def _check_width(column: Any, field: Any) -> None:
+    """Refuse numbers that a field of floating-point numbers would round.
+
+    Raises:
+        ValueError: there is one.
+    """
+    width = {field.TYPE_FLOAT: pa.float32(), field.TYPE_DOUBLE: pa.float64()}.get(field.type)
+    if width is None or field.is_repeated or not pa.types.is_primitive(column.type):
+        return
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        return
+    values = column.drop_null().to_numpy(zero_copy_only=False)
+    # Compared in their own type, because NumPy compares integers as floating-point numbers.
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded = values.astype(width.to_pandas_dtype())
+        back = rounded.astype(values.dtype)
+    same = (back == values) | ((values != values) & (rounded != rounded))
+    if not same.all():
+        raise ValueError(f"{values[~same][0]} would be rounded by a field of type {width}; cast it")
 
 
 def _python_values(column: Any) -> list[Any]:

@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from broadsheet.consumer.interpreter import keep_freed_buffers
 from broadsheet.consumer.message.key_columns import stable_order
+from broadsheet.consumer.message.row_errors import RowValueError
 from broadsheet.consumer.message.uuid import UUID_CHARACTERS, new_producer_id
+from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.commit_record import CommitAttempt
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
@@ -103,6 +105,8 @@ class _Chunks:
         self._stamper = Stamper(new_producer_id())
         self._aim_bytes = _FIRST_APPEND_BYTES
         self._messages = 0
+        self._rows = 0
+        """Rows encoded so far."""
         self._content = RowContent()
         self._journals: set[str] = set()
 
@@ -144,7 +148,14 @@ class _Chunks:
         # Stable, so that the rows of each journal keep their order.
         order = stable_order(indices) if len(journals) > 1 else None
         targets, stretches = _stretches_of(indices if order is None else indices[order])
-        encoded = self._plan.encoder.encode(rows, stretches, self._stamper, order)
+        try:
+            encoded = self._plan.encoder.encode(rows, stretches, self._stamper, order)
+        except RowValueError as error:
+            row = self._rows + error.row
+            raise PublishError(
+                f"column {error.column}: {error.reason} (row {row} of a partition, counted from 0)"
+            ) from error
+        self._rows += batch.num_rows
         self._messages += sum(encoded.messages)
         for target, content in zip(targets, encoded.contents, strict=True):
             chunk.setdefault(journals[target], []).append(content)

@@ -124,10 +124,14 @@ class LineTables:
         starts, stops = bounds_of_lines(buffer)
         used = int(stops[-1]) + 1 if len(stops) else 0
         self._pending = buffer[used:]
-        # Content without a line end would otherwise fill the memory.
-        if len(self._pending) > FRAME_BYTES_MAX:
-            detail = f"a line of more than {FRAME_BYTES_MAX} bytes"
-            raise FramingError(self._journal, offset=self._offset + used, detail=detail)
+        # Content without a line end would otherwise fill the memory. A line that is whole counts too, so that it does
+        # not depend on how the bytes arrive.
+        if len(buffer) > FRAME_BYTES_MAX:
+            begins, sizes = np.append(starts, used), np.append(stops - starts, len(self._pending))
+            for index in np.flatnonzero(sizes > FRAME_BYTES_MAX)[:1].tolist():
+                at = self._offset + int(begins[index])
+                detail = f"a line of more than {FRAME_BYTES_MAX} bytes"
+                raise FramingError(self._journal, offset=at, detail=detail)
         try:
             uuids = uuids_of_lines(buffer, starts, stops)
         except NoMessageError as error:

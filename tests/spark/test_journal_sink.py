@@ -191,6 +191,40 @@ def test_write_null_key_is_refused_without_retries(spark: SparkSession, topic: S
     assert ids_of(_read(topic)) == Counter()
 
 
+def test_write_values_come_back_equal_or_are_refused_by_column_and_row(
+    spark: SparkSession, topic: SinkTopic
+) -> None:
+    """Extremes that Spark's SQL makes, read back by Spark. Text that is no UTF-8 and a row beyond the frame's limit, at
+    which every reader would stop: the write fails, names column and row, and nothing more is there.
+    """
+    made = spark.range(1).selectExpr(
+        "'key' AS key",
+        "0 AS id",
+        "DOUBLE('NaN') AS x",
+        "CAST(0.1 AS FLOAT) AS y",
+        "9223372036854775807 AS n",
+        "CAST('12345678901234567890.123456789012345678' AS DECIMAL(38, 18)) AS m",
+        "TIMESTAMP '1600-01-01 00:00:00.000001 UTC' AS t",
+        "map('NaN', 1, '', 2) AS k",
+        "array(NULL, 'é\\u2028') AS l",
+    )
+    _write(made, topic)
+
+    options = {"address": topic.address, "selector": topic.options["selector"]}
+    reader = spark.read.format("journal").options(**options).schema(made.schema)
+    # As text, because NaN is unlike itself.
+    assert [str(row) for row in reader.load().collect()] == [str(row) for row in made.collect()]
+    for broken, says in (
+        ("CAST(unhex('C328') AS STRING)", "column s: text that is not UTF-8"),
+        ("repeat('x', 68000000)", "column s: a message of 68000[0-9]+ bytes; readers take"),
+    ):
+        text = f"CASE id WHEN 3 THEN {broken} ELSE 'fine' END AS s"
+        rows = spark.range(0, 5, 1, 1).selectExpr("'key' AS key", "id", text)
+        with pytest.raises(Exception, match=rf"(?s){says}.*row 3 of a partition.*Nothing was pub"):
+            _write(rows, topic)
+    assert ids_of(_read(topic)) == Counter([0])
+
+
 def test_stream_in_complete_mode_is_refused(
     spark: SparkSession, topic: SinkTopic, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ def _add(
     )
 
 
-def _order_class() -> Any:
+def _classes() -> Any:
     file = FileDescriptorProto(
         name="tests/order_messages.proto",
         package="broadsheet.tests",
@@ -54,9 +54,15 @@ def _order_class() -> Any:
     message = FieldDescriptorProto.TYPE_MESSAGE
     _add(order, "items", message, label=_REPEATED, of=".broadsheet.tests.Order.Item")
     _add(order, "prices", message, label=_REPEATED, of=".broadsheet.tests.Order.PricesEntry")
+    price = file.message_type.add(name="Price")
+    _add(price, "uuid", FieldDescriptorProto.TYPE_BYTES)
+    _add(price, "price", FieldDescriptorProto.TYPE_DOUBLE)
     pool = descriptor_pool.Default()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("broadsheet.tests.Order"))
+    return tuple(
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"broadsheet.tests.{name}"))
+        for name in ("Order", "Price")
+    )
 
 
-Order: Any = _order_class()
+Order, Price = _classes()

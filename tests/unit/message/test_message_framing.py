@@ -10,6 +10,7 @@ import pytest
 from broadsheet.consumer.errors import ContentTypeError, FramingError
 from broadsheet.consumer.message import framing
 from broadsheet.consumer.message.framing import (
+    ARROW_STREAM,
     CSV,
     FIXED_MAGIC,
     NDJSON,
@@ -103,6 +104,57 @@ def test_unframer_endless_frame_is_refused(
 
     with pytest.raises(FramingError, match=r"a/j .*offset 40: a frame of 1[12] bytes or more"):
         raise error or AssertionError("no error")
+
+
+@pytest.mark.parametrize("read_around", [False, True])
+@pytest.mark.parametrize("chunk", [7, 10_000])
+@pytest.mark.parametrize(
+    ("framing_type", "fits", "too_long"),
+    [
+        (NDJSON, b"x" * 64, b"x" * 65),
+        (CSV, b'"' + b"x" * 61 + b'\n"', b'"' + b"x" * 31 + b"\n" + b"x" * 31 + b'"'),
+        (CSV, b"x" * 64, b"x" * 65),
+        (PROTOBUF_FIXED, b"x" * 64, b"x" * 65),
+        (ARROW_STREAM, b"x" * 64, b"x" * 65),
+    ],
+)
+def test_readers_of_any_mode_take_what_writers_may_write(
+    framing_type: str,
+    fits: bytes,
+    too_long: bytes,
+    chunk: int,
+    read_around: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The longest message and one that is a byte longer, arriving whole or in parts: the first is written and read, the
+    second neither, wherever its bytes are cut; else a row is committed at which readers stop.
+    """
+    monkeypatch.setattr(framing, "FRAME_BYTES_MAX", 64)
+    writer = framing_for(framing_type)
+    whole = writer.frame(fits)
+    with pytest.raises(ValueError, match="message of 65 bytes; readers take 64 at most"):
+        writer.frame(too_long)
+    overhead = len(whole) - len(fits)
+    prefix = FIXED_MAGIC + b"\x41\x00\x00\x00" if overhead > 1 else b""
+    foreign = prefix + too_long + (b"" if prefix else b"\n")
+    content = whole + foreign + whole
+
+    unframer = writer.unframer(journal="a/j", offset=0, read_around=read_around)
+    payloads: list[bytes] = []
+    error = None
+    for at in range(0, len(content), chunk):
+        frames = unframer.feed(content[at : at + chunk])
+        payloads += frames.payloads
+        error = frames.error
+        if error is not None:
+            break
+
+    if read_around:
+        assert payloads == [fits, fits]
+    else:
+        assert payloads == [fits]
+        assert error is not None
+        assert error.offset == len(whole)
 
 
 def test_fixed_frame_has_exact_bytes() -> None:

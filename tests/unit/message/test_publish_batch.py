@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import ContentTypeError, NoPartitionsError, PublishMessageError
+from broadsheet.consumer.message import arrow_ipc, framing
 from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, Payloads
 from broadsheet.consumer.message.mapping import (
     KeyColumn,
@@ -20,8 +22,15 @@ from broadsheet.consumer.message.mapping import (
     rendezvous_mapping,
 )
 from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import ArrowType, JsonType
+from broadsheet.consumer.message.types import (
+    ArrowType,
+    CsvType,
+    JsonStructType,
+    JsonType,
+    Meta,
+)
 from broadsheet.consumer.message.uuid import Flags, MessageClock, parse_uuid
+from tests.support.arrow_values import with_bad_text
 
 JSON_TYPE = JsonType()
 ONE = MappedJournal("a/one", NDJSON)
@@ -172,6 +181,84 @@ def test_large_rows_are_cut_into_pieces_between_rows() -> None:
     assert sum(piece.count(b"\n") for piece in append.content) == 40
 
 
+@pytest.mark.parametrize("message_type", [JSON_TYPE, ArrowType()])
+def test_rows_that_readers_refuse_are_refused(
+    message_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row beyond the frame's limit, behind short ones: every reader of its journal would stop at it."""
+    monkeypatch.setattr(framing, "FRAME_BYTES_MAX", 4_000)
+    monkeypatch.setattr(arrow_ipc, "FRAME_BYTES_AIM", 500)
+    publisher = Publisher(MessageClock(), PRODUCER)
+    mapped = MappedJournal("a/one", message_type.content_type)
+    rows = pa.table({"n": [1, 2, 3], "short": ["x"] * 3, "long": ["y", "y", "z" * 4_000]})
+
+    with pytest.raises(
+        PublishMessageError, match=r"column long, row 2: a message of \d+ bytes; readers take 4000"
+    ):
+        publisher.publish_batch(mapped, rows, message_type)
+
+    assert not publisher.take_appends()
+    publisher.publish_batch(mapped, rows.slice(0, 2), message_type)
+    assert publisher.take_appends()
+
+
+def test_large_rows_of_arrow_messages_are_cut_where_they_are_skewed() -> None:
+    """Two rows of 40 MiB among many short ones: each fits a message, and both together would not."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    texts = ["x" * (40 << 20)] * 2 + ["y"] * 200
+    publisher.publish_batch(
+        MappedJournal("a/one", ARROW_STREAM), pa.table({"t": texts}), ArrowType()
+    )
+
+    [append] = publisher.take_appends()
+    frames = framing.FixedFraming().unframer(journal="a/one", offset=0)
+    payloads = [each for piece in append.content for each in frames.feed(piece).payloads]
+    assert sum(ArrowType().decode(each).rows.num_rows for each in payloads) == len(texts)
+
+
+@pytest.mark.parametrize("message_type", [JSON_TYPE, CsvType(columns=1)])
+def test_single_messages_that_readers_refuse_are_refused(message_type: Any) -> None:
+    """Above 64 MiB, by one byte and by the frame's own length: every reader of the journal would stop there."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    long = "x" * framing.FRAME_BYTES_MAX
+    message: Any = {"v": long} if message_type is JSON_TYPE else ["", long]
+
+    with pytest.raises(PublishMessageError, match="readers take 67108864 at most"):
+        publisher.publish_uncommitted(
+            MappedJournal("a/one", message_type.content_type), message, message_type
+        )
+    assert not publisher.take_appends()
+
+
+@pytest.mark.parametrize("rule", ["modulo", "rendezvous"])
+def test_keys_of_any_layout_are_those_of_their_values(rule: Any) -> None:
+    """Views, large texts, dictionaries: a key's journal does not depend on how a column is laid out."""
+    texts = ["a", "k" * 30, "é", ""]
+    plain = pa.array(texts)
+    layouts = [
+        *(plain.cast(kind) for kind in (pa.large_string(), pa.string_view(), pa.binary())),
+        plain.cast(pa.binary()).cast(pa.binary_view()),
+        plain.dictionary_encode(),
+    ]
+    mapping = KeyColumn("k", lambda: PARTITIONS, rule)
+    _, expected = mapping.journals_of(pa.record_batch({"k": plain}))
+
+    for layout in layouts:
+        rows = pa.record_batch({"k": layout})
+        assert mapping.journals_of(rows)[1].tolist() == expected.tolist()
+        publisher = Publisher(MessageClock(), PRODUCER)
+        publisher.publish_batch(mapping, rows, JSON_TYPE)
+        assert sum(map(len, lines_by_journal(publisher).values())) == len(texts)
+
+
+def test_null_key_within_a_dictionary_is_named() -> None:
+    """A dictionary that holds null among its values has no null of its own."""
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None]))
+
+    with pytest.raises(ValidationError, match="k: 1 keys are null"):
+        KeyColumn("k", lambda: PARTITIONS).journals_of(pa.record_batch({"k": keys}))
+
+
 def test_key_column_has_two_rules() -> None:
     """Plan: a misspelt rule. Why: any other journal than that of the message-by-message mapping is wrong in silence."""
     rule: Any = "modulu"
@@ -179,6 +266,18 @@ def test_key_column_has_two_rules() -> None:
         ValidationError, match="rule: expected one of modulo, rendezvous, got 'modulu'"
     ):
         KeyColumn("k", lambda: PARTITIONS, rule)
+
+
+class Reading(msgspec.Struct):
+    """A message whose number no text can stand for."""
+
+    meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
+    x: float = 0.0
+
+
+def bad_texts(count: int, *, bad: int) -> pa.Array:
+    """Return strings of which one is no UTF-8."""
+    return with_bad_text(pa.array(["a"] * count), bad)
 
 
 class Wrapped(JsonType):
@@ -194,11 +293,40 @@ class Wrapped(JsonType):
     [
         (pa.table({"_meta": [1]}), ONE, JSON_TYPE, PublishMessageError, "_meta"),
         (
-            pa.table({"t": pa.array([1], pa.time64("us"))}),
+            pa.table({"n": [1, 2, 3], "t": bad_texts(3, bad=2)}),
             ONE,
             JSON_TYPE,
             PublishMessageError,
-            "column t: JSON lines have nothing for time64",
+            "column t, row 2: text that is not UTF-8",
+        ),
+        (
+            # Of the second journal's rows, the second: named as the row that it is in the table.
+            pa.table({"k": ["a", "d", "a", "d"], "t": bad_texts(4, bad=3)}),
+            KeyColumn("k", lambda: PARTITIONS),
+            JSON_TYPE,
+            PublishMessageError,
+            "column t, row 3: text that is not UTF-8",
+        ),
+        (
+            pa.table({"n": [1, 2, 3], "t": bad_texts(3, bad=1)}),
+            MappedJournal("a/one", ARROW_STREAM),
+            ArrowType(),
+            PublishMessageError,
+            "column t, row 1: text that is not UTF-8",
+        ),
+        (
+            pa.table({"n": pa.array([[None] * ((1 << 20) + 1)], pa.list_(pa.null()))}),
+            MappedJournal("a/one", ARROW_STREAM),
+            ArrowType(),
+            PublishMessageError,
+            "column n, row 0: 1048577 values without bytes",
+        ),
+        (
+            pa.table({"x": [1.5, math.nan]}),
+            ONE,
+            JsonStructType(Reading),
+            PublishMessageError,
+            "column x, row 1: NaN",
         ),
         (
             pa.table({"t": pa.array([1], pa.timestamp("ns"))}),
@@ -208,11 +336,12 @@ class Wrapped(JsonType):
             "lose data",
         ),
         (
-            pa.table({"m": pa.array([[([1], 2)]], pa.map_(pa.list_(pa.int8()), pa.int8()))}),
+            # Beyond the rows that are encoded at once.
+            pa.table({"d": pa.array([0] * 19_999 + [2_932_897], pa.int32()).cast(pa.date32())}),
             ONE,
             JSON_TYPE,
             PublishMessageError,
-            "column m: JSON lines have nothing for map",
+            "column d, row 19999: a year",
         ),
         (pa.table({"n": [1]}), ONE, Wrapped(), PublishMessageError, "rows as Wrapped"),
         (

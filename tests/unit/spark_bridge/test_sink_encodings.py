@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from broadsheet.consumer.message.batch import MessageType
 from broadsheet.consumer.message.framing import framing_for
+from broadsheet.consumer.message.row_errors import RowValueError
 from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType
 from broadsheet.consumer.message.uuid import Flags, parse_uuid
 from broadsheet.spark_bridge.content.arrow import ArrowFrames
@@ -138,7 +139,9 @@ def test_protobuf_frames_fill_the_field_of_each_column() -> None:
 def test_protobuf_frames_value_that_does_not_fit_names_its_column() -> None:
     """A task's error says which column and value it was, of a row with many."""
     rows = pa.record_batch({"name": pa.array(["n"]), "id": pa.array(["seven"])})
-    with pytest.raises(PublishError, match=r"column id: 'seven' does not fit the field of Order"):
+    with pytest.raises(
+        RowValueError, match=r"column id, row 0: 'seven' does not fit the field of Order"
+    ):
         _protobuf(rows).encode(rows, [(0, 1)], Stamper(PRODUCER))
 
 

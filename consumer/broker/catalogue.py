@@ -1,5 +1,9 @@
 """The journals' specs and their revisions: durable, transactional, strictly increasing across restarts.
 
+It also remembers a least head of each journal that has had a directory. A journal whose files are gone, or are an older
+copy, is thus told from one that is new. The head is noted when the journal is first made, now and then, and at a stop,
+so that no append costs more.
+
 Source: gazette/core broker/list_apply_api.go (semantics of a transaction), our own log.
 """
 
@@ -7,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -59,6 +63,10 @@ class _Txn(msgspec.Struct, frozen=True, array_like=True):
     """Whether this is everything, not a change to what was before."""
     puts: tuple[_Put, ...]
     deletes: tuple[str, ...]
+    heads: tuple[tuple[str, int], ...] = ()
+    """Names of journals, and heads that they have reached, bytes. Earlier versions neither write nor read them."""
+    ends: bool = True
+    """End marker, because a record's last byte is never zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,8 @@ class StoredCatalogue:
     revision: int
     deleted: frozenset[tuple[str, int]] = frozenset()
     """Name and create revision of each journal whose deletion is in the log."""
+    least_heads: Mapping[str, int] = field(default_factory=dict)
+    """Heads that journals have reached, bytes, of those that have had a directory."""
     path: Path
     """The log, or the directory if there is no log."""
     problem: str = ""
@@ -109,6 +119,7 @@ def read_catalogue(directory: Path) -> StoredCatalogue:
 def _stored(path: Path, scan: Scan) -> StoredCatalogue:
     entries: dict[str, CatalogueEntry] = {}
     deleted: set[tuple[str, int]] = set()
+    heads: dict[str, int] = {}
     revision, problem = 0, _problem_of(scan)
     for index, frame in enumerate(scan.frames):
         try:
@@ -120,14 +131,23 @@ def _stored(path: Path, scan: Scan) -> StoredCatalogue:
         if index == 0 and not txn.is_checkpoint:
             problem = "its first transaction is no checkpoint"
         for spec, put in zip(specs, txn.puts, strict=True):
+            if put.create_revision == txn.revision:
+                heads.pop(spec.name, None)
             entries[spec.name] = CatalogueEntry(spec, put.create_revision, put.mod_revision)
         for name in txn.deletes:
             entry = entries.pop(name, None)
             if entry is not None:
                 deleted.add((name, entry.create_revision))
+            heads.pop(name, None)
+        heads.update(txn.heads)
         revision = txn.revision
     return StoredCatalogue(
-        entries=entries, revision=revision, deleted=frozenset(deleted), path=path, problem=problem
+        entries=entries,
+        revision=revision,
+        deleted=frozenset(deleted),
+        least_heads=heads,
+        path=path,
+        problem=problem,
     )
 
 
@@ -136,7 +156,7 @@ def _problem_of(scan: Scan) -> str:
         return "its last transaction fails its checksum, though it was written whole"
     if scan.damaged:
         return "bad bytes before valid transactions"
-    return ""
+    return scan.cut()
 
 
 class Catalogue:
@@ -154,6 +174,9 @@ class Catalogue:
         self.entries: SortedDict[str, CatalogueEntry] = SortedDict()
         """Entries by name; text order of code points is byte order of UTF-8."""
         self.revision = 0
+        self._least_heads: dict[str, int] = {}
+        self._unnoted: dict[tuple[str, int], int] = {}
+        """Heads that are to be noted with the next transaction, by name and create revision."""
         self.changed = Signal()
 
     def load(self, stored: StoredCatalogue) -> None:
@@ -163,6 +186,7 @@ class Catalogue:
         """
         self.entries.update(stored.entries)
         self.revision = stored.revision
+        self._least_heads = dict(stored.least_heads)
         self._generation = max(generations(self._directory, LOG_STEM), default=0)
         try:
             self._start_log()
@@ -176,7 +200,8 @@ class Catalogue:
         older = generations(self._directory, LOG_STEM)
         self._generation = max(older, default=self._generation) + 1
         puts = tuple(_put(entry) for entry in self.entries.values())
-        body = msgspec.msgpack.encode(_Txn(self.revision, True, puts, ()))
+        heads = tuple(self._least_heads.items())
+        body = msgspec.msgpack.encode(_Txn(self.revision, True, puts, (), heads))
         path = generation_path(self._directory, LOG_STEM, self._generation)
         before, self._log = self._log, LogWriter.create(self._disk, path, body)
         if before is not None:
@@ -203,6 +228,36 @@ class Catalogue:
             else (self.entries[name] for name in sorted(names) if name in self.entries)
         )
         return (entry for entry in entries if accepts(entry))
+
+    def least_head(self, name: str) -> int | None:
+        """Return a head that a journal has reached, bytes; None if it has never had a directory, as far as is known."""
+        return self._least_heads.get(name)
+
+    async def note_heads(self, heads: Iterable[tuple[CatalogueEntry, int]]) -> None:
+        """Note durably that journals have reached heads, bytes. Calls that wait for each other share one transaction.
+
+        Raises:
+            OSError: the disk failed; nothing was noted.
+        """
+        for entry, head in heads:
+            self._unnoted[entry.spec.name, entry.create_revision] = head
+        async with self._writing:
+            taken, self._unnoted = self._unnoted, {}
+            # A journal that was deleted meanwhile may be there again, under the same name and with no directory yet.
+            noted = {
+                name: head
+                for (name, created), head in taken.items()
+                if name in self.entries and self.entries[name].create_revision == created
+            }
+            if not noted:
+                return
+            body = msgspec.msgpack.encode(_Txn(self.revision, False, (), (), tuple(noted.items())))
+            try:
+                await self._disk.run(self._write, body)
+            except BaseException:
+                self._unnoted = taken | self._unnoted
+                raise
+            self._least_heads |= noted
 
     async def wait_for_revision(self, revision: int) -> None:
         """Return when the revision is at least this."""
@@ -292,6 +347,7 @@ class Catalogue:
     def _publish(self, update: CatalogueUpdate, revision: int) -> None:
         for entry in update.removed:
             self.entries.pop(entry.spec.name)
+            self._least_heads.pop(entry.spec.name, None)
         for entry in update.put:
             self.entries[entry.spec.name] = entry
         self.revision = revision

@@ -9,11 +9,15 @@ so a frame of an earlier file never verifies in a later one, even in recycled bl
 a checkpoint of everything before it; the newest generation with a valid checkpoint counts. A torn tail was never
 acknowledged; bad bytes *followed by* valid frames are damage, and so is a last frame that is complete but does not
 verify. Both are reported as such.
+
+Zeros follow the last frame up to the end of a unit of 4 KiB, so a file's length is always a multiple of that, and only
+grows. A crash may leave any part of a frame, but it makes no file shorter than a length that was durable: a file that
+ends elsewhere, or before a length that its own frames tell, was cut. So is told what a crash leaves from what is lost
+later, except for a cut at just the length that the file had when a frame was written.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import mmap
 import os
@@ -28,7 +32,8 @@ import msgspec
 
 from broadsheet.consumer.broker.disk import Buffer, Disk, close_quietly
 
-FILE_MAGIC = b"BSLOG\x00\x01\n"
+FILE_MAGIC = b"BSLOG\x00\x02\n"
+"""Of logs whose length is a multiple of the unit. Earlier versions wrote 1, and read both: they differ in no frame."""
 ID_BYTES = 8
 FILE_HEADER_BYTES = len(FILE_MAGIC) + 2 * ID_BYTES
 FRAME_HEADER = struct.Struct("<III")
@@ -37,9 +42,16 @@ MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
 GENERATION_DIGITS = 10
 SECTOR_BYTES = 512
 """Unit that a disk writes atomically; larger sectors are multiples."""
-END = b"\0"
+UNIT_BYTES = 4096
+"""Blocks of file systems are no longer, so the zeros up to here take no further one."""
+LENGTH_MARK = 3
+"""Added to a length at a record's end, whose last byte is not zero then, not even with one bit flipped."""
 HIDDEN_ZEROS = 8
 """Number of zeros that may end a body with a damaged length while it is still distinguished from a torn one."""
+_RUNWAY = 3
+"""A file is extended while a frame like the last one, and one twice as long, still fit: one before the old end then
+tells the new length, so that a cut at the old end is noticed, too.
+"""
 AHEAD_FRAMES = 16
 AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 64 << 10, 1 << 20
 """After this many bytes of frames, zeros are written ahead for as many more like the last one, within these bounds.
@@ -78,6 +90,25 @@ class Scan:
     tail: Tail = Tail.CLEAN
     tail_body: bytes = b""
     """Body of a damaged last frame, as found."""
+    length: int = 0
+    """Of the file, bytes."""
+    is_padded: bool = False
+    """True if the file's length was always a multiple of the unit."""
+    floor: int = 0
+    """Length that the file had when its first frame was durable, bytes."""
+
+    def cut(self, floor: int = 0) -> str:
+        """Return how it is known that the file was cut, for people; empty if it is not.
+
+        Args:
+            floor: A length that the file is known to have had, bytes.
+        """
+        floor = max(floor, self.floor)
+        # A crash while the file grows leaves whole sectors, if not whole units.
+        if not self.is_padded or (self.length >= floor and not self.length % SECTOR_BYTES):
+            return ""
+        least = f", and had at least {floor}" if self.length < floor else ""
+        return f"it was cut: it has {self.length} bytes{least}"
 
     @property
     def damaged(self) -> bool:
@@ -135,6 +166,7 @@ def _seed_of(view: memoryview) -> int:
 def _scan(data: mmap.mmap, view: memoryview, seed: int) -> Scan:
     frames: list[Frame] = []
     position = good_end = FILE_HEADER_BYTES
+    floor = 0
     while position < len(view):
         body = _frame_at(view, position, seed)
         if body is None:
@@ -143,7 +175,22 @@ def _scan(data: mmap.mmap, view: memoryview, seed: int) -> Scan:
             continue
         frames.append(Frame(body, after_damage=position != good_end))
         position = good_end = position + FRAME_HEADER.size + len(body)
-    return Scan(tuple(frames), len(view) - good_end, *_tail_of(view, good_end, seed))
+        floor = floor or _padded(good_end)
+    tail, tail_body = _tail_of(view, good_end, seed)
+    return Scan(
+        tuple(frames),
+        len(view) - good_end,
+        tail,
+        tail_body,
+        length=len(view),
+        is_padded=view[: len(FILE_MAGIC)] == FILE_MAGIC,
+        floor=floor,
+    )
+
+
+def _padded(end: int) -> int:
+    """Return the length of a file whose last frame ends somewhere, bytes: at least one zero follows it."""
+    return (end // UNIT_BYTES + 1) * UNIT_BYTES
 
 
 def _tail_of(view: memoryview, start: int, seed: int) -> tuple[Tail, bytes]:
@@ -155,9 +202,9 @@ def _tail_of(view: memoryview, start: int, seed: int) -> tuple[Tail, bytes]:
         return Tail.TORN, b""
     magic, length, crc = FRAME_HEADER.unpack_from(view, start)
     body = start + FRAME_HEADER.size
-    if magic == FRAME_MAGIC and body + length <= len(view):
-        # A record ends with a byte that is not zero, and unwritten space reads as zeros.
-        is_torn = end < body + length or _has_unwritten_sector(view, start, body + length)
+    # A record ends with a byte that is not zero, and unwritten space reads as zeros.
+    if magic == FRAME_MAGIC and body + length <= end:
+        is_torn = _has_unwritten_sector(view, start, body + length)
         return (Tail.TORN, b"") if is_torn else (Tail.DAMAGED, bytes(view[body : body + length]))
     # If the checksum holds for all the bytes that are there, only the magic or the length is
     # damaged.
@@ -213,8 +260,8 @@ class LogWriter:
         self.fd = fd
         self.size = size
         """Bytes written so far, without the zeros ahead."""
-        self._prepared = size
-        """End of the zeros written ahead, bytes."""
+        self.length = _padded(size)
+        """Length of the file: the end of the zeros written ahead, bytes."""
         self._frames = 0
 
     @staticmethod
@@ -229,7 +276,9 @@ class LogWriter:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             first = encode_frame(seed, checkpoint)
-            size = disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first, END], 0) - len(END)
+            size = FILE_HEADER_BYTES + len(first)
+            zeros = bytes(_padded(size) - size)
+            disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first, zeros], 0)
             disk.sync_data(fd)
             temporary.replace(path)
             disk.sync_directory(path.parent)
@@ -249,7 +298,7 @@ class LogWriter:
         Prepares the file for more frames of this size by writing zeros after the last one.
         """
         frame = encode_frame(self._seed, body)
-        if self._frames < AHEAD_FRAMES or self.size + len(frame) < self._prepared:
+        if self._frames < AHEAD_FRAMES or self.size + (1 + _RUNWAY) * len(frame) < self.length:
             self._write(frame, self._disk.write_durably)
             return
         self._prepare(len(frame))
@@ -258,20 +307,25 @@ class LogWriter:
         self.sync()
 
     def _write(self, frame: bytes, write: Callable[[int, Sequence[Buffer], int], int]) -> None:
-        """Write one frame followed by a zero: a log that ends exactly with its last frame was truncated there."""
+        """Write one frame, with zeros up to the end of its unit if the file becomes longer."""
         self._frames += 1
         end = self.size + len(frame)
-        write(self.fd, [frame] if end < self._prepared else [frame, END], self.size)
-        self.size = end
+        length = max(self.length, _padded(end + _RUNWAY * len(frame)))
+        write(self.fd, [frame, bytes(length - end)] if length > self.length else [frame], self.size)
+        self.size, self.length = end, length
 
     def _prepare(self, frame_bytes: int) -> None:
         wanted = min(max(AHEAD_FRAMES * frame_bytes, AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
         if frame_bytes > wanted:
             return
-        # The frame itself shows whether the disk is full; it may still fit without space allocated
-        # ahead.
-        with contextlib.suppress(OSError):
-            self._prepared = self._disk.write_at(self.fd, [bytes(wanted)], self.size)
+        length = _padded(self.size + wanted)
+        try:
+            self._disk.write_at(self.fd, [bytes(length - self.size)], self.size)
+        except OSError:
+            # The frame itself shows whether the disk is full; it may still fit without space allocated ahead.
+            os.ftruncate(self.fd, self.length)
+            return
+        self.length = length
 
     def sync(self) -> None:
         """Force all written frames to the disk."""
@@ -279,8 +333,10 @@ class LogWriter:
 
     def truncate(self, size: int) -> None:
         """Undo everything written after `size` bytes."""
-        os.ftruncate(self.fd, size)
-        self.size = self._prepared = size
+        length = _padded(size)
+        os.ftruncate(self.fd, length)
+        self._disk.write_at(self.fd, [bytes(length - size)], size)
+        self.size, self.length = size, length
 
     def close(self) -> None:
         """Close the file. Idempotent, because the descriptor's number may soon belong to another file."""
@@ -341,6 +397,13 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     content: bytes | None
     """The bytes themselves if they are few, so that one sync makes content and record durable."""
     ends: bool = True
+    marked_length: int = LENGTH_MARK
+    """Length that the log had durably before this record, bytes, with the mark."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Length that the log had durably before this record, bytes; 0 if it is not known."""
+        return self.marked_length - LENGTH_MARK
 
 
 class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="r"):

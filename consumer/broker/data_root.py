@@ -188,6 +188,8 @@ def _make_directories(disk: Disk, directory: Path) -> None:
         for name in ("catalogue", "journals", "spool", "spare", "trash", "quarantine"):
             (directory / name).mkdir(exist_ok=True)
         disk.sync_directory(directory)
+        # Journals that an earlier process made, and may not have synced: the catalogue is about to say that they exist.
+        disk.sync_directory(directory / "journals")
     except OSError as error:
         if not is_out_of_space(error):
             raise

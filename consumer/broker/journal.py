@@ -17,7 +17,7 @@ import structlog
 from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.catalogue import CatalogueEntry
+from broadsheet.consumer.broker.catalogue import Catalogue, CatalogueEntry
 from broadsheet.consumer.broker.config import BrokerConfig, SyncMode
 from broadsheet.consumer.broker.content_file import ContentFile
 from broadsheet.consumer.broker.disk import Disk, is_out_of_space
@@ -168,6 +168,7 @@ class Site:
     limits: BrokerLimits
     commits: CommitMetrics
     boot_id: str
+    catalogue: Catalogue
     quarantine: JournalQuarantine
     publisher: FragmentPublisher
 
@@ -253,6 +254,7 @@ class LiveJournal:
             synced=synced,
             boot_id=self._site.boot_id,
             quarantine=self._site.quarantine,
+            least_head=self._site.catalogue.least_head(self.name),
         )
         try:
             await self._open_for_writing(opening)
@@ -274,7 +276,15 @@ class LiveJournal:
                 self.entry.spec, self.directory, self._names() - {self.name}
             )
             opening = replace(opening, stored=stored)
-        self._take(await disk.run(open_journal, disk, self.directory, opening))
+        recovered = await disk.run(open_journal, disk, self.directory, opening)
+        if opening.least_head is None:
+            # Before the first append: a directory that is gone later must not look as if it had never been.
+            try:
+                await self._site.catalogue.note_heads([(self.entry, recovered.store.head)])
+            except BaseException:
+                recovered.store.abandon()
+                raise
+        self._take(recovered)
         await self._site.publisher.note_opened(list(self.index))
 
     async def _open_read_only(self, opening: Opening) -> None:

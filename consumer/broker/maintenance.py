@@ -24,6 +24,10 @@ from broadsheet.consumer.broker.journals import Journals, Served
 from broadsheet.consumer.broker.store import JournalStoreError
 from broadsheet.consumer.journal.block_sums import DamagedContentError
 
+NOTE_SECONDS = 5.0
+"""Interval at which heads are noted. An older copy of a journal's files, or a log that was cut, is noticed if it ends
+before the last one that was noted.
+"""
 logger = structlog.get_logger()
 
 
@@ -60,6 +64,29 @@ class Maintenance:
                 store = served.journal.store
                 if store is not None and store.has_unsynced:
                     served.committer.request_sync()
+
+    async def run_notes(self) -> None:
+        """Have the catalogue remember how far journals have come, now and then; never returns."""
+        while True:
+            await asyncio.sleep(NOTE_SECONDS)
+            await self.note_heads()
+
+    async def note_heads(self) -> None:
+        """Note the heads of all journals that have moved on; one sync for all of them."""
+        catalogue = self._site.catalogue
+        loaded = [each.journal for each in self._journals if each.journal.is_loaded]
+        moved = [
+            (journal.entry, journal.view.head)
+            for journal in loaded
+            if not journal.deleted and journal.view.head > (catalogue.least_head(journal.name) or 0)
+        ]
+        if not moved:
+            return
+        try:
+            await catalogue.note_heads(moved)
+        except OSError as error:
+            # Tried again with the next heads: what is noted is a lower bound anyway.
+            logger.warning("catalogue.heads_not_noted", detail=str(error))
 
     def _is_flush_due(self, journal: LiveJournal, *, since: float) -> bool:
         """Tell whether a flush was due since the last check; flush intervals are counted from the Unix epoch."""

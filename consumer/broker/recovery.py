@@ -73,6 +73,8 @@ class Opening:
     boot_id: str
     quarantine: JournalQuarantine | None = None
     """Takes unusable data; if None, a quarantine beside the journal's directory does."""
+    least_head: int | None = None
+    """A head that the journal has reached, bytes; None if it has never had a directory, as far as is known."""
     stored: Sequence[SealedFragment] = ()
     """For a journal without a directory: its fragments in stores, in order of their offsets."""
 
@@ -92,6 +94,8 @@ def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJour
         # file is damaged.
         logger.error("journal.name_restored", journal=opening.name, path=str(name))
         disk.write_file(name, opening.name.encode())
+    # The process that created it may have been killed before it synced its name, which appends then rest on.
+    disk.sync_directory(directory.parent)
     return _Recovery(disk, directory, opening, aside).run()
 
 
@@ -112,7 +116,11 @@ def _was_used(directory: Path, aside: JournalQuarantine) -> bool:
 
 
 def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
-    """Create a journal; one with fragments in stores begins at their end, which an operator must confirm."""
+    """Create a journal.
+
+    One with fragments in stores begins at their end, and one that had a directory at the least head that is known:
+    what followed is lost, and an operator must confirm that.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     stored = opening.stored
     for fragment in stored:
@@ -120,13 +128,18 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
     spans = [(fragment.begin, fragment.end) for fragment in stored]
     first = min((begin for begin, _ in spans), default=0)
     head = max((end for _, end in spans), default=0)
+    damage: tuple[str, ...] = ()
+    if opening.least_head is not None:
+        # Offset 0 cannot be confirmed, because an append that names it names none.
+        head = max(head, opening.least_head, 1)
+        damage = (f"its directory is gone, and the journal had content up to {head} at least",)
     lineage = UNKNOWN.next_epoch(head)
     checkpoint = Checkpoint(
         sequence=0,
         head=head,
         registers=b"",
         # What was appended after the newest fragment, if anything, is lost.
-        unconfirmed=bool(stored),
+        unconfirmed=bool(stored) or bool(damage),
         holes=tuple(_gaps(first, spans, head)),
         reserved=head,
         synced=opening.synced,
@@ -143,7 +156,7 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
         disk.write_file(directory / NAME_FILE, opening.name.encode())
         disk.sync_directory(directory.parent)
         undo.pop_all()
-    return RecoveredJournal(store, FragmentIndex(stored), ())
+    return RecoveredJournal(store, FragmentIndex(stored), damage)
 
 
 class _Recovery:
@@ -169,6 +182,7 @@ class _Recovery:
             path.unlink(missing_ok=True)
         current = open_path(self._directory, log.checkpoint.head)
         replayed = self._with_later_fragments(self._replay_open(log, current))
+        replayed = self._with_least_head(log, replayed)
         self._damage += replayed.damage
         self._keeps_files = self._keeps_files or bool(self._damage)
         content = ((log.checkpoint.head, replayed.end),)
@@ -238,6 +252,15 @@ class _Recovery:
         begin, end = later[0].begin, later[-1].end
         damage = f"fragments [{begin}, {end}) are beyond the logged end {replayed.end}"
         return replace(replayed, end=end, unconfirmed=True, damage=(*replayed.damage, damage))
+
+    def _with_least_head(self, log: Log, replayed: FragmentReplay) -> FragmentReplay:
+        """Compare the end with the head that the catalogue remembers, before which only a cut log or a copy ends."""
+        least = self._opening.least_head or 0
+        # Commits that were not synced may be lost with the power; their offsets are skipped.
+        if replayed.end >= least or is_power_lost(log, self._opening):
+            return replayed
+        damage = f"it ends at {replayed.end}, and the catalogue remembers {least}"
+        return replace(replayed, end=least, unconfirmed=True, damage=(*replayed.damage, damage))
 
     def _settle_older_files(self, log: Log) -> None:
         """Finish what a crash interrupted: seal open files that end where the checkpoint begins."""
@@ -490,6 +513,8 @@ def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
     if not known:
         if directory.is_dir() and any(directory.iterdir()):
             raise _needs_repair(opening, "its log is missing")
+        if opening.least_head is not None:
+            raise _needs_repair(opening, "its directory is gone")
         nothing = FragmentReplay(end=0, spans=(), registers=b"", unconfirmed=False, damage=())
         return _opened(FragmentIndex(), Path(os.devnull), 0, nothing, UNKNOWN)
     log = read_log(generation_path(directory, LOG_STEM, known[-1]))
@@ -498,6 +523,8 @@ def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
     path = open_path(directory, log.checkpoint.head)
     path = path if path.exists() else Path(os.devnull)
     replayed = _replayed(log, path)
+    if replayed.end < (opening.least_head or 0):
+        raise _needs_repair(opening, f"it ends before {opening.least_head}")
     if replayed.damage or is_power_lost(log, opening):
         raise _needs_repair(opening, "; ".join(replayed.damage))
     sealed = [*sealed_fragments(directory), *_unsealed(directory, log, opening)]

@@ -64,6 +64,8 @@ class Log:
     """Body of a last record that was written completely and damaged later."""
     torn: bool = False
     """True if the log ends within a record: a write was interrupted, or the file was truncated."""
+    cut: str = ""
+    """How it is known that the file was truncated, for people; empty if it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,7 @@ def salvage_log(path: Path, *, open_begin: int) -> Log:
         first=log.first,
         lost=log.lost,
         torn=log.torn,
+        cut=log.cut,
     )
 
 
@@ -158,8 +161,9 @@ def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path:
         damage=tuple(damage),
         first=first,
         lost=scan.tail_body if scan.tail is Tail.DAMAGED else None,
-        # Logs of earlier versions end with their last record; those of this one never do.
+        # Logs of earlier versions end with their last record; later ones never do.
         torn=scan.tail is Tail.TORN or (not scan.torn_bytes and checkpoint.first is not None),
+        cut=scan.cut(max((commit.log_bytes for commit in commits), default=0)),
     )
 
 
@@ -201,6 +205,11 @@ def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) 
     if log.lost is not None and not lost_power:
         end = _end_of_lost(log.lost, cursor, begin + os.fstat(file.fd).st_size)
         damage.append(f"bytes [{cursor}, {end}) are in a record that fails its checksum")
+        cursor = end
+    # The length of a log that was not synced may be lost with the power, too.
+    if log.cut and not lost_power:
+        end = max(cursor, begin + os.fstat(file.fd).st_size)
+        damage.append(f"the journal's log does not tell what followed {cursor}: {log.cut}")
         cursor = end
     return FragmentReplay(
         end=cursor,

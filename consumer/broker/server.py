@@ -49,7 +49,7 @@ from broadsheet.consumer.broker.service import (
     standard_services,
 )
 from broadsheet.consumer.broker.staging import StagingArea
-from broadsheet.consumer.broker.strangers import settle_root
+from broadsheet.consumer.broker.strangers import settle_root, with_journals_found
 from broadsheet.consumer.errors import CannotListenError, ServerEndedError, os_error_text
 from broadsheet.consumer.grpc_server import GrpcServer, IntakeBounds, IntakeMetrics
 from broadsheet.consumer.protocol.auth import server_auth
@@ -183,6 +183,7 @@ class Broker:
         self._checks = FragmentChecks(self._disk, publisher.fetch)
         self.limits = BrokerLimits.of(self._config.bounds, self._clock)
         self.registry.register(BoundMetrics(self.limits))
+        self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         site = Site(
             disk=self._disk,
             clock=self._clock,
@@ -194,10 +195,10 @@ class Broker:
             limits=self.limits,
             commits=CommitMetrics(self.registry),
             boot_id=root.boot_id,
+            catalogue=self._catalogue,
             quarantine=JournalQuarantine(self._disk, root.directory),
             publisher=publisher,
         )
-        self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         self._logs.callback(self._catalogue.close)
         await self._disk.run(self._load, root)
         self._journals = Journals(site, root, lambda: self._catalogue.entries.keys())
@@ -233,10 +234,11 @@ class Broker:
         )
         await self._server.start()
         self.health.set_serving(True)
-        maintenance = Maintenance(site, self._journals)
+        maintenance = self._maintenance = Maintenance(site, self._journals)
         self._ticks = [
             self._group.start_soon(self._watch_server(), name="broker.server"),
             self._group.start_soon(maintenance.run(), name="broker.maintenance"),
+            self._group.start_soon(maintenance.run_notes(), name="broker.notes"),
             self._group.start_soon(publisher.run(), name="broker.publishing"),
             self._group.start_soon(self._open_published(publisher), name="broker.opening"),
             self._group.start_soon(self._processes.watch_loop(), name="broker.loop_lag"),
@@ -318,7 +320,7 @@ class Broker:
             accepts_loss=self._config.accept_catalogue_loss,
             wall_seconds=int(self._clock.wall_seconds()),
         )
-        self._catalogue.load(stored)
+        self._catalogue.load(with_journals_found(root, stored))
 
     def _handlers(self, root: DataRoot, site: Site) -> Handlers:
         identity = Identity(
@@ -372,6 +374,7 @@ class Broker:
             steps.callback(self._abandon)
             steps.push_async_exit(self._group)
             steps.push_async_callback(self._journals.close)
+            steps.push_async_callback(self._maintenance.note_heads)
             steps.push_async_callback(self._publisher.stop)
             steps.callback(self._cancel_ticks)
             steps.push_async_callback(self._server.stop, self._config.stop_grace_seconds)

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from broadsheet.consumer.broker.commit_log import (
+    LENGTH_MARK,
     Checkpoint,
     Commit,
     LogWriter,
@@ -177,6 +178,8 @@ class JournalStore:
             registers=batch.registers,
             confirms=batch.confirms,
             content=joined(batch.contents) if checksum is None else None,
+            # Of a log that is not synced, no length is known to be durable.
+            marked_length=LENGTH_MARK + (self._log.length if self.state.synced else 0),
         )
 
     def _log_commit(self, record: bytes, *, inlined: bool) -> None:

@@ -123,6 +123,20 @@ def settle_root(
     return stored
 
 
+def with_journals_found(root: DataRoot, stored: StoredCatalogue) -> StoredCatalogue:
+    """Return a catalogue that remembers each journal that has a directory, for one that an earlier version wrote.
+
+    A creation that was interrupted leaves no name, and was never answered.
+    """
+    found = {
+        name: 0
+        for name, each in stored.entries.items()
+        if name not in stored.least_heads
+        and (root.journal_directory(name, each.create_revision) / NAME_FILE).exists()
+    }
+    return replace(stored, least_heads={**found, **stored.least_heads})
+
+
 def _settle(
     root: DataRoot, quarantine: JournalQuarantine, known: Known, *, is_trusted: bool
 ) -> None:

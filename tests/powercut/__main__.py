@@ -11,7 +11,7 @@ import click
 import structlog
 
 from tests.powercut.recorder import Fate, Nursery
-from tests.powercut.run import cut, cut_after_promises
+from tests.powercut.run import at_data_sync, cut, cut_after_promises
 from tests.powercut.subjects import MODULES, SUBJECTS
 
 ROUNDS, CUTS, SYNCS = 3, 40, 20
@@ -37,7 +37,7 @@ def main(*, seconds: float, seed: int | None, wanted: tuple[str, ...]) -> None:
             for found in itertools.chain(
                 cut(subject, nursery, seed=now, rounds=ROUNDS, cuts=CUTS),
                 *(
-                    cut_after_promises(subject, nursery, seed=now, fate=fate, at=at)
+                    cut_after_promises(subject, nursery, at_data_sync(fate, at), seed=now)
                     for fate in (Fate.KILL, Fate.FAIL)
                 ),
             ):

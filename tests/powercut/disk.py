@@ -3,7 +3,7 @@
 The rules are those that POSIX gives and file systems use:
 
 * Bytes of a file are on the disk once the file is synced. Of later writes each sector may be there, in any order.
-  A file that grew may have its new length with zeros in it, or a length up to which pages were written.
+  A file that grew may have its new length with zeros in it, or a length up to which sectors were written.
 * A name is on the disk once its directory is synced; syncing the file does not suffice. Later changes of one directory
   are there up to one of them; those of different directories are independent of each other.
 """
@@ -30,7 +30,6 @@ from tests.powercut.trace import (
 )
 
 SECTOR_BYTES = 512
-PAGE_BYTES = 4096
 
 
 class Kept(Enum):
@@ -115,8 +114,8 @@ def _apply_in_part(content: bytearray, change: _Change, random: Random) -> None:
                 _Change(start, change.content[start - change.offset : stop - change.offset], False),
             )
             reach = max(reach, stop)
-    # The length that the disk knows: of all, or of the pages that were written.
-    length = end if random.random() < 0.5 else min(end, -(-reach // PAGE_BYTES) * PAGE_BYTES)
+    # The length that the disk knows: of all, or of the sectors that were written.
+    length = end if random.random() < 0.5 else min(end, -(-reach // SECTOR_BYTES) * SECTOR_BYTES)
     if length > len(content):
         content.extend(bytes(length - len(content)))
 

@@ -41,6 +41,7 @@ from tests.powercut.trace import (
 )
 
 LIFE_SECONDS_MAX: Final = 120.0
+ERROR_BYTES_MAX: Final = 4_000
 _EFFECT_SECONDS_MAX: Final = 1.0
 _AT_WORKING_DIRECTORY: Final = 0xFFFFFF9C
 _STDOUT: Final = 1
@@ -62,6 +63,10 @@ class Fate(Enum):
     KILL = "kill"
 
 
+Judge = Callable[[Event], Fate]
+"""Asked before each change of a process."""
+
+
 class Nursery:
     """Starts the processes that are recorded; its own process has loaded the programs."""
 
@@ -70,8 +75,12 @@ class Nursery:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.settimeout(LIFE_SECONDS_MAX)
         command = [sys.executable, "-m", "tests.powercut.child", str(theirs.fileno()), *modules]
+        self._errors = os.memfd_create("errors")
         self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL
+            command,
+            pass_fds=[theirs.fileno()],
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
         )
         theirs.close()
 
@@ -81,13 +90,20 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         self._ours.close()
         self._process.wait(LIFE_SECONDS_MAX)
+        os.close(self._errors)
 
     def start(self, module: str, arguments: Sequence[str]) -> tuple[int, int]:
         """Start a program; return its process, and the descriptor on which its calls are reported."""
         self._ours.send(msgspec.json.encode(Request(module, list(arguments))))
         content, descriptors, _, _ = socket.recv_fds(self._ours, REQUEST_BYTES_MAX, 1)
-        assert descriptors, f"{module} could not be recorded: {content!r}"
+        assert descriptors, f"{module} could not be recorded ({content!r}): {self.errors()}"
         return msgspec.json.decode(content, type=Started).pid, descriptors[0]
+
+    def errors(self) -> str:
+        """Return the end of what programs wrote to their standard error."""
+        size = os.fstat(self._errors).st_size
+        begin = max(0, size - ERROR_BYTES_MAX)
+        return os.pread(self._errors, ERROR_BYTES_MAX, begin).decode(errors="replace")
 
     def ended(self) -> int:
         """Wait for the end of the program that was started, and return its status."""
@@ -116,7 +132,7 @@ class Recorder:
         module: str,
         arguments: Sequence[str],
         *,
-        fate: Callable[[Event], Fate] = lambda _: Fate.GO_ON,
+        fate: Judge = lambda _: Fate.GO_ON,
     ) -> bool:
         """Run a program to its end; return whether it was killed.
 
@@ -141,10 +157,12 @@ class Recorder:
         status = nursery.ended()
         # Where a sync failed, any error may end the program.
         if not killed and status and not self._has_failed:
-            raise LifeFailedError(f"{module} {' '.join(arguments)} ended with {status}")
+            raise LifeFailedError(
+                f"{module} {' '.join(arguments)} ended with {status}: {nursery.errors()}"
+            )
         return killed
 
-    def _listen(self, listener: int, pid: int, fate: Callable[[Event], Fate]) -> bool:
+    def _listen(self, listener: int, pid: int, fate: Judge) -> bool:
         poll = select.poll()
         poll.register(listener, select.POLLIN)
         deadline = time.monotonic() + LIFE_SECONDS_MAX
@@ -160,7 +178,7 @@ class Recorder:
         os.kill(pid, signal.SIGKILL)
         raise AssertionError(f"the process still runs after {LIFE_SECONDS_MAX} s")
 
-    def _take_down(self, listener: int, call: Call, fate: Callable[[Event], Fate]) -> bool:
+    def _take_down(self, listener: int, call: Call, fate: Judge) -> bool:
         """Take down a call and let it go; return False, and let it hang, where the process is to be killed."""
         events = list(self._events_of(call))
         fates = [fate(event) for event in events]

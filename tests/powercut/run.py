@@ -11,14 +11,14 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from tests.powercut.disk import Disk, Kept
-from tests.powercut.recorder import Fate, LifeFailedError, Nursery, Recorder
+from tests.powercut.recorder import Fate, Judge, LifeFailedError, Nursery, Recorder
 from tests.powercut.subject import PowerCutSubject
 from tests.powercut.trace import Event, Rename, Said, Sync, Write
 
@@ -96,7 +96,7 @@ def cut(
 
 
 def cut_after_promises(
-    subject: PowerCutSubject, nursery: Nursery, *, seed: int, fate: Fate, at: int
+    subject: PowerCutSubject, nursery: Nursery, first: Judge, *, seed: int
 ) -> Iterator[Finding | None]:
     """Yield what cuts show right after each promise of a life whose predecessor was killed, or failed to sync.
 
@@ -105,9 +105,8 @@ def cut_after_promises(
     Args:
         subject: The program, and its checks.
         nursery: Has loaded the program.
+        first: Ends the first life.
         seed: Of the arguments.
-        fate: Of the first life, at a sync of what it has just written.
-        at: Which of these syncs.
     """
     random = Random(f"{subject.name} {seed}")
     with tempfile.TemporaryDirectory(dir=_memory()) as place:
@@ -115,7 +114,7 @@ def cut_after_promises(
         root.mkdir()
         start.mkdir()
         recorder = Recorder(root)
-        for judge in (_at_data_sync(fate, at), _in_peace):
+        for judge in (first, _in_peace):
             begin = len(recorder.events)
             recorder.run(nursery, subject.module, subject.arguments(root, random), fate=judge)
             recorder.settle(
@@ -154,7 +153,7 @@ def _in_peace(_: Event) -> Fate:
     return Fate.GO_ON
 
 
-def _fate(random: Random) -> Callable[[Event], Fate]:
+def _fate(random: Random) -> Judge:
     """Return when a life is killed, or a sync fails: at some change of one kind.
 
     A life that is killed before it syncs what it has written, or whose sync fails, leaves most to doubt: its successor
@@ -163,7 +162,7 @@ def _fate(random: Random) -> Callable[[Event], Fate]:
     kind = random.choice((None, None, None, Sync, Write, Rename, Said))
     at = random.randrange(1, 16)
     if kind is None:
-        return _at_data_sync(random.choice((Fate.KILL, Fate.FAIL)), at)
+        return at_data_sync(random.choice((Fate.KILL, Fate.FAIL)), at)
     left = at
 
     def judge(event: Event) -> Fate:
@@ -174,7 +173,7 @@ def _fate(random: Random) -> Callable[[Event], Fate]:
     return judge
 
 
-def _at_data_sync(fate: Fate, at: int) -> Callable[[Event], Fate]:
+def at_data_sync(fate: Fate, at: int) -> Judge:
     """Return a judge for which the n-th sync of what was just written has a fate."""
     left, last = at, _NOTHING
 
@@ -183,6 +182,18 @@ def _at_data_sync(fate: Fate, at: int) -> Callable[[Event], Fate]:
         is_meant = isinstance(event, Sync) and isinstance(last, Write) and event.path == last.path
         left, last = left - is_meant, event
         return fate if is_meant and not left else Fate.GO_ON
+
+    return judge
+
+
+def at_directory_sync(path: str, at: int) -> Judge:
+    """Return a judge that kills before the n-th sync of one directory."""
+    left = at
+
+    def judge(event: Event) -> Fate:
+        nonlocal left
+        left -= event == Sync(path)
+        return Fate.GO_ON if left else Fate.KILL
 
     return judge
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.powercut.brokers import PowerCutBroker
 from tests.powercut.recorder import Fate, Nursery
-from tests.powercut.run import cut, cut_after_promises
+from tests.powercut.run import at_data_sync, at_directory_sync, cut, cut_after_promises
 from tests.powercut.subject import PowerCutSubject
 from tests.powercut.subjects import MODULES, SUBJECTS
 
@@ -39,5 +40,15 @@ def test_power_cut_after_each_promise_of_a_successor_keeps_it(
     nursery: Nursery, subject: PowerCutSubject, fate: Fate
 ) -> None:
     """A life is killed at a sync, or the sync fails: what its successor restores from memory is on the disk first."""
-    findings = cut_after_promises(subject, nursery, seed=0, fate=fate, at=3)
+    findings = cut_after_promises(subject, nursery, at_data_sync(fate, 3), seed=0)
     assert [str(each) for each in findings if each is not None] == []
+
+
+def test_power_cut_of_a_broker_that_was_killed_at_the_birth_of_a_journal_keeps_its_appends(
+    nursery: Nursery,
+) -> None:
+    """A journal's directory was made, and its name not synced: the next broker does that before it takes appends."""
+    killed = at_directory_sync("broker/journals", 2)
+    findings = list(cut_after_promises(PowerCutBroker(), nursery, killed, seed=0))
+    assert [str(each) for each in findings if each is not None] == []
+    assert findings

@@ -50,7 +50,9 @@ def _content(directory: Path) -> list[bytes]:
     return [content for content in (path.read_bytes() for path in fragments) if content]
 
 
-@pytest.mark.parametrize("damage", ["emptied", "last frame", "older", "removed", "directory"])
+@pytest.mark.parametrize(
+    "damage", ["emptied", "last frame", "cut", "older", "removed", "directory"]
+)
 async def test_damaged_catalogue_refuses_and_removes_nothing(tmp_path: Path, damage: str) -> None:
     """However the catalogue lost what was acknowledged, the start says in one line which file, and what to do."""
     await _written(tmp_path)
@@ -59,8 +61,10 @@ async def test_damaged_catalogue_refuses_and_removes_nothing(tmp_path: Path, dam
     if damage == "emptied":
         path.write_bytes(b"")
     elif damage == "last frame":
-        # Behind the frame stands one zero.
-        path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+        end = len(whole.rstrip(b"\0"))
+        path.write_bytes(whole[: end - 1] + bytes([whole[end - 1] ^ 1]) + whole[end:])
+    elif damage == "cut":
+        path.write_bytes(whole[: len(whole.rstrip(b"\0")) - 1])
     elif damage == "older":
         # A copy of before the journal was applied.
         path.write_bytes(whole[: whole.index(JOURNAL.encode()) - 40])
@@ -115,7 +119,7 @@ async def test_torn_last_transaction_starts_by_itself(tmp_path: Path) -> None:
     last = whole.rindex(b"\xb1\x57\x6c\x9e")
     assert b"later" in whole[last:]
 
-    path.write_bytes(whole[: last + 20])
+    path.write_bytes(whole[: last + 20] + bytes(len(whole) - last - 20))
     async with (
         Broker(BrokerConfig(data_dir=tmp_path)) as broker,
         broker_stub(broker.address) as stub,

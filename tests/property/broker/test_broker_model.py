@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from broadsheet.consumer.broker.commit_log import UNIT_BYTES
 from broadsheet.consumer.broker.recovery import open_journal
 from broadsheet.consumer.broker.segment_recycler import SegmentRecycler
 from broadsheet.consumer.broker.store import Rolled
@@ -91,10 +92,12 @@ class JournalFiles(RuleBasedStateMachine):
     @rule(torn=st.binary(max_size=30))
     def crash_and_recover(self, torn: bytes) -> None:
         """Die with half a record at the end of the log, and start again."""
-        log_path = self.opened.store._log.path
+        log_path, end = self.opened.store._log.path, self.opened.store.log_bytes
         crash(self.opened)
-        with log_path.open("ab") as log:
+        with log_path.open("r+b") as log:
+            log.seek(end)
             log.write(torn)
+            log.truncate(-(-max(log.tell(), log_path.stat().st_size) // UNIT_BYTES) * UNIT_BYTES)
         self.opened = open_journal(self.disk, self.directory / "j", opening())
         assert not self.opened.damage
         spans = content_by_span(self.opened.index)

@@ -71,7 +71,8 @@ def test_last_frame_that_a_disk_lost_contradicts_what_was_read_of_it(tmp_path: P
     head, remembered = opened.store.head, epoch(opened)
     log = opened.store._log.path
     crash(opened)
-    log.write_bytes(log.read_bytes()[:kept])
+    content = log.read_bytes()
+    log.write_bytes(content[:kept] + bytes(len(content) - kept))
 
     opened = reopened(directory)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.commit_log import FILE_HEADER_BYTES
+from broadsheet.consumer.broker.commit_log import FILE_HEADER_BYTES, UNIT_BYTES
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.recovery import open_journal
 from broadsheet.consumer.broker.store import INLINE_BYTES_MAX, JournalStoreError
@@ -66,8 +67,11 @@ def test_recovery_after_a_crash_finds_everything_and_is_repeatable(tmp_path: Pat
         assert LabelSet.FromString(state.registers) == marks(3)
 
 
-def test_recovery_truncated_anywhere_keeps_whole_batches(memory_path: Path) -> None:
-    """I2, I7: cut at every byte of the log, the journal holds a prefix of whole batches with their registers."""
+def test_recovery_truncated_anywhere_keeps_whole_batches_and_says_so(memory_path: Path) -> None:
+    """Cut at any byte of the log: whole batches are kept, and appends are refused until the loss is accepted.
+
+    A log that a crash left is told from one that was cut by its length, so no acknowledged batch goes in silence.
+    """
     log = _written(memory_path / "j")
     whole = log.read_bytes()
     lengths = set()
@@ -79,22 +83,57 @@ def test_recovery_truncated_anywhere_keeps_whole_batches(memory_path: Path) -> N
         state = recovered.store.state
         crash(recovered)
 
-        if state.unconfirmed:
-            # The cut took the checkpoint: nothing can be proven, and that is declared.
-            assert recovered.damage
-            continue
-        assert state.head in ENDS
-        kept = ENDS.index(state.head)
-        lengths.add(kept)
-        assert b"".join(content_by_span(recovered.index).values()) == b"".join(BATCHES[:kept])
-        assert LabelSet.FromString(state.registers) == (marks(kept - 1) if kept else LabelSet())
-    assert lengths == {0, 1, 2, 3, 4}
+        assert recovered.damage, f"a cut to {size} bytes went unnoticed"
+        assert state.unconfirmed
+        assert state.head >= ENDS[-1], "offsets that were shown are not used again"
+        kept = b"".join(content_by_span(recovered.index).values())
+        assert len(kept) in ENDS
+        assert b"".join(BATCHES).startswith(kept)
+        lengths.add(len(kept))
+    assert lengths == set(ENDS)
+
+
+def test_recovery_truncated_between_units_of_a_long_log_says_so(memory_path: Path) -> None:
+    """A record tells how long the log was before it, so even a cut at a round length is noticed."""
+    recovered = open_journal(Disk(), memory_path / "j", opening())
+    for number in range(200):
+        commit(recovered.store, b"batch %03d" % number, registers=marks(number))
+    end = recovered.store.log_bytes
+    crash(recovered)
+    (log,) = (memory_path / "j").glob("commit-*")
+    whole = log.read_bytes()
+    unnoticed = []
+    for size in range(UNIT_BYTES, end, UNIT_BYTES):
+        directory = copied(memory_path / "j", memory_path / "copy")
+        (directory / log.name).write_bytes(whole[:size])
+        recovered = reopened(directory)
+        crash(recovered)
+        if not recovered.damage:
+            unnoticed.append(size)
+    assert not unnoticed
+    assert end > 2 * UNIT_BYTES
+
+
+def test_recovery_of_an_end_before_the_remembered_head_says_so(tmp_path: Path) -> None:
+    """An older copy of a directory, and a directory that is gone, are no new journals: their offsets stay used."""
+    _written(tmp_path / "j")
+    remembered = replace(opening(), least_head=50)
+    for directory, content in ((tmp_path / "j", b"".join(BATCHES)), (tmp_path / "gone", b"")):
+        recovered = open_journal(Disk(), directory, remembered)
+        state = recovered.store.state
+        crash(recovered)
+
+        assert recovered.damage
+        assert (state.head, state.unconfirmed) == (50, True)
+        assert state.holes[-1][1] == 50
+        assert b"".join(content_by_span(recovered.index).values()) == content
 
 
 def test_recovery_bit_flip_loses_at_most_what_it_hit_and_says_so(memory_path: Path) -> None:
     """Each flipped bit is declared, in the last record too, which was acknowledged; no wrong byte is served."""
     log = _written(memory_path / "j")
     whole = log.read_bytes()
+    written = len(whole.rstrip(b"\0"))
     everything = b"".join(BATCHES)
     for position in range(len(whole)):
         flipped = bytearray(whole)
@@ -113,8 +152,8 @@ def test_recovery_bit_flip_loses_at_most_what_it_hit_and_says_so(memory_path: Pa
             # Where the last record ended is not known for sure: no offset may be given out again.
             assert state.head >= 38
         else:
-            # The log's id is there twice, and the zero at its end says nothing.
-            harmless = position < FILE_HEADER_BYTES or position == len(whole) - 1
+            # The log's id is there twice, and the zeros after its end say nothing.
+            harmless = position < FILE_HEADER_BYTES or position >= written
             assert harmless, f"byte {position} was flipped unnoticed"
             assert content_by_span(recovered.index) == {(0, 38): everything}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broadsheet.consumer.broker.commit_log import AHEAD_BYTES_MIN, AHEAD_FRAMES
+from broadsheet.consumer.broker.commit_log import AHEAD_BYTES_MIN
 from broadsheet.consumer.broker.disk import Disk
 from broadsheet.consumer.broker.recovery import open_journal
 from tests.support.journal_files import (
@@ -17,7 +17,8 @@ from tests.support.journal_files import (
     reopened,
 )
 
-COMMITS = AHEAD_FRAMES + 4
+COMMITS = 120
+"""Enough for the log to outgrow its first unit."""
 
 
 def _written(directory: Path) -> tuple[Path, int]:

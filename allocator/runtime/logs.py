@@ -110,14 +110,15 @@ def log_to_stderr(
 
 
 def guard_unconfigured_logs() -> None:
-    """Make logs of a program that has not configured structlog never raise and never wait. Idempotent.
+    """Make logs of a program that has not configured structlog never raise. Idempotent.
 
     It is for programs that run members, brokers or workers of ours inside of them. Format and place stay structlog's
     defaults: lines for people, on standard output. A program's own configuration stays, also a later one.
     """
     if structlog.is_configured():
         return
-    # For each line, as structlog's own default does: the program, or a test, may replace the stream.
+    # For each line, as structlog's own default does: the program, or a test, may replace the stream. By the stream
+    # itself, because the program prints to it as well, and a thread's lines would fall between parts of its own.
     structlog.configure(logger_factory=lambda *_: _Output(sys.stdout))
 
 
@@ -187,14 +188,19 @@ class _Output:
     """The logger beneath structlog's: takes rendered lines under each name of a level."""
 
     def __init__(self, stream: TextIO, render: _Renderer | None = None) -> None:
+        """Bind to a stream.
+
+        Args:
+            stream: Where lines go.
+            render: Makes the line that tells of lost ones, where a thread writes; without it the caller writes.
+        """
         self._stream = stream
         self._render = render
         self._writer: LineWriter | None = None
         descriptor = descriptor_of(stream)
-        if descriptor in _STANDARD_DESCRIPTORS:
+        if render is not None and descriptor in _STANDARD_DESCRIPTORS:
             self._writer = line_writer(descriptor)
-            if render is not None:
-                self._writer.notice = self._notice
+            self._writer.notice = self._notice
 
     def msg(self, line: str) -> None:
         """Write one line."""

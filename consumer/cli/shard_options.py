@@ -135,6 +135,12 @@ _OPTIONS = (
         help="Memory of the producers that a shard knows, 384 bytes each; above it the longest silent are forgotten.",
     ),
     _option(
+        "--file-open-transactions/--name-open-transactions",
+        envvar="CONSUMER_FILE_OPEN_TRANSACTIONS",
+        default=_DEFAULTS.file_open_transactions,
+        help="Whether checkpoints file producers with open transactions, too; only without Gazette members.",
+    ),
+    _option(
         "--rollback-again-seconds",
         envvar="CONSUMER_ROLLBACK_AGAIN_SECONDS",
         default=_DEFAULTS.rollback_again_seconds,
@@ -207,6 +213,7 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
         input_bytes_max=options["input_bytes_max"],
         member_input_bytes_max=options["member_input_bytes_max"],
         producers_bytes_max=options["producers_bytes_max"],
+        file_open_transactions=options["file_open_transactions"],
         rollback_again_seconds=options["rollback_again_seconds"],
         clock_ahead_seconds=options["clock_ahead_seconds"],
         refuse_clocks_ahead=options["refuse_clocks_ahead"],

@@ -142,6 +142,9 @@ class FilingLimits:
     answer was lost is retried."""
     filed_min: int = 64
     """Minimum number of silent producers that are filed together: a segment of a few is not worth its overhead."""
+    files_pending: bool = False
+    """Whether producers with pending messages are filed as others are. A member that knows no segments would lose the
+    messages of their transactions, so this is for shards that no Gazette member takes over."""
     pending_seconds: float = PRUNE_HORIZON_SECONDS
     """Distance by which the clocks of others are ahead of producers with pending messages that are filed. A Gazette
     member forgets those at its first checkpoint, so it lacks nothing if it takes over and does not know segments."""
@@ -326,7 +329,7 @@ class JournalProducers:
             keep: The producer that is being emitted, whose state changes without being heard.
         """
         self._file_stopped(limits, keep=keep)
-        self._file_silent(limits)
+        self._file_silent(limits, keep=keep)
         source = _source_of(offset, self._recent)
         for segment in self._segments:
             source.segments.add(id=segment.id, content=self._new_content.get(segment.id, b""))
@@ -343,12 +346,16 @@ class JournalProducers:
             yield from segment.live()
         yield from self._recent.values()
 
-    def _file_silent(self, limits: FilingLimits) -> None:
+    def _file_silent(self, limits: FilingLimits, *, keep: Producer | None) -> None:
         """File the producers that no longer need to be recent."""
         named = len(self._recent) + len(self._forgotten)
         if named <= (limits.filed_min if self._segments else limits.recent_max):
             return
-        idle = [each for each in self._recent.values() if each.begin == NOTHING_PENDING]
+        idle = [
+            each
+            for each in self._recent.values()
+            if each is not keep and (limits.files_pending or each.begin == NOTHING_PENDING)
+        ]
         cut = self.reading.seconds - limits.recent_seconds
         silent = sum(each.heard_seconds < cut for each in idle) if self._segments else 0
         too_many = len(idle) + len(self._forgotten) > limits.recent_max

@@ -100,6 +100,10 @@ class ShardConfig:
     producers_bytes_max: int = PRODUCERS_BYTES_MAX
     """Memory of the producers that a shard knows, in all its sources, bytes: 384 each. Above it those longest silent
     are forgotten, unless they have a transaction open: a message that such a one repeats then counts a second time."""
+    file_open_transactions: bool = False
+    """Whether checkpoints file producers with open transactions as they file silent ones, so that a commit costs what
+    changed, however many transactions are open. Only if no Gazette member ever takes over a shard of this root: it
+    would lose the messages of those transactions."""
     carried_bytes_max: int = CARRIED_BYTES_MAX
     """A transaction that publishes less, in bytes of frames, commits its messages with its checkpoint and appends them
     afterwards: one append less to wait for. 0: all are appended before it commits."""

@@ -455,12 +455,14 @@ class PrimaryAttempt:
         spec = self._shard.spec
         self._achievements.sequenced_to = read_through_of(checkpoint)
         ring_messages = spec.ring_buffer_size or RING_MESSAGES
+        config = self._environment.config
         keeps_segments = isinstance(store, SegmentKeeper) and store.keeps_segments
+        filing = FilingLimits(files_pending=config.file_open_transactions)
         sequencer = Sequencer(
             checkpoint.sources,
             ring_messages=ring_messages,
-            producers_bytes_max=self._environment.config.producers_bytes_max,
-            filing=FilingLimits() if keeps_segments else None,
+            producers_bytes_max=config.producers_bytes_max,
+            filing=filing if keeps_segments else None,
         )
         machine = TransactionMachine(
             sequencer,

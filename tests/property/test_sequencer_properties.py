@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broadsheet.consumer.checkpoint import build_checkpoint, encoded, put_together
+from broadsheet.consumer.message.producers import FilingLimits
 from broadsheet.consumer.message.sequence import RunEmission
 from broadsheet.consumer.message.sequencer import Sequencer
 from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
@@ -241,9 +243,13 @@ def upstreams(draw: st.DrawFn) -> Upstream:
 class Downstream:
     """A consumer that commits now and then, and crashes now and then."""
 
-    def __init__(self, upstream: Upstream, data: st.DataObject) -> None:
+    def __init__(
+        self, upstream: Upstream, data: st.DataObject, *, filing: FilingLimits | None = None
+    ) -> None:
         self.log = upstream.log
         self.data = data
+        self.filing = filing
+        self.segments: dict[bytes, bytes] = {}
         self.durable: tuple[dict[str, shard_pb2.Checkpoint.Source], list[bytes]] = ({}, [])
         self.crashes_left = 6
         self.restart()
@@ -252,7 +258,7 @@ class Downstream:
         """Go on from what is durable."""
         sources, delivered = self.durable
         ring = self.data.draw(st.sampled_from([1, 2, 4, 100]))
-        self.sequencer = Sequencer(sources, ring_messages=ring)
+        self.sequencer = Sequencer(sources, ring_messages=ring, filing=self.filing)
         self.delivered = list(delivered)
         self.offset = max((source.read_through for source in sources.values()), default=0)
 
@@ -260,12 +266,20 @@ class Downstream:
         """Return whether it crashed."""
         choice = self.data.draw(st.sampled_from(["go on", "go on", "commit", "crash"]))
         if choice == "commit":
-            self.durable = (self.sequencer.take_checkpoint(), list(self.delivered))
+            self.durable = (self.stored(), list(self.delivered))
         elif choice == "crash" and self.crashes_left:
             self.crashes_left -= 1
             self.restart()
             return True
         return False
+
+    def stored(self) -> dict[str, shard_pb2.Checkpoint.Source]:
+        """Return a checkpoint as a store gives it back."""
+        written = encoded(build_checkpoint(self.sequencer.take_checkpoint(), {}))
+        self.segments |= written.new_segments
+        self.segments = {each: self.segments[each] for each in written.named}
+        checkpoint = shard_pb2.Checkpoint.FromString(written.checkpoint)
+        return dict(put_together(checkpoint, self.segments).sources)
 
     def run(self) -> list[bytes]:
         """Read to the end and return what was consumed."""
@@ -307,13 +321,21 @@ class Downstream:
         self.sequencer.end_replay()
 
 
-@given(upstreams(), st.data())
-@settings(max_examples=120, deadline=None)
+FILED = FilingLimits(
+    recent_max=0, recent_kept=0, recent_seconds=0.0, filed_min=1, files_pending=True
+)
+"""Every producer is filed at every checkpoint, also within its transaction, but for the one that is being emitted."""
+
+
+@given(upstreams(), st.data(), st.sampled_from([None, FILED]))
+@settings(max_examples=160, deadline=None)
 def test_sequencer_crashes_anywhere_delivers_exactly_once(
-    upstream: Upstream, data: st.DataObject
+    upstream: Upstream, data: st.DataObject, filing: FilingLimits | None
 ) -> None:
-    """Plan: commit or crash between any two calls. Why: the promise of the whole system rests here."""
-    delivered = Downstream(upstream, data).run() if upstream.log.messages else []
+    """Plan: commit or crash between any two calls, with producers named or filed. Why: the promise of the whole system
+    rests here.
+    """
+    delivered = Downstream(upstream, data, filing=filing).run() if upstream.log.messages else []
 
     assert sorted(delivered) == sorted(upstream.committed)
 

@@ -72,7 +72,11 @@ def test_serve_without_options_does_what_a_member_does_by_itself() -> None:
 
 def test_serve_has_an_option_for_every_limit_of_a_shard() -> None:
     """A limit that is added must be given an option, or be left out on purpose."""
-    named = SHARD_OPTIONS.keys() | {"stall_hand_over", "refuse_clocks_ahead"} | WITHOUT_OPTION
+    named = (
+        SHARD_OPTIONS.keys()
+        | {"stall_hand_over", "refuse_clocks_ahead", "file_open_transactions"}
+        | WITHOUT_OPTION
+    )
 
     assert named == {each.name for each in fields(ShardConfig)}
 
@@ -107,6 +111,8 @@ def test_serve_switches_and_members_own_settings(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CONSUMER_REFUSE_CLOCKS_AHEAD", "true")
     assert _config().shards.refuse_clocks_ahead
     assert not _config("--accept-clocks-ahead").shards.refuse_clocks_ahead
+    assert not _config().shards.file_open_transactions
+    assert _config("--file-open-transactions").shards.file_open_transactions
     assert _config().shards.stall_hand_over
     assert not _config("--no-stall-hand-over").shards.stall_hand_over
     config = _config("--capacity", "8", "--bind-host", "0.0.0.0", "--state-dir", "/data")  # noqa: S104 - only parsed

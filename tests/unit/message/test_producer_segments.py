@@ -17,7 +17,6 @@ from broadsheet.consumer.checkpoint import (
     unpacked_segment,
 )
 from broadsheet.consumer.message.producers import (
-    PRUNE_HORIZON_SECONDS,
     FilingLimits,
     JournalProducers,
     ProducerCounts,
@@ -161,6 +160,27 @@ def test_transaction_costs_the_same_with_any_number_of_writers_that_died_within_
     assert sizes[0] == sizes[1] < 5_000
 
 
+def test_transaction_costs_the_same_with_any_number_of_open_ones_if_those_are_filed() -> None:
+    """Plan: 1,000 and 60,000 producers that just began a transaction, one that goes on, and no Gazette member. Why:
+    without that, each commit names them all, megabytes of them.
+    """
+    limits, sizes = FilingLimits(files_pending=True), list[int]()
+    for number in (1_000, 60_000):
+        sequencer, kept, log = Sequencer({}, filing=limits), Kept(), Log(JOURNAL)
+        for producer in range(1, number + 1):
+            log.append(producer, 5, CONTINUE)
+        _consume(sequencer, log)
+        kept.commit(sequencer.take_checkpoint())
+        start = len(log.messages)
+        log.append(17, 6, CONTINUE)
+        _consume(sequencer, log, start)
+        sizes.append(kept.commit(sequencer.take_checkpoint()))
+        whole = {JOURNAL: sequencer._producers[JOURNAL].source(sequencer.offsets[JOURNAL])}
+        assert plain(kept.restored().sources) == plain(whole)
+
+    assert max(sizes) < 5_000
+
+
 def test_a_writer_that_died_within_a_transaction_is_restored_as_it_was() -> None:
     """Plan: filed with others, heard again, filed again, and each time restored. Why: if its successor acknowledges its
     messages, they are read again from where they begin.
@@ -200,10 +220,18 @@ def test_a_writer_that_stopped_lately_within_a_transaction_stays_named() -> None
     assert {int.from_bytes(each.id, "big") for each in named} == {17, 400, 401}
 
 
-@pytest.mark.parametrize("pending_seconds", [PRUNE_HORIZON_SECONDS, 50 / CLOCK_UNITS_PER_SECOND])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        SMALL,
+        replace(SMALL, pending_seconds=50 / CLOCK_UNITS_PER_SECOND),
+        replace(SMALL, files_pending=True),
+    ],
+    ids=["named", "filed after a while", "filed"],
+)
 @pytest.mark.parametrize("seed", range(8))
 def test_restored_producers_are_those_that_were_checkpointed(
-    seed: int, pending_seconds: float
+    seed: int, limits: FilingLimits
 ) -> None:
     """Plan: producers come, fall silent, are heard again, roll back, are forgotten; each checkpoint is compared with
     the whole state, and now and then a new life begins from it.
@@ -211,7 +239,6 @@ def test_restored_producers_are_those_that_were_checkpointed(
     Why: a producer lost or made older counts messages twice; one made younger loses them.
     """
     random, kept, log = Random(seed), Kept(), Log(JOURNAL)
-    limits = replace(SMALL, pending_seconds=pending_seconds)
     sequencer = Sequencer({}, filing=limits, producers_bytes_max=40 * PRODUCER_BYTES)
     now = 0.0
     for _ in range(120):

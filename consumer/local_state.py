@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+from urllib.parse import quote
 
 from broadsheet.consumer.errors import UnsupportedSpecError
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
@@ -45,6 +47,26 @@ class HasLocalState(Protocol):
     def local_state(self) -> LocalState | None:
         """Set if the shard has a recovery log."""
         ...
+
+
+_NAME_BYTES_MAX: Final = 255
+"""Of a file's name, in all file systems that matter."""
+
+
+def directory_name(shard_id: str) -> str:
+    """Return the name of a shard's directory, which no other shard has.
+
+    It is the id in percent-encoding. If that is longer than a name may be, its beginning and a digest stand for it,
+    behind an `@`, which percent-encoding never leaves.
+    """
+    quoted = quote(shard_id, safe="")
+    return quoted if len(quoted) <= _NAME_BYTES_MAX else cut_with_digest(quoted, _NAME_BYTES_MAX)
+
+
+def cut_with_digest(name: str, length_max: int) -> str:
+    """Return the beginning of a name and a digest of all of it, of `length_max` characters together."""
+    digest = blake2b(name.encode(), digest_size=16).hexdigest()
+    return f"{name[: length_max - len(digest) - 1]}@{digest}"
 
 
 def local_state_of(shard: HasLocalState, given: LocalState | None) -> LocalState:

@@ -234,5 +234,9 @@ class Recovery:
 
 def _new_directory(environment: ShardEnvironment, shard_id: str) -> Path:
     """Return a name that was never used: two lives of a shard may overlap in one process."""
-    name = f"{shard_id.replace('/', '_')}-{environment.random_bytes(4).hex()}"
-    return environment.state_directory / name
+    # For those who look there; a shard's id may be longer than a file's name.
+    readable = shard_id.replace("/", "_").encode()[:_READABLE_BYTES_MAX].decode(errors="ignore")
+    return environment.state_directory / f"{readable}-{environment.random_bytes(4).hex()}"
+
+
+_READABLE_BYTES_MAX = 200

@@ -11,7 +11,12 @@ from broadsheet.allocator.runtime.door import lazy_names
 if TYPE_CHECKING:
     from broadsheet.consumer.application import SegmentKeeper
     from broadsheet.consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
-    from broadsheet.consumer.local_state import LocalState, remove_if_there, replace_file
+    from broadsheet.consumer.local_state import (
+        LocalState,
+        directory_name,
+        remove_if_there,
+        replace_file,
+    )
     from broadsheet.consumer.recoverylog.recorder import FileRecorder
     from broadsheet.consumer.state_tables import CopyReader, ScannableStore, TableScan
     from broadsheet.consumer.stores.aggregate.aggregates import Aggregates
@@ -69,6 +74,7 @@ __all__ = [
     "StoreUnavailableError",
     "Sum",
     "TableScan",
+    "directory_name",
     "remove_if_there",
     "replace_file",
 ]
@@ -109,6 +115,7 @@ if (
             "StoreUnavailableError": "broadsheet.consumer.errors",
             "Sum": "broadsheet.consumer.stores.aggregate.columns",
             "TableScan": "broadsheet.consumer.state_tables",
+            "directory_name": "broadsheet.consumer.local_state",
             "remove_if_there": "broadsheet.consumer.local_state",
             "replace_file": "broadsheet.consumer.local_state",
         },

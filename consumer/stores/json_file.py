@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from urllib.parse import quote
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -44,7 +43,7 @@ from broadsheet.consumer.checkpoint import (
     whole_checkpoint,
 )
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import LocalState, local_state_of
+from broadsheet.consumer.local_state import LocalState, directory_name, local_state_of
 from broadsheet.consumer.op_future import OpFuture, failed
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
@@ -230,7 +229,7 @@ class JsonFileStore(Generic[StateT]):
 
 
 def _file_of(shard: Shard, directory: Path | None, lock_wait_seconds: float) -> StateFile:
-    given = LocalState(directory / quote(shard.id, safe="")) if directory is not None else None
+    given = LocalState(directory / directory_name(shard.id)) if directory is not None else None
     local_state = local_state_of(shard, given)
     if local_state.recorder is not None:
         return RecordedStateFile(shard.fqn, local_state, local_state.recorder)

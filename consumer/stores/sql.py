@@ -48,6 +48,7 @@ from broadsheet.consumer.errors import (
     StoreUnavailableError,
 )
 from broadsheet.consumer.failure_kind import is_passing_sqlite_error
+from broadsheet.consumer.local_state import cut_with_digest
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.state_tables import (
@@ -74,6 +75,8 @@ ResultT = TypeVar("ResultT")
 
 CHECKPOINTS_TABLE = "gazette_checkpoints"
 _SEGMENTS_SUFFIX = "_producers"
+_KEY_LENGTH_MAX = 255
+"""Characters of a shard's name in these tables, which is Gazette's bound; ids alone may have 512."""
 _NAME_BYTES_MAX = 63
 """PostgreSQL's bound on a table's name."""
 _log = structlog.get_logger()
@@ -131,10 +134,12 @@ class SqlStore:
         self._table = sa.Table(
             table_name,
             sa.MetaData(),
-            sa.Column("shard_fqn", sa.String(255), primary_key=True),
+            sa.Column("shard_fqn", sa.String(_KEY_LENGTH_MAX), primary_key=True),
             sa.Column("fence", sa.Integer, nullable=False),
             sa.Column("checkpoint", sa.LargeBinary, nullable=False),
         )
+        self._key = "" if self._dialect.bounds_text else self._fqn
+        """Of the shard's rows; the empty string until it is known."""
         self._fence = 0
         self.keeps_segments = False
         """Whether their table is there; known once the checkpoint is restored."""
@@ -270,7 +275,9 @@ class SqlStore:
 
     def _read_segments(self, connection: Connection) -> dict[bytes, bytes]:
         table = self._segments_table
-        query = sa.select(table.c.id, table.c.content).where(table.c.shard_fqn == self._fqn)
+        query = sa.select(table.c.id, table.c.content).where(
+            table.c.shard_fqn == self._key_in(connection)
+        )
         self.keeps_segments = self._dialect.can_use(connection, table.name)
         if not self.keeps_segments and sa.inspect(connection).has_table(table.name):
             self._warn_of_segments_table("this user may not select, insert and delete its rows")
@@ -281,11 +288,12 @@ class SqlStore:
 
     def _raise_fence(self) -> Checkpoint:
         table = self._table
-        insert = self._insert(table).values(shard_fqn=self._fqn, fence=1, checkpoint=b"")
-        upsert = insert.on_conflict_do_update(
-            index_elements=[table.c.shard_fqn], set_={"fence": table.c.fence + 1}
-        ).returning(table.c.fence, table.c.checkpoint)
         with self._dialect.begin_write() as connection:
+            key = self._key_in(connection)
+            insert = self._insert(table).values(shard_fqn=key, fence=1, checkpoint=b"")
+            upsert = insert.on_conflict_do_update(
+                index_elements=[table.c.shard_fqn], set_={"fence": table.c.fence + 1}
+            ).returning(table.c.fence, table.c.checkpoint)
             self._dialect.settle(connection)
             with self._dialect.taking_over(connection):
                 fence, content = connection.execute(upsert).one()
@@ -318,7 +326,7 @@ class SqlStore:
         update = (
             sa.update(table)
             .where(
-                table.c.shard_fqn == self._fqn,
+                table.c.shard_fqn == self._key,
                 table.c.fence == self._fence,
                 # An application can end a transaction and begin another one where no library sees it.
                 self._dialect.txn_mark() == txn.mark,
@@ -341,16 +349,27 @@ class SqlStore:
         table, new = self._segments_table, checkpoint.new_segments
         gone = self._segments - checkpoint.named | new.keys()
         connection.execute(
-            sa.delete(table).where(table.c.shard_fqn == self._fqn, table.c.id.in_(gone))
+            sa.delete(table).where(table.c.shard_fqn == self._key, table.c.id.in_(gone))
         )
         connection.execute(
             sa.insert(table),
             [
-                {"shard_fqn": self._fqn, "id": segment_id, "content": content}
+                {"shard_fqn": self._key, "id": segment_id, "content": content}
                 for segment_id, content in new.items()
             ],
         )
         self._segments = checkpoint.named
+
+    def _key_in(self, connection: Connection) -> str:
+        """Return the key of the shard's rows: its name, or what stands for one that is too long for the column."""
+        if not self._key:
+            column = self._table.c.shard_fqn
+            # An application's own table may have a longer column, and rows of this shard in it.
+            is_there = len(self._fqn) <= _KEY_LENGTH_MAX or connection.scalar(
+                sa.select(column).where(column == self._fqn)
+            )
+            self._key = self._fqn if is_there else cut_with_digest(self._fqn, _KEY_LENGTH_MAX)
+        return self._key
 
     def _refusal(self, txn: _OpenTxn) -> ConsumerError:
         """Return why the checkpoint's statement found no row."""
@@ -363,14 +382,15 @@ class SqlStore:
         """Return the fence in the database, locked until the transaction ends, and the mark of the transaction."""
         table = self._table
         query = sa.select(table.c.fence, self._dialect.txn_mark()).where(
-            table.c.shard_fqn == self._fqn
+            table.c.shard_fqn == self._key_in(connection)
         )
         row = connection.execute(self._dialect.lock_rows(query)).one_or_none()
         return (None, 0) if row is None else (row[0], row[1])
 
     def _committed_checkpoint(self, connection: Connection) -> Checkpoint:
         table = self._table
-        query = sa.select(table.c.checkpoint).where(table.c.shard_fqn == self._fqn)
+        key = self._key_in(connection)
+        query = sa.select(table.c.checkpoint).where(table.c.shard_fqn == key)
         return stored_checkpoint(self._fqn, bytes(connection.scalar(query) or b""))
 
     def _error(self, what: str, error: sa.exc.DBAPIError) -> StoreError:
@@ -382,7 +402,7 @@ def _segments_table(checkpoints: str) -> sa.Table:
     return sa.Table(
         _segments_table_name(checkpoints),
         sa.MetaData(),
-        sa.Column("shard_fqn", sa.String(255), primary_key=True),
+        sa.Column("shard_fqn", sa.String(_KEY_LENGTH_MAX), primary_key=True),
         sa.Column("id", sa.LargeBinary(SEGMENT_ID_BYTES), primary_key=True),
         sa.Column("content", sa.LargeBinary, nullable=False),
     )

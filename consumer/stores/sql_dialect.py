@@ -114,6 +114,9 @@ class TxnGuard(Protocol):
 class SqlDialect(Protocol):
     """The differences between databases."""
 
+    bounds_text: bool
+    """Whether a column refuses text that is longer than is declared."""
+
     def begin_write(self) -> Connection:
         """Return a connection in a new transaction that may write."""
         ...
@@ -182,6 +185,8 @@ def _is_locked(error: BaseException) -> bool:
 
 class SqliteDialect:
     """SQLite files, in WAL mode so that committed reads never wait."""
+
+    bounds_text = False
 
     def __init__(self, engine: Engine, *, lock_wait_seconds: float) -> None:
         if engine.url.database in (None, "", ":memory:"):
@@ -324,6 +329,8 @@ class _SqliteGuard:
 
 class PostgresqlDialect:
     """PostgreSQL, at READ COMMITTED whatever the engine's default: the fence relies on re-evaluated predicates."""
+
+    bounds_text = True
 
     def __init__(
         self, engine: Engine, *, lock_wait_seconds: float, takeover_seconds: float

@@ -18,7 +18,13 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.engine import Engine
 
 from broadsheet.consumer import Checkpoint, Shard, Store
-from broadsheet.consumer.stores import JsonFileStore, LocalState, SqliteStore, SqlStore
+from broadsheet.consumer.stores import (
+    JsonFileStore,
+    LocalState,
+    SqliteStore,
+    SqlStore,
+    directory_name,
+)
 from broadsheet.examples.stream_sum.messages import Progress
 
 
@@ -63,7 +69,7 @@ class SqliteStreamStore(SqliteStore):
     def __init__(self, shard: Shard, directory: Path) -> None:
         super().__init__(
             shard,
-            LocalState(directory.absolute() / shard.id.replace("/", "-")),
+            LocalState(directory.absolute() / directory_name(shard.id)),
             schema="CREATE TABLE IF NOT EXISTS streams (stream TEXT PRIMARY KEY, next_index INTEGER, sum INTEGER)",
         )
 

@@ -55,18 +55,33 @@ def cut_rows(rows: pa.RecordBatch, first: int = 0) -> list[pa.RecordBatch]:
     Raises:
         RowValueError: a row's lists hold more values without bytes, such as nulls, than readers take.
     """
-    values, name = _most_values(rows)
-    size = rows.nbytes
-    is_sparse = values > max(FREE_ROWS_MAX, size * _ROWS_A_BYTE)
     if rows.num_rows <= 1:
-        if is_sparse:
-            reason = f"{values} values without bytes, such as nulls; readers take {FREE_ROWS_MAX}"
-            raise RowValueError(name, first, reason)
+        try:
+            check_values(rows)
+        except RowValueError as error:
+            raise error.at(first) from error
         return [rows]
-    if size <= FRAME_BYTES_AIM and not is_sparse:
+    if rows.nbytes <= FRAME_BYTES_AIM and not _is_sparse(rows):
         return [rows]
     half = rows.num_rows // 2
     return [*cut_rows(rows.slice(0, half), first), *cut_rows(rows.slice(half), first + half)]
+
+
+def check_values(rows: pa.RecordBatch) -> None:
+    """Refuse rows of more values than readers take in one message.
+
+    Raises:
+        RowValueError: values without bytes, such as nulls, are too many.
+    """
+    if _is_sparse(rows):
+        values, name = _most_values(rows)
+        reason = f"{values} values without bytes, such as nulls; readers take {FREE_ROWS_MAX}"
+        raise RowValueError(name or "of nulls", 0, reason)
+
+
+def _is_sparse(rows: pa.RecordBatch) -> bool:
+    values, _ = _most_values(rows)
+    return values > FREE_ROWS_MAX and values > rows.nbytes * _ROWS_A_BYTE
 
 
 def _most_values(rows: pa.RecordBatch) -> tuple[int, str]:

@@ -7,16 +7,18 @@ sink and for Spark's readers; the encoder on its own would make null of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 _NULL: Final = b"null"
-_WITHOUT_NUMBERS: Final = frozenset((str, int, bool, type(None)))
+_WITHOUT_NUMBERS: Final = frozenset(
+    (str, int, bool, type(None), msgspec.UnsetType, bytes, datetime)
+)
 _SEQUENCES: Final = frozenset((list, tuple))
-_CONTAINERS: Final = frozenset((dict, list, tuple))
 
 
 def encode_value(value: Any) -> bytes:
@@ -29,7 +31,7 @@ def encode_value(value: Any) -> bytes:
         text = _encode(value)
         # Only what became null may have been a number that is not finite.
         if _NULL in text and not is_finite(value):
-            return _encode(_named(value))
+            return _encode(_named(_built_in(value)))
     # Encoders of an application's own classes raise errors of any class.
     except Exception as error:
         raise _with_path(value, error) from error
@@ -37,16 +39,36 @@ def encode_value(value: Any) -> bytes:
 
 
 def is_finite(value: Any) -> bool:
-    """Tell whether no number in a dict, a list or a tuple, or in those that it holds, is NaN or infinite."""
+    """Tell whether no number in a value, or in what it holds, is NaN or infinite."""
     kind = type(value)
-    for each in value.values() if kind is dict else value if kind in _SEQUENCES else (value,):
+    parts: Iterable[Any]
+    if kind is dict:
+        parts = value.values()
+    elif kind in _SEQUENCES:
+        parts = value
+    elif isinstance(value, msgspec.Struct):
+        parts = msgspec.structs.astuple(value)
+    else:
+        parts = (value,)
+    for each in parts:
         kind = type(each)
         if kind is float:
             # Of NaN and of infinity this is NaN; it takes half the time of a call of `isfinite`.
             if each - each != 0.0:
                 return False
-        elif kind not in _WITHOUT_NUMBERS and kind in _CONTAINERS and not is_finite(each):
+        elif kind not in _WITHOUT_NUMBERS and not _holds_finite(each, kind):
             return False
+    return True
+
+
+def _holds_finite(value: Any, kind: type) -> bool:
+    if kind is dict or kind in _SEQUENCES or isinstance(value, msgspec.Struct):
+        return is_finite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, (dict, list, tuple, set, frozenset)) or is_dataclass(value):
+        plain = _built_in(value)
+        return type(plain) is kind or is_finite(plain)
     return True
 
 
@@ -63,14 +85,14 @@ def _named(value: Any) -> Any:
 
 def path_not_finite(message: msgspec.Struct) -> str | None:
     """Return the path of the first number in a Struct that is not finite; None if there is none."""
-    return next(
-        (
-            path
-            for path, each in _leaves(message, "")
-            if isinstance(each, float) and not math.isfinite(each)
-        ),
-        None,
+    if is_finite(message):
+        return None
+    found = (
+        path
+        for path, each in _leaves(message, "")
+        if isinstance(each, float) and not math.isfinite(each)
     )
+    return next(found, "a number")
 
 
 def _with_path(value: Any, error: Exception) -> ValueError:
@@ -97,6 +119,11 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(getattr(value, name), f"{path}.{name}" if path else name)
     else:
         yield path, value
+
+
+def _built_in(value: Any) -> Any:
+    """Return a value as dicts, lists and plain values, as the encoder would write it."""
+    return msgspec.to_builtins(value, enc_hook=_known, str_keys=True)
 
 
 def _known(value: Any) -> Any:

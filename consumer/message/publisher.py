@@ -230,9 +230,8 @@ class Publisher:
     def _encode_arrow(
         self, mapped: MappedJournal, rows: pa.RecordBatch, message_type: MessageType
     ) -> _Run:
-        from broadsheet.consumer.message.arrow_ipc import check_texts, cut_rows
+        from broadsheet.consumer.message.arrow_ipc import cut_rows
 
-        check_texts(rows)
         frames: list[bytes] = []
         first_clock = row = 0
         for piece in cut_rows(rows):
@@ -244,12 +243,15 @@ class Publisher:
                     self._framed(mapped, message, message_type, clock, Flags.CONTINUE_TXN)
                 )
             except PublishMessageError as error:
-                # A piece that is too long is one row.
+                cause = error.__cause__
+                if isinstance(cause, RowValueError):
+                    raise cause.at(row + cause.row) from error
+                # A piece that is too long is one row; other errors are not those of a value.
                 if piece.num_rows > 1:
                     raise
                 sizes = zip(piece.columns, piece.schema.names, strict=True)
                 _, name = max((column.nbytes, name) for column, name in sizes)
-                raise RowValueError(name, row, str(error.__cause__)) from error
+                raise RowValueError(name, row, str(cause)) from error
             row += piece.num_rows
         return _Run(mapped, b"".join(frames), first_clock)
 

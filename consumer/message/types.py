@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
-from broadsheet.consumer.message.arrow_ipc import read_stream
+from broadsheet.consumer.message.arrow_ipc import check_texts, check_values, read_stream
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, Payloads
 from broadsheet.consumer.message.json_errors import why_not_json
 from broadsheet.consumer.message.json_values import encode_value, path_not_finite
@@ -303,6 +304,8 @@ class JsonStructType:
 
 
 _CSV_UUID_CHARACTERS = 36
+_FIELD: Final = re.compile(r'"((?:[^"]|"")*)"(?=,|\r?\n?\Z)|([^",\r\n]*)(?=,|\r?\n?\Z)')
+"""A field between quotes, or without any, and what follows it."""
 _LINE_END = "\r\n"
 
 
@@ -315,16 +318,18 @@ class CsvType:
         """Describe the records.
 
         Args:
-            columns: Number of fields beside the UUID; an acknowledgement has as many, empty.
+            columns: Number of fields beside the UUID; each record and each acknowledgement has as many.
         """
         self._columns = columns
 
     def decode(self, payload: bytes) -> Any:
         """Return the fields of a payload."""
         try:
-            records = list(
-                csv.reader(io.StringIO(payload.decode("utf-8"), newline=""), strict=True)
-            )
+            text = payload.decode("utf-8")
+            # The module bounds fields, by a setting of the whole process that is the application's.
+            if len(text) > csv.field_size_limit():
+                return _long_record(text)
+            records = list(csv.reader(io.StringIO(text, newline=""), strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"not a CSV record: {error}") from error
         if len(records) != 1:
@@ -332,7 +337,15 @@ class CsvType:
         return records[0]
 
     def encode(self, message: Any) -> bytes:
-        """Return a record without its line end."""
+        """Return a record without its line end.
+
+        Raises:
+            ValueError: it has not as many fields as the others of its journal, which have one table.
+        """
+        if len(message) != 1 + self._columns:
+            raise ValueError(
+                f"expected the UUID and {self._columns} fields, got {len(message)} in all"
+            )
         text = io.StringIO(newline="")
         # With "\r\n" the writer quotes fields that hold either character; other line ends it would not quote.
         csv.writer(text, lineterminator=_LINE_END).writerow(message)
@@ -359,6 +372,25 @@ class CsvType:
         """Return empty fields."""
         del journal
         return [""] * (1 + self._columns)
+
+
+def _long_record(text: str) -> list[str]:
+    """Return the fields of a record of any length.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    fields: list[str] = []
+    place = 0
+    while True:
+        found = _FIELD.match(text, place)
+        if found is None:
+            raise ValueError(f"not a CSV record: no field begins at character {place}")
+        quoted, plain = found.groups()
+        fields.append(plain if quoted is None else quoted.replace('""', '"'))
+        if not text.startswith(",", found.end()):
+            return fields
+        place = found.end() + 1
 
 
 _UUID_BYTES: Final = 16
@@ -451,11 +483,18 @@ class ArrowType:
         return ArrowMessage(batches[0], uuid)
 
     def encode(self, message: Any) -> bytes:
-        """Return the UUID followed by the stream."""
+        """Return the UUID followed by the stream.
+
+        Raises:
+            RowValueError: readers would refuse a value: text that is not UTF-8, or a list of too many nulls.
+            ValueError: the rows are more than readers take in one message.
+        """
         import pyarrow as pa
 
         if message.rows is None:
             return bytes(message.uuid)
+        check_texts(message.rows)
+        check_values(message.rows)
         sink = pa.BufferOutputStream()
         sink.write(message.uuid)
         schema = message.rows.schema

@@ -118,7 +118,8 @@ def publish_dead_letter(
         "begin": begin,
         "end": end,
         "uuid": _uuid_text(message),
-        "cause": cause,
+        # An application's error may quote half a surrogate pair, which no message can hold.
+        "cause": cause.encode("utf-8", "backslashreplace").decode(),
         "at": at,
         "payload_base64": b64encode(payload[:PAYLOAD_BYTES_MAX]).decode(),
     }

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.shard.dead_letters import DeadLetters
+from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.consumer.message.types import JsonType
+from broadsheet.consumer.message.uuid import MessageClock
+from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL
+from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.shard.dead_letters import DeadLetters, publish_dead_letter
 from broadsheet.consumer.shard.supervision import MessagePosition
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 
@@ -65,3 +71,16 @@ def test_batch_without_any_of_them_is_delivered_whole() -> None:
 
     assert part is batch
     assert cause is None
+
+
+def test_letter_of_an_error_that_no_message_can_hold_is_published() -> None:
+    """An application's error that quotes half a surrogate pair: the letter must not stop the shard at its message."""
+    spec = ShardSpec(id="shard-1")
+    spec.labels.labels.add(name=DEAD_LETTER_JOURNAL, value="dead/letters")
+    publisher = Publisher(MessageClock(), 7)
+
+    publish_dead_letter(publisher, spec, _batch(1), "cannot read \ud83d", SystemClock())
+
+    [append] = publisher.take_appends()
+    [letter] = [JsonType().decode(line) for line in append.content]
+    assert letter["cause"] == "cannot read \\ud83d"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from datetime import UTC, tzinfo
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,11 @@ from broadsheet.spark_bridge.content.encoder import (
     given_rows,
     in_order,
 )
+from broadsheet.spark_bridge.content.spark_texts import (
+    local_timestamp_of,
+    timestamp_of,
+    timestamps_of,
+)
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
@@ -47,8 +53,12 @@ _UUID_COLUMN = "\0uuid"
 class CsvDecoder:
     """Decodes one journal's records into Arrow batches."""
 
-    def __init__(self, columns: RowColumns) -> None:
+    def __init__(self, columns: RowColumns, *, zone: tzinfo = UTC) -> None:
         """Select the columns.
+
+        Args:
+            columns: Of the batches.
+            zone: Of timestamps that name none.
 
         Raises:
             OptionError: CSV cannot represent a column.
@@ -58,6 +68,7 @@ class CsvDecoder:
                 kind = f"{field.name} {field.dataType.simpleString()}"
                 raise OptionError("schema", "columns that are no lists, maps or structs", got=kind)
         self._columns = columns
+        self._zone = zone
         names = set(columns.of_messages.names)
         self._fields = [field for field in columns.arrow_schema() if field.name in names]
 
@@ -106,7 +117,8 @@ class CsvDecoder:
         if table.num_rows != records:
             raise ValueError(f"{table.num_rows} rows in {records} records")
         return {
-            f.name: _column(table.column(f.name).combine_chunks(), f.type) for f in self._fields
+            f.name: _column(table.column(f.name).combine_chunks(), f.type, self._zone)
+            for f in self._fields
         }
 
 
@@ -115,14 +127,28 @@ def _records(data: bytes) -> Frames:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_binary(kind) else kind
+    return pa.string() if pa.types.is_binary(kind) or pa.types.is_timestamp(kind) else kind
 
 
-def _column(values: Any, kind: pa.DataType) -> Any:
+def _column(values: Any, kind: pa.DataType, zone: tzinfo) -> Any:
+    if pa.types.is_timestamp(kind):
+        return _timestamps(values, kind, zone)
     if not pa.types.is_binary(kind):
         return values
     texts = values.to_pylist()
     return pa.array([None if t is None else b64decode(t, validate=True) for t in texts], kind)
+
+
+def _timestamps(texts: Any, kind: pa.DataType, zone: tzinfo) -> Any:
+    try:
+        return timestamps_of(texts, kind, zone)
+    except pa.ArrowInvalid:
+        pass  # read one by one, which finds the invalid text
+    found = (
+        None if t is None else local_timestamp_of(t) if kind.tz is None else timestamp_of(t, zone)
+        for t in texts.to_pylist()
+    )
+    return pa.array(list(found), kind)
 
 
 # ---- Encoding: `uuid,value,...\n` ------------------------------------------------------------------

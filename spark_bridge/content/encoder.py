@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    CalendarIntervalType,
     DataType,
     DateType,
     MapType,
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    YearMonthIntervalType,
 )
 
 from broadsheet.consumer.message.row_errors import RowValueError
@@ -128,11 +130,7 @@ def check_columns(schema: StructType, *, form: str, nested: bool) -> None:
     Raises:
         PublishError: a column has a type that cannot be written, or two have one name.
     """
-    if not schema.fields:
-        raise PublishError("schema: expected at least one column")
-    for name, count in Counter(schema.names).items():
-        if count > 1:
-            raise PublishError(f"column {name}: there are {count} of that name; rename them")
+    _check_names(schema)
     for path, kind in _leaves(schema, ""):
         if isinstance(kind, MapType) and isinstance(kind.keyType, _NESTED):
             raise PublishError(
@@ -149,6 +147,30 @@ def check_columns(schema: StructType, *, form: str, nested: bool) -> None:
                 f"column {path}: {form} takes no {kind.simpleString()}; cast it to a type it takes, "
                 "e.g. string"
             )
+
+
+def check_arrow_columns(schema: StructType) -> None:
+    """Refuse columns that Arrow messages cannot hold, or that nothing could read from them.
+
+    Raises:
+        PublishError: a column has such a type, or two have one name; or there is none.
+    """
+    # Without a column a message is an acknowledgement, so the rows would be lost.
+    _check_names(schema)
+    for path, kind in _leaves(schema, ""):
+        # Spark hands the former over as nothing that Arrow's Python has; a void column has no type to be read as.
+        if isinstance(kind, (YearMonthIntervalType, CalendarIntervalType, NullType)):
+            raise PublishError(
+                f"column {path}: Arrow messages take no {kind.simpleString()}; cast it to a type they take, e.g. string"
+            )
+
+
+def _check_names(schema: StructType) -> None:
+    if not schema.fields:
+        raise PublishError("schema: expected at least one column")
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            raise PublishError(f"column {name}: there are {count} of that name; rename them")
 
 
 def _leaves(kind: DataType, path: str) -> Iterable[tuple[str, DataType]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from decimal import Context, Decimal, InvalidOperation
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -46,6 +46,14 @@ from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import format_uuid
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
 from broadsheet.spark_bridge.content.spark_rows import SparkRows
+from broadsheet.spark_bridge.content.spark_texts import (
+    date_of,
+    decimal_of,
+    floating_of_name,
+    local_timestamp_of,
+    timestamp_of,
+    timestamps_of,
+)
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
@@ -64,12 +72,9 @@ _INT_BITS: Final[dict[type[DataType], int]] = {
     IntegerType: 32,
     LongType: 64,
 }
-_WIDE: Final = Context(prec=100)
-"""The usual context has fewer digits than DECIMAL(38, ...)."""
 _BEYOND: Final = 1 << 64
 """Bound of exponents of whole numbers, because 1e999999999 must not be expanded."""
-_NOT_FINITE: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
-"""Names that Spark's JSON writer gives them."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _text = msgspec.json.Decoder(str).decode
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -85,23 +90,29 @@ def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
     return _object(payload)
 
 
-def converter(data_type: DataType) -> Convert:
+def converter(data_type: DataType, zone: tzinfo = UTC) -> Convert:
     """Return the converter of JSON texts to values of a type.
+
+    Args:
+        data_type: Spark's.
+        zone: Of timestamps that name none.
 
     Raises:
         TypeError: JSON cannot represent this type.
     """
     match data_type:
         case StructType():
-            return _struct(data_type)
+            return _struct(data_type, zone)
         case ArrayType():
-            element = nullable(converter(data_type.elementType))
+            element = nullable(converter(data_type.elementType, zone))
             return lambda text: [element(raw) for raw in _array(text)]
         case MapType(keyType=StringType()):
-            value = nullable(converter(data_type.valueType))
+            value = nullable(converter(data_type.valueType, zone))
             return lambda text: [(key, value(raw)) for key, raw in _object(text).items()]
         case DecimalType():
             return _decimal(data_type)
+        case TimestampType():
+            return _timestamp(zone)
         case ByteType() | ShortType() | IntegerType() | LongType():
             return _integer(_INT_BITS[type(data_type)])
     convert = _SCALARS.get(type(data_type))
@@ -122,8 +133,8 @@ def nullable(convert: Convert) -> Callable[[msgspec.Raw | bytes | None], Any]:
     return converted
 
 
-def _struct(data_type: StructType) -> Convert:
-    members = [(f.name, nullable(converter(f.dataType))) for f in data_type]
+def _struct(data_type: StructType, zone: tzinfo) -> Convert:
+    members = [(f.name, nullable(converter(f.dataType, zone))) for f in data_type]
 
     def converted(text: bytes) -> Any:
         values = _object(text)
@@ -162,40 +173,40 @@ def _whole(text: bytes) -> int:
 
 
 def _decimal(data_type: DecimalType) -> Convert:
-    unit = Decimal(1).scaleb(-data_type.scale)
-    bound = Decimal(10) ** (data_type.precision - data_type.scale)
+    precision, scale = data_type.precision, data_type.scale
 
     def converted(text: bytes) -> Decimal:
-        try:
-            number = Decimal(_string(text)).quantize(unit, context=_WIDE)
-        except InvalidOperation as error:
-            raise ValueError(f"expected a decimal number, got {_shown(text)}") from error
-        if abs(number) >= bound:
-            raise ValueError(f"expected {data_type.simpleString()}, got {_shown(text)}")
-        return number
+        # Spark leaves out commas in texts, which group thousands where it is set up for the United States.
+        number = _text(text).replace(",", "") if text[:1] == b'"' else text.decode()
+        return decimal_of(number, precision=precision, scale=scale)
 
     return converted
 
 
 def _floating(text: bytes) -> float:
-    if text[:1] in b'"tf[{':
-        if text not in _NOT_FINITE:
-            raise ValueError(f"expected a number, got {_shown(text)}")
-        return float(_NOT_FINITE[text])
+    if text[:1] == b'"':
+        return floating_of_name(_text(text))
+    if text[:1] in b"tf[{":
+        raise ValueError(f"expected a number, got {_shown(text)}")
     return float(text)
 
 
-def _timestamp(text: bytes) -> datetime:
-    time = datetime.fromisoformat(_text(text))
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+def _timestamp(zone: tzinfo) -> Convert:
+    def converted(text: bytes) -> datetime:
+        # Seconds since 1970, as for Spark.
+        if text.lstrip(b"-").isdigit():
+            return _EPOCH + timedelta(seconds=int(text))
+        return timestamp_of(_text(text), zone)
+
+    return converted
 
 
 def _local_timestamp(text: bytes) -> datetime:
-    return datetime.fromisoformat(_text(text)).replace(tzinfo=None)
+    return local_timestamp_of(_text(text))
 
 
 def _date(text: bytes) -> date:
-    return datetime.fromisoformat(_text(text)).date()
+    return date_of(_text(text))
 
 
 def _binary(text: bytes) -> bytes:
@@ -211,7 +222,6 @@ _SCALARS: Final[dict[type[DataType], Convert]] = {
     StringType: _string,
     FloatType: _floating,
     DoubleType: _floating,
-    TimestampType: _timestamp,
     TimestampNTZType: _local_timestamp,
     DateType: _date,
     BinaryType: _binary,
@@ -221,11 +231,12 @@ _SCALARS: Final[dict[type[DataType], Convert]] = {
 class JsonDecoder:
     """Decodes one journal's JSON lines into Arrow batches."""
 
-    def __init__(self, columns: RowColumns, *, permissive: bool) -> None:
+    def __init__(self, columns: RowColumns, *, permissive: bool, zone: tzinfo = UTC) -> None:
         """Select the columns.
 
         Args:
             columns: Of the batches.
+            zone: Of timestamps that name none.
             permissive: Whether a value that does not fit its column becomes null instead of an error, and a message
                 that is no JSON object a row of nulls.
 
@@ -234,7 +245,8 @@ class JsonDecoder:
         """
         self._columns = columns
         self._permissive = permissive
-        self._converters = {f.name: nullable(_converter(f)) for f in columns.of_messages}
+        self._zone = zone
+        self._converters = {f.name: nullable(_converter(f, zone)) for f in columns.of_messages}
         self._readable = _readable_schema(columns.of_messages)
         self._arrow_fields = to_arrow_schema(columns.of_messages, timezone="UTC")
 
@@ -272,7 +284,9 @@ class JsonDecoder:
         if self._readable is not None:
             try:
                 values = _read_at_once(content.data, self._readable, len(starts))
-                return {f.name: values[f.name].cast(f.type) for f in self._arrow_fields}
+                return {
+                    f.name: _typed(values[f.name], f.type, self._zone) for f in self._arrow_fields
+                }
             except pa.ArrowInvalid:
                 pass  # read value by value instead, which finds the invalid value
         return self._read_one_by_one(content, starts, stops)
@@ -313,6 +327,13 @@ class JsonDecoder:
         return fits
 
 
+def _typed(values: Any, kind: pa.DataType, zone: tzinfo) -> Any:
+    if pa.types.is_timestamp(kind):
+        return timestamps_of(values, kind, zone)
+    # Within structs and lists, a timestamp without a zone is refused here and found one by one.
+    return values.cast(kind)
+
+
 def _read_at_once(data: bytes, schema: pa.Schema, lines: int) -> dict[str, pa.Array]:
     if not data.isascii():
         try:
@@ -325,15 +346,23 @@ def _read_at_once(data: bytes, schema: pa.Schema, lines: int) -> dict[str, pa.Ar
 
 def _readable_schema(schema: StructType) -> pa.Schema | None:
     """Return the schema for Arrow's reader; None if it cannot read every column."""
-    fields = []
-    for field in schema:
-        if isinstance(field.dataType, DateType):
-            fields.append(pa.field(field.name, pa.string()))  # and cast
-        elif _is_readable(field.dataType):
-            fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")))
-        else:
-            return None
-    return pa.schema(fields)
+    if not all(_is_readable(field.dataType) for field in schema):
+        return None
+    return pa.schema(
+        pa.field(field.name, _as_read(to_arrow_type(field.dataType, timezone="UTC")))
+        for field in schema
+    )
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """Return the type to read a column as: times as texts, because Arrow's JSON reader drops zones or takes UTC."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _as_read(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_read(kind.value_type))
+    return kind
 
 
 def _is_readable(data_type: DataType) -> bool:
@@ -343,12 +372,12 @@ def _is_readable(data_type: DataType) -> bool:
         case ArrayType():
             return _is_readable(data_type.elementType)
         case _:
-            return not isinstance(data_type, (MapType, BinaryType, DateType))
+            return not isinstance(data_type, (MapType, BinaryType))
 
 
-def _converter(field: Any) -> Any:
+def _converter(field: Any, zone: tzinfo) -> Any:
     try:
-        return converter(field.dataType)
+        return converter(field.dataType, zone)
     except TypeError as error:
         expected = "types that JSON messages can hold"
         raise OptionError("schema", expected, got=f"{field.name}: {error}") from error

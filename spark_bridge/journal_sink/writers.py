@@ -326,7 +326,9 @@ def encoder_for(content_type: str, schema: StructType, options: WriteOptions) ->
         return ProtobufFrames(schema, options.message_type, uuid_field=options.uuid_field)
     if content_type == ARROW_STREAM:
         from broadsheet.spark_bridge.content.arrow import ArrowFrames
+        from broadsheet.spark_bridge.content.encoder import check_arrow_columns
 
+        check_arrow_columns(schema)
         return ArrowFrames()
     raise OptionError(
         "selector",

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from broadsheet.consumer.errors import ContentTypeError
 from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
+from broadsheet.spark_bridge.content.time_zones import session_zone
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns
@@ -128,11 +129,12 @@ def decoder_for(
     if content_type == NDJSON:
         from broadsheet.spark_bridge.content.json import JsonDecoder
 
-        return JsonDecoder(columns, permissive=options.mode is ReadMode.PERMISSIVE)
+        permissive = options.mode is ReadMode.PERMISSIVE
+        return JsonDecoder(columns, permissive=permissive, zone=session_zone(options.time_zone))
     if content_type == CSV:
         from broadsheet.spark_bridge.content.csv import CsvDecoder
 
-        return CsvDecoder(columns)
+        return CsvDecoder(columns, zone=session_zone(options.time_zone))
     from broadsheet.spark_bridge.content.arrow import ArrowDecoder
     from broadsheet.spark_bridge.content.protobuf import ProtobufDecoder
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.spark_bridge.content.time_zones import zone_of
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 
 SMALL_PARTITION_BYTES: Final = 4 << 20
@@ -40,6 +41,7 @@ _KNOWN: Final = (
     "decode",
     "includeMetadata",
     "failOnDataLoss",
+    "timeZone",
     "clockAheadSeconds",
     "refuseClocksAhead",
     "start",
@@ -176,6 +178,8 @@ class ReadOptions:
     include_metadata: bool = False
     fail_on_data_loss: bool = True
     """Whether bytes that are gone before they were read fail the read."""
+    time_zone: str | None = None
+    """Zone of timestamps in texts that name none; None: the session's."""
     clock_ahead_seconds: int = int(CLOCK_AHEAD_SECONDS)
     """Lead of a message's timestamp over the driver's clock from which it is warned of."""
     refuse_clocks_ahead: bool = False
@@ -224,6 +228,7 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         schema=given.text_or_none("schema"),
         include_metadata=given.flag("includeMetadata"),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        time_zone=_time_zone(given),
         clock_ahead_seconds=given.count_or_none("clockAheadSeconds", _SECONDS)
         or int(CLOCK_AHEAD_SECONDS),
         refuse_clocks_ahead=given.flag("refuseClocksAhead"),
@@ -287,3 +292,14 @@ def _end(given: FormatOptions) -> ReadStart:
         expected = 'latest, or offsets by journal such as {"flights/part-000": 4096}'
         raise OptionError("end", expected, got=text)
     return end
+
+
+def _time_zone(given: FormatOptions) -> str | None:
+    name = given.text_or_none("timeZone")
+    if name is not None:
+        try:
+            zone_of(name)
+        except ValueError as error:
+            expected = "a time zone such as Europe/Paris, UTC or +05:30"
+            raise OptionError("timeZone", expected, got=name) from error
+    return name

@@ -8,6 +8,15 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    NullType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from broadsheet.consumer.message.batch import MessageType
 from broadsheet.consumer.message.framing import framing_for
@@ -16,7 +25,7 @@ from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType
 from broadsheet.consumer.message.uuid import Flags, parse_uuid
 from broadsheet.spark_bridge.content.arrow import ArrowFrames
 from broadsheet.spark_bridge.content.csv import CsvLines
-from broadsheet.spark_bridge.content.encoder import Encoder
+from broadsheet.spark_bridge.content.encoder import Encoder, check_arrow_columns
 from broadsheet.spark_bridge.content.protobuf import ProtobufFrames
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
@@ -109,6 +118,26 @@ ORDER = "tests.support.order_messages:Order"
 
 def _protobuf(rows: pa.RecordBatch, *, uuid_field: str = "uuid") -> ProtobufFrames:
     return ProtobufFrames(from_arrow_schema(rows.schema), ORDER, uuid_field=uuid_field)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (None, "expected at least one column"),
+        (NullType(), "column x: Arrow messages take no void"),
+        (ArrayType(YearMonthIntervalType()), "column x.element: Arrow messages take no interval"),
+        (StructType([StructField("a", NullType())]), "column x.a: Arrow messages take no void"),
+    ],
+)
+def test_columns_that_arrow_messages_cannot_hold_are_refused_when_planned(
+    kind: DataType | None, said: str
+) -> None:
+    """The driver names the column; without any, the rows would be lost, as a message without one is empty."""
+    fields = [] if kind is None else [StructField("n", IntegerType()), StructField("x", kind)]
+    schema = StructType(fields)
+
+    with pytest.raises(PublishError, match=said):
+        check_arrow_columns(schema)
 
 
 def test_protobuf_frames_fill_the_field_of_each_column() -> None:

@@ -23,7 +23,7 @@ from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
-from broadsheet.consumer.protocol.labels import ID, matches, weight_thousandths
+from broadsheet.consumer.protocol.labels import ID, Selection, weight_thousandths
 from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 from broadsheet.consumer.protocol.validation_shard import (
     validate_consumer_spec,
@@ -259,7 +259,12 @@ def process_id_of(member_id: MemberId | None) -> ProcessSpec.ID:
 
 def is_visible(spec: ShardSpec, selector: LabelSelector) -> bool:
     """Report whether a selector, of a request or of a caller's claims, matches the shard."""
-    return matches(selector, spec.labels, meta={ID: spec.id})
+    return is_selected(spec, Selection(selector))
+
+
+def is_selected(spec: ShardSpec, selection: Selection) -> bool:
+    """Report the same of a selector that is prepared, for many shards."""
+    return selection.picks(spec.labels, meta={ID: spec.id})
 
 
 def _parse(message: MessageT, kv: KeyValue) -> MessageT:

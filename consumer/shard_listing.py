@@ -5,6 +5,7 @@ Source: gazette/core consumer/shard_api.go (List).
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,13 @@ from broadsheet.consumer.journal.wire import encode_varint
 from broadsheet.consumer.key_space import (
     ShardItem,
     ShardKeySpace,
-    is_visible,
+    is_selected,
     process_of,
     shard_of,
     status_of,
 )
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.labels import Selection
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
 from broadsheet.consumer.resolver.decision import build_route, replicas_of
 
@@ -30,10 +32,16 @@ HISTORY_SHARDS_MAX = 65_536
 """Changed shards that are remembered; a watcher that was away for longer gets the whole table again."""
 
 
-def list_shards(
+ROWS_PER_TURN = 512
+"""Rows after which other tasks run, and a caller that gave up is noticed."""
+
+
+async def list_shards(
     key_space: ShardKeySpace, *, wanted: LabelSelector, allowed: LabelSelector
 ) -> ListResponse:
     """Return the shards that both selectors match, by id, with routes and statuses; status and header are not set.
+
+    Each row is as of the revision at the call or of a newer one, because others use the event loop meanwhile.
 
     Args:
         key_space: The mirror.
@@ -42,7 +50,9 @@ def list_shards(
     """
     listing = Listing(key_space, wanted=wanted, allowed=allowed)
     parts: list[bytes] = []
-    for item_id in key_space.items:
+    for number, item_id in enumerate(list(key_space.items), 1):
+        if number % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
         row = listing.encoded_row(item_id)
         if row is not None:
             parts += _SHARDS_TAG, encode_varint(len(row)), row
@@ -59,17 +69,17 @@ class Listing:
     ) -> None:
         """Prepare; see `list_shards` for the selectors."""
         self._key_space = key_space
-        self._selectors = [each for each in (wanted, allowed) if each.ByteSize()]
+        self._selections = [Selection(each) for each in (wanted, allowed) if each.ByteSize()]
         self._routes: dict[tuple[tuple[MemberId, int], ...], bytes] = {}
         """Encoded routes by members and slots: many shards have few of them, and making one takes long."""
 
     def sees(self, spec: ShardSpec) -> bool:
         """Report whether the caller wants and may see a shard."""
-        return all(is_visible(spec, each) for each in self._selectors)
+        return all(is_selected(spec, each) for each in self._selections)
 
     def _sees_item(self, shard: ShardItem) -> bool:
         # Without a selector, no spec has to be decoded.
-        return not self._selectors or self.sees(shard.spec)
+        return not self._selections or self.sees(shard.spec)
 
     def row(self, item_id: ItemId) -> ListResponse.Shard | None:
         """Return what List says of a shard; None if there is no such shard, or the caller does not see it."""

@@ -35,7 +35,7 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ListResponse,
     Status,
 )
-from broadsheet.consumer.protocol.labels import NAME, expand_prefix, matches
+from broadsheet.consumer.protocol.labels import NAME, Selection, expand_prefix
 from broadsheet.consumer.protocol.validation_journal import (
     validate_apply_request,
     validate_list_request,
@@ -102,11 +102,12 @@ class ListHandler:
 
     def _matched(self, request: ListRequest, claims: Claims) -> Sequence[CatalogueEntry]:
         selector = expand_prefix(request.selector)
+        selections = [Selection(selector), Selection(expand_prefix(claims.selector))]
         return list(
             self._catalogue.matching(
-                lambda entry: (
-                    matches(selector, entry.spec.labels, meta={"name": entry.spec.name})
-                    and may_see(claims.selector, entry.spec.labels, entry.spec.name)
+                lambda entry: all(
+                    each.picks(entry.spec.labels, meta={NAME: entry.spec.name})
+                    for each in selections
                 ),
                 names=_names_in(selector),
             )

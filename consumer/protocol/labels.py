@@ -10,6 +10,7 @@ Source: gazette/core broker/protocol/label_extensions.go, label_selector_extensi
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from broadsheet.allocator.errors import ValidationError
@@ -124,18 +125,71 @@ def matches(
         labels: The set.
         meta: Meta-labels that count as part of the set, e.g. `{"name": journal}`.
     """
-    if not wanted.include.labels and not wanted.exclude.labels:
-        return True
-    values: dict[str, list[str]] = {}
-    for label in labels.labels:
-        values.setdefault(label.name, []).append(label.value)
-    for name, value in (meta or {}).items():
-        values.setdefault(name, []).append(value)
-    included = _by_name(wanted.include.labels)
-    excluded = _by_name(wanted.exclude.labels)
-    return not any(_agrees(listed, values.get(name)) for name, listed in excluded.items()) and all(
-        _agrees(listed, values.get(name)) for name, listed in included.items()
-    )
+    return Selection(wanted).picks(labels, meta=meta)
+
+
+class Selection:
+    """A selector, prepared for many label sets: what one set costs grows with the set, not with the selector."""
+
+    __slots__ = ("_excluded", "_included", "is_all")
+
+    def __init__(self, wanted: LabelSelector) -> None:
+        """Prepare a selector; it may be changed afterwards."""
+        self.is_all = not wanted.include.labels and not wanted.exclude.labels
+        """Whether it picks everything."""
+        self._included = _wanted_values(wanted.include.labels)
+        self._excluded = _wanted_values(wanted.exclude.labels)
+
+    def picks(self, labels: LabelSet, *, meta: Mapping[str, str] | None = None) -> bool:
+        """Tell whether the selector picks a label set; see `matches`."""
+        if self.is_all:
+            return True
+        values: dict[str, list[str]] = {}
+        for label in labels.labels:
+            values.setdefault(label.name, []).append(label.value)
+        for name, value in (meta or {}).items():
+            values.setdefault(name, []).append(value)
+        included, excluded = self._included, self._excluded
+        # A set with fewer names than must be there lacks one of them.
+        if len(included) > len(values):
+            return False
+        return not any(
+            name in excluded and excluded[name].agree(held) for name, held in values.items()
+        ) and all(name in values and each.agree(values[name]) for name, each in included.items())
+
+
+class _WantedValues:
+    """What a half of a selector says of one name."""
+
+    __slots__ = ("_exact", "_is_any", "_prefixes")
+
+    def __init__(self, labels: Iterable[Label]) -> None:
+        given = [(label.value, label.prefix) for label in labels]
+        self._is_any = any(not value for value, _ in given)
+        self._exact = frozenset(value for value, is_prefix in given if not is_prefix)
+        self._prefixes = _shortest(value for value, is_prefix in given if is_prefix)
+
+    def agree(self, values: Iterable[str]) -> bool:
+        """Tell whether one of the values is wanted."""
+        return self._is_any or any(value in self._exact or self._begins(value) for value in values)
+
+    def _begins(self, value: str) -> bool:
+        # None of the prefixes begins another one, so a prefix of the value is the last that does not come after it.
+        place = bisect_right(self._prefixes, value)
+        return place > 0 and value.startswith(self._prefixes[place - 1])
+
+
+def _wanted_values(labels: Iterable[Label]) -> dict[str, _WantedValues]:
+    return {name: _WantedValues(listed) for name, listed in _by_name(labels).items()}
+
+
+def _shortest(prefixes: Iterable[str]) -> list[str]:
+    """Return prefixes in order, without those that begin with another one of them."""
+    kept: list[str] = []
+    for prefix in sorted(prefixes):
+        if not kept or not prefix.startswith(kept[-1]):
+            kept.append(prefix)
+    return kept
 
 
 def registers_match(wanted: LabelSelector, registers: LabelSet) -> bool:
@@ -160,14 +214,6 @@ def _expand_set(labels: LabelSet) -> LabelSet:
         for label in labels.labels
     ]
     return LabelSet(labels=sorted(rewritten, key=_key))
-
-
-def _agrees(listed: Iterable[Label], values: Iterable[str] | None) -> bool:
-    return values is not None and any(
-        not label.value or (value.startswith(label.value) if label.prefix else value == label.value)
-        for label in listed
-        for value in values
-    )
 
 
 def _by_name(labels: Iterable[Label]) -> dict[str, list[Label]]:

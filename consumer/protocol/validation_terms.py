@@ -49,6 +49,10 @@ _ENCODED_BYTES_KEPT_MAX = 4 << 10
 _CODECS = frozenset(CompressionCodec.values()) - {CompressionCodec.INVALID}
 
 
+SELECTOR_LABELS_MAX = 10_000
+"""Labels of one half of a selector: a name of each object of a large cluster's part, as tools ask for them."""
+
+
 def validate_label(label: Label, parent: str = "", *, prefix_allowed: bool = False) -> None:
     """Check one label; `prefix` may be set in selectors only.
 
@@ -118,8 +122,16 @@ def validate_selector(selector: LabelSelector, parent: str = "") -> None:
     """Check both halves of a selector; prefixes are allowed.
 
     Raises:
-        ValidationError: a half is no label set.
+        ValidationError: a half is no label set, or has more than `SELECTOR_LABELS_MAX` labels.
     """
+    for half in ("include", "exclude"):
+        # First, because each label takes its check.
+        labels = len(getattr(selector, half).labels)
+        require(
+            labels <= SELECTOR_LABELS_MAX,
+            below(parent, f"{half}.labels"),
+            f"expected {SELECTOR_LABELS_MAX} at most, got {labels}; ask in several requests",
+        )
     validate_label_set(selector.include, below(parent, "include"), prefix_allowed=True)
     validate_label_set(selector.exclude, below(parent, "exclude"), prefix_allowed=True)
 

@@ -142,11 +142,13 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
     async def List(self, request: ListRequest, context: Context) -> ListResponse:  # noqa: N802 - gRPC's name
         """List specs, routes and statuses of the shards that the request and the caller's claims select."""
         validate_list_request(request)
-        response = list_shards(
+        # From before the rows, which may be newer: who watches from its revision misses nothing.
+        header = self._header()
+        response = await list_shards(
             self._key_space, wanted=request.selector, allowed=claims_of(context).selector
         )
         response.status = Status.OK
-        response.header.CopyFrom(self._header())
+        response.header.CopyFrom(header)
         return response
 
     async def Apply(self, request: ApplyRequest, context: Context) -> ApplyResponse:  # noqa: N802 - gRPC's name

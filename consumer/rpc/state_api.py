@@ -24,9 +24,10 @@ from broadsheet.consumer.errors import (
     StoreUnavailableError,
 )
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.key_space import is_visible
+from broadsheet.consumer.key_space import is_selected
 from broadsheet.consumer.protocol import state_pb2_grpc
 from broadsheet.consumer.protocol.auth import Capability, Claims
+from broadsheet.consumer.protocol.labels import Selection
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.protocol.state_pb2 import (
     DescribeStateRequest,
@@ -180,11 +181,11 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         validate_selector(request.selector, "selector")
         if request.member and request.member != str(self._membership.member_id):
             return await self._replicas_of_other(request, context)
-        allowed = claims_of(context).selector
+        selections = [Selection(request.selector), Selection(claims_of(context).selector)]
         shards = [
             shard
             for shard in self._local_shards.shards.values()
-            if is_visible(shard.spec, request.selector) and is_visible(shard.spec, allowed)
+            if all(is_selected(shard.spec, each) for each in selections)
         ]
         replicas = await progress_of(shards, self._journals, reads_journals=self._reads_journals)
         return ListReplicasResponse(header=self._membership.unrouted_header(), replicas=replicas)

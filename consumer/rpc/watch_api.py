@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.consumer.errors import BoundExceededError
 from broadsheet.consumer.protocol import watch_pb2_grpc
 from broadsheet.consumer.protocol.alphabet import require
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
@@ -37,6 +38,10 @@ PROGRESS_SECONDS = 10.0
 """Longest silence of a call: its caller can tell a quiet cluster from a member that is gone."""
 SHARED_TABLES_MAX = 16
 """Tables kept while calls that share them take them; calls beyond these make each part for themselves."""
+SHARED_CHANGES_MAX = 64
+"""Views whose changes at one revision are kept for others; calls with further views make them for themselves."""
+SELECTORS_BYTES_MAX = 64 << 20
+"""Selectors of all watches, which are kept as long as these last."""
 AHEAD_SECONDS_MAX = 10.0
 """How long a call waits for a revision that its caller has and this member has not; then it gets the whole table."""
 
@@ -91,6 +96,8 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
             WeakValueDictionary()
         )
         """Tables that are being sent, by revision and selectors."""
+        self._selector_bytes = 0
+        """Of the watches that are open."""
 
     async def WatchShards(  # noqa: N802 - gRPC's name
         self, request: WatchShardsRequest, context: Context
@@ -100,9 +107,18 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         revision = request.resume_revision
         require(revision >= 0, "resume_revision", f"expected 0 or a revision, got {revision}")
         view = _View(request.selector, claims_of(context).selector)
-        async with aclosing(self._follow(view, await self._position(request))) as responses:
-            async for response in responses:
-                yield response
+        length = view.wanted.ByteSize() + view.allowed.ByteSize()
+        if self._selector_bytes + length > SELECTORS_BYTES_MAX:
+            raise BoundExceededError(
+                f"expected {SELECTORS_BYTES_MAX} bytes of selectors of all watches at most; use shorter ones"
+            )
+        self._selector_bytes += length
+        try:
+            async with aclosing(self._follow(view, await self._position(request))) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            self._selector_bytes -= length
 
     async def _position(self, request: WatchShardsRequest) -> int | None:
         """Return the revision of the caller's table; None if there is none to go on from."""
@@ -188,7 +204,9 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         key = (position, *view.key)
         known = self._shared.get(key)
         if known is None:
-            known = self._shared[key] = difference_of(touched, self._listing(view), header)
+            known = difference_of(touched, self._listing(view), header)
+            if len(self._shared) < SHARED_CHANGES_MAX:
+                self._shared[key] = known
         return known
 
     def _listing(self, view: _View) -> Listing:

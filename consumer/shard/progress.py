@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
 
 import structlog
 
@@ -42,7 +44,17 @@ class Progress:
         self._read_through = dict.fromkeys(journals, 0)
         self._awaits = set(awaits)
         self._publish_at: dict[str, int] = {}
-        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: dict[str, list[_Waiter]] = {}
+        """Heaps of requests by journal, the least offset first: a transaction wakes those that it satisfies, however
+        many others wait.
+        """
+        self._held: list[_Waiter] = []
+        """Requests that wait for what is to be told."""
+        self._ending: asyncio.Future[BaseException | None] | None = None
+        """The end of the attempt, once a request waits."""
+        self._order = count()
+        self._cancelled = 0
+        """Requests that gave up since the last clean-up."""
 
     def copies(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return (read_through, publish_at), bytes by journal."""
@@ -55,18 +67,22 @@ class Progress:
         """
         _advance(self._read_through, read_through)
         _advance(self._publish_at, publish_at)
-        self._wake()
+        for journal in read_through:
+            heap = self._waiting.get(journal)
+            if heap is None:
+                continue
+            while heap and heap[0].offset <= self._read_through[journal]:
+                heappop(heap).wake(reached=True)
+            if not heap:
+                del self._waiting[journal]
 
     def told(self, what: str) -> None:
         """Record that an awaited fact is known. Idempotent."""
-        if what in self._awaits:
-            self._awaits.discard(what)
-            self._wake()
-
-    def _wake(self) -> None:
-        # A new future for each change: a waiter on the old one is woken once, and looks again.
-        changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
-        changed.set_result(None)
+        self._awaits.discard(what)
+        if not self._awaits:
+            held, self._held = self._held, []
+            for waiter in held:
+                waiter.wake(reached=True)
 
     def has_read(self, offsets: Mapping[str, int]) -> bool:
         """Return whether all of `offsets` were read through; an unread journal counts as 0."""
@@ -82,10 +98,71 @@ class Progress:
         `copies` then includes the ends of all messages published from them, by this process or another.
         """
         while offsets and (self._awaits or not self.has_read(offsets)):
-            if ended.done():
+            if ended.done() or not await self._next_step(offsets, ended):
                 return False
-            await asyncio.wait((self._changed, ended), return_when=asyncio.FIRST_COMPLETED)
         return True
+
+    async def _next_step(
+        self, offsets: Mapping[str, int], ended: asyncio.Future[BaseException | None]
+    ) -> bool:
+        """Wait for one of the things that a request still lacks; False if the attempt ended."""
+        if self._ending is not ended:
+            self._ending = ended
+            # Once for all requests: a future looks through all of its callbacks to remove one.
+            ended.add_done_callback(self._end)
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if self._awaits:
+            self._held.append(_Waiter(0, next(self._order), reached))
+            return await reached
+        journal, offset = next(
+            (journal, offset)
+            for journal, offset in offsets.items()
+            if self._read_through.get(journal, 0) < offset
+        )
+        heap = self._waiting.setdefault(journal, [])
+        heappush(heap, _Waiter(offset, next(self._order), reached))
+        try:
+            return await reached
+        except asyncio.CancelledError:
+            self._drop_cancelled(journal)
+            raise
+
+    def _drop_cancelled(self, journal: str) -> None:
+        """Forget requests that gave up, when it costs no more than they did."""
+        heap = self._waiting.get(journal, [])
+        self._cancelled += 1
+        if self._cancelled * 2 < len(heap):
+            return
+        self._cancelled = 0
+        live = [waiter for waiter in heap if not waiter.reached.done()]
+        heapify(live)
+        if live:
+            self._waiting[journal] = live
+        else:
+            self._waiting.pop(journal, None)
+
+    def _end(self, _: object) -> None:
+        """Wake all requests, because the attempt has ended."""
+        waiting = [*self._held, *chain.from_iterable(self._waiting.values())]
+        self._held = []
+        self._waiting.clear()
+        for waiter in waiting:
+            waiter.wake(reached=False)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Waiter:
+    """A request that waits for an offset."""
+
+    offset: int
+    order: int
+    """Of arrival, so that no two are equal."""
+    reached: asyncio.Future[bool] = field(compare=False)
+
+    def wake(self, *, reached: bool) -> None:
+        """Let the request go on, unless it gave up."""
+        if not self.reached.done():
+            self.reached.set_result(reached)
 
 
 def _advance(offsets: dict[str, int], newer: Mapping[str, int]) -> None:

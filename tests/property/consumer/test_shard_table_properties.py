@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import cast
 
@@ -85,7 +86,8 @@ class _Watcher:
         """Do what the service and the client do, and compare the table with a listing."""
         for response in self._responses(world):
             self.table.apply(response)
-        rows = list_shards(world.key_space, wanted=self._wanted, allowed=self._allowed).shards
+        listing = list_shards(world.key_space, wanted=self._wanted, allowed=self._allowed)
+        rows = asyncio.run(listing).shards
         assert dict(self.table) == {row.spec.id: row for row in rows}
 
     def _responses(self, world: _World) -> Sequence[WatchShardsResponse]:

@@ -126,7 +126,7 @@ def test_consistency_of_a_failed_primary_alone() -> None:
     assert ReplicaConsistency().is_consistent(item(shard_spec("shard-1")), primary, [primary])
 
 
-def test_list_shards_applies_both_selectors_and_joins_statuses() -> None:
+async def test_list_shards_applies_both_selectors_and_joins_statuses() -> None:
     """What the request asks for, within what the caller may see, each with its replicas in route order."""
     values = key_space(
         items=[
@@ -141,8 +141,10 @@ def test_list_shards_applies_both_selectors_and_joins_statuses() -> None:
         ],
     )
 
-    (listed,) = list_shards(
-        values, wanted=parse_selector("kind=x"), allowed=selector(label_set(("team", "a")))
+    (listed,) = (
+        await list_shards(
+            values, wanted=parse_selector("kind=x"), allowed=selector(label_set(("team", "a")))
+        )
     ).shards
 
     assert listed.spec.id == "shard-1"
@@ -155,24 +157,26 @@ def test_list_shards_applies_both_selectors_and_joins_statuses() -> None:
     ]
 
 
-def test_list_shards_by_id_prefix() -> None:
+async def test_list_shards_by_id_prefix() -> None:
     """The meta-label `id` selects shards by their names."""
     values = key_space(items=[item(shard_spec(name)) for name in ("app/one", "app/two", "else")])
 
-    listed = list_shards(
-        values, wanted=parse_selector("id:prefix=app/"), allowed=LabelSelector()
+    listed = (
+        await list_shards(values, wanted=parse_selector("id:prefix=app/"), allowed=LabelSelector())
     ).shards
 
     assert [shard.spec.id for shard in listed] == ["app/one", "app/two"]
 
 
-def test_listed_shard_says_that_its_standbys_are_capped() -> None:
+async def test_listed_shard_says_that_its_standbys_are_capped() -> None:
     """A list names the cap beside the one shard that it holds for."""
     many, few = shard_spec("many"), shard_spec("some")
     many.hot_standbys, few.hot_standbys = 5, 3
     values = key_space(items=[item(many), item(few)])
 
-    capped, within = list_shards(values, wanted=LabelSelector(), allowed=LabelSelector()).shards
+    capped, within = (
+        await list_shards(values, wanted=LabelSelector(), allowed=LabelSelector())
+    ).shards
 
     assert "5 are wanted, capped to 3" in capped.standbys_refused
     assert within.standbys_refused == ""
@@ -189,11 +193,11 @@ def test_item_says_that_its_standbys_are_capped() -> None:
 
 
 @pytest.mark.parametrize("revision", [1, 127, 128, 300, 2**31, 2**62])
-def test_listed_rows_have_revisions_of_any_size(revision: int) -> None:
+async def test_listed_rows_have_revisions_of_any_size(revision: int) -> None:
     """Rows are encoded here, so a revision of each length must be what a reader of protobuf finds."""
     values = key_space(items=[item(shard_spec("shard-1"), mod_revision=revision)])
 
-    (listed,) = list_shards(values, wanted=LabelSelector(), allowed=LabelSelector()).shards
+    (listed,) = (await list_shards(values, wanted=LabelSelector(), allowed=LabelSelector())).shards
 
     assert (listed.mod_revision, listed.create_revision) == (revision, revision)
     assert listed.spec == shard_spec("shard-1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 
 import pytest
@@ -127,6 +128,49 @@ async def test_progress_wakes_waiters_and_tells_of_the_end() -> None:
 
     assert not never.result()
     assert progress.copies() == ({"in/a": 10}, {"out/a": 3})
+
+
+class _CountedProgress(Progress):
+    """Counts how often requests look whether they may go on."""
+
+    looks = 0
+
+    def has_read(self, offsets: Mapping[str, int]) -> bool:
+        """Count, and answer."""
+        self.looks += 1
+        return super().has_read(offsets)
+
+
+async def test_progress_wakes_only_those_who_may_go_on() -> None:
+    """Thousands of Stats that wait for a far offset must cost a transaction nothing: when each of them looked again
+    after every transaction, 16,384 of them took a member's loop, and with it its lease.
+    """
+    progress = _CountedProgress(["in/a", "in/b"])
+    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def wait(**offsets: int) -> Coroutine[object, object, bool]:
+        asked = {name.replace("_", "/"): offset for name, offset in offsets.items()}
+        return progress.wait_for(asked, ended=ended)
+
+    async with asyncio.TaskGroup() as group:
+        far = [group.create_task(wait(in_a=1_000_000 + number)) for number in range(2_000)]
+        near = group.create_task(wait(in_a=10, in_b=7))
+        await asyncio.sleep(0)
+        before = progress.looks
+        for offset in range(100):
+            progress.update({"in/a": offset}, {})
+            await asyncio.sleep(0)
+        progress.update({"in/b": 7}, {})
+        assert await near
+        assert progress.looks - before < 10
+        for each in far[:1_500]:
+            each.cancel()
+        await asyncio.sleep(0)
+        progress.update({"in/a": 1_001_500}, {})
+        assert await far[1_500]
+        ended.set_result(None)
+
+    assert [each.result() for each in far[1_501:]] == [False] * 499
 
 
 async def test_nobody_is_let_through_before_it_is_known_where_publications_end() -> None:

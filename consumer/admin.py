@@ -34,7 +34,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from importlib.metadata import version
@@ -68,6 +68,10 @@ from broadsheet.consumer.standard_services import SERVING, AllMetrics, Health
 
 CONNECTIONS_MAX: Final = 128
 """Open connections. Prometheus, probes and a few browsers take one to six each."""
+STREAMS_MAX: Final = 64
+"""Streams of events, each of which keeps its connection."""
+GUARDED_MAX: Final = 96
+"""Requests of guarded routes at work, streams among them; the other connections are for probes and scrapes."""
 REQUEST_SECONDS_MAX: Final = 10.0
 """From a connection, or the first byte of a further request, to its last header."""
 HANDSHAKE_SECONDS_MAX: Final = 5.0
@@ -139,6 +143,8 @@ class AdminBounds:
     """Bounds of an admin server; tests use others."""
 
     connections_max: int = CONNECTIONS_MAX
+    streams_max: int = STREAMS_MAX
+    guarded_max: int = GUARDED_MAX
     request_seconds_max: float = REQUEST_SECONDS_MAX
     handler_seconds_max: float = HANDLER_SECONDS_MAX
     idle_seconds_max: float = IDLE_SECONDS_MAX
@@ -185,6 +191,8 @@ class AdminServer:
         self._bounds = bounds or AdminBounds()
         self.connections: dict[_Connection, None] = {}
         """Open connections, in the order in which they began to keep us waiting."""
+        self._guarded = self._streams = 0
+        """Requests of guarded routes at work, and the streams among them."""
         self._by_transport: dict[asyncio.BaseTransport | None, _Connection] = {}
         self._runner: web.AppRunner | None = None
         self._server: asyncio.AbstractServer | None = None
@@ -299,8 +307,9 @@ class AdminServer:
                     max_size=route.body_bytes_max, actual_size=request.content_length or 0
                 )
             seconds = None if route.streams else self._bounds.handler_seconds_max
-            async with asyncio.timeout(seconds):
-                answer = await route.handler(request)
+            with self._place(route):
+                async with asyncio.timeout(seconds):
+                    answer = await route.handler(request)
         except web.HTTPException:
             raise
         except UnauthenticatedError as error:
@@ -323,6 +332,28 @@ class AdminServer:
             for name, value in _HEADERS.items():
                 answer.headers.setdefault(name, value)
         return answer
+
+    @contextmanager
+    def _place(self, route: AdminRoute) -> Iterator[None]:
+        """Hold a guarded request's place, so that probes keep theirs."""
+        if route.require is None:
+            yield
+            return
+        if (route.streams and self._streams >= self._bounds.streams_max) or (
+            self._guarded >= self._bounds.guarded_max
+        ):
+            # The connection ends, because kept open it would take the place that the request did not get.
+            raise web.HTTPServiceUnavailable(
+                text="too many requests at work; try again later\n",
+                headers={"Retry-After": "5", "Connection": "close"},
+            )
+        self._guarded += 1
+        self._streams += route.streams
+        try:
+            yield
+        finally:
+            self._guarded -= 1
+            self._streams -= route.streams
 
     async def _claims_of(self, route: AdminRoute, request: web.Request) -> Claims:
         if route.require is None:

@@ -163,7 +163,8 @@ class MemberConfig:
         _require_at_least(self.stop_seconds_max, "stop_seconds_max", 0)
         _require_at_least(self.request_bytes_max, "request_bytes_max", 1024)
         for each in fields(self.calls):
-            _require_at_least(getattr(self.calls, each.name), f"calls.{each.name}", 1)
+            value = getattr(self.calls, each.name)
+            _require_at_least(value, f"calls.{each.name}", each.metadata["least"])
         _require_shards(self.shards)
         _require_policy(self.allocation)
         _require_keys(self.auth_keys, "auth_keys")

@@ -17,13 +17,14 @@ class Places:
         Args:
             bounds: Has both as fields.
             name: Of the bound in total; `calls_max` is the option `--calls-max`.
-            each: Of the bound for each owner.
+            each: Of the bound for each owner; 0: half of the former.
             server: Who has them, for people: `the broker`.
         """
         self.name: Final = name
         self.bound: Final[int] = getattr(bounds, name)
         self.each: Final = each
-        self.each_bound: Final[int] = getattr(bounds, each)
+        # Without a bound of its own, an owner may have a half: the others keep the other one.
+        self.each_bound: Final[int] = getattr(bounds, each) or (self.bound + 1) // 2
         self._server = server
         self._owners: Counter[str] = Counter()
         self.in_use = 0
@@ -76,6 +77,11 @@ class HeldPlace:
 
     def __exit__(self, *_: object) -> None:
         self._places.give_back(self._owner)
+
+
+def host_of(peer: str) -> str:
+    """Return the host of a peer's address as gRPC writes it: `ipv4:10.0.0.7:5000`, `ipv6:[::1]:5000`, `unix:`."""
+    return peer.rpartition(":")[0]
 
 
 def option_of(name: str) -> str:

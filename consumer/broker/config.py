@@ -25,8 +25,8 @@ MEBIBYTE = 1 << 20
 
 
 def _bound(default: int, explanation: str) -> Any:
-    """Return a field of a bound; `Any`, because a dataclass turns it into a number."""
-    return field(default=default, metadata={"help": explanation})
+    """Return a field of a bound; `Any`, because a dataclass turns it into a number. A default of 0 may stay 0."""
+    return field(default=default, metadata={"help": explanation, "least": min(default, 1)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class BrokerBounds:
     )
     calls_max: int = _bound(16_384, "Calls in progress.")
     calls_per_connection_max: int = _bound(4_096, "Calls in progress on one connection.")
+    calls_per_host_max: int = _bound(0, "Calls in progress of one host; 0: half of --calls-max.")
     public_calls_max: int = _bound(
         1_024, "Calls in progress of services that need no token: health and reflection."
     )
@@ -69,11 +70,11 @@ class BrokerBounds:
     )
 
     def __post_init__(self) -> None:
-        """Raise ValidationError if a bound is no number above 0."""
+        """Raise ValidationError if a bound is too low."""
         for each in fields(self):
-            value = getattr(self, each.name)
-            if value < 1:
-                raise ValidationError(each.name, f"expected at least 1, got {value}")
+            value, least = getattr(self, each.name), each.metadata["least"]
+            if value < least:
+                raise ValidationError(each.name, f"expected at least {least}, got {value}")
 
 
 def bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +82,7 @@ def bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for each in reversed(fields(BrokerBounds)):
         command = click.option(
             option_of(each.name),
-            type=click.IntRange(min=1),
+            type=click.IntRange(min=each.metadata["least"]),
             default=each.default,
             show_default=True,
             help=each.metadata["help"],

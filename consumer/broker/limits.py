@@ -212,6 +212,7 @@ class BrokerLimits:
 
     bounds: BrokerBounds
     calls: Places
+    calls_of_hosts: Places
     public_calls: Places
     append_streams: Places
     readers: Places
@@ -225,6 +226,7 @@ class BrokerLimits:
         return BrokerLimits(
             bounds,
             Places(bounds, "calls_max", "calls_per_connection_max", server="the broker"),
+            Places(bounds, "calls_max", "calls_per_host_max", server="the broker"),
             Places(
                 bounds, "public_calls_max", "public_calls_per_connection_max", server="the broker"
             ),
@@ -245,6 +247,8 @@ class BrokerLimits:
         counts: Counter[str] = Counter({each.name: 0 for each in fields(self.bounds)})
         for places in (self.calls, self.public_calls, self.append_streams, self.readers):
             counts.update(places.refused)
+        each = self.calls_of_hosts.each
+        counts[each] += self.calls_of_hosts.refused[each]
         for level in (self.append_bytes, self.reader_bytes.level):
             counts[level.name] += level.refused
         counts.update(self.refusals.counts)

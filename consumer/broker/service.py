@@ -5,7 +5,8 @@ The generated registration would parse and build a message for every chunk.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from broadsheet.consumer.broker.list_apply import ApplyHandler, ListHandler
 from broadsheet.consumer.broker.read import ReadHandler
 from broadsheet.consumer.broker.resolution import JournalResolver
 from broadsheet.consumer.journal.wire import APPEND_SERVICE, serialize
+from broadsheet.consumer.places import host_of
 from broadsheet.consumer.protocol.auth import Capability, Claims
 from broadsheet.consumer.protocol.call_metadata import audit_record, audited
 from broadsheet.consumer.protocol.fragments_pb2 import (
@@ -74,6 +76,16 @@ class Admission:
         self._limits = limits
         self.metrics = metrics
 
+    @contextmanager
+    def _place(self, context: Context) -> Iterator[None]:
+        """Hold a call's place among all, and among those of its connection and its host."""
+        peer = context.peer()
+        with (
+            self._limits.calls.taken(peer),
+            self._limits.calls_of_hosts.taken(host_of(peer)),
+        ):
+            yield
+
     def call(
         self,
         inner: Callable[[Request, Claims, Context], Awaitable[Answer]],
@@ -95,7 +107,7 @@ class Admission:
 
         async def admitted(message: bytes, context: Context) -> Answer:
             async with answered(context):
-                with self._limits.calls.taken(context.peer()):
+                with self._place(context):
                     claims = await self._resolver.authorize(context, require)
                     bounds = self._limits.bounds
                     self._limits.refusals.require(len(message), bounds, bound, "request")
@@ -119,7 +131,7 @@ class Admission:
 
         async def admitted(requests: Any, context: Context) -> Answer:
             async with answered(context):
-                with self._limits.calls.taken(context.peer()):
+                with self._place(context):
                     return await inner(requests, context)
             raise AssertionError("an aborted call has ended")
 
@@ -141,7 +153,7 @@ class Admission:
 
         async def admitted(request: object, context: Context) -> object:
             async with answered(context):
-                with self._limits.calls.taken(context.peer()):
+                with self._place(context):
                     await self._resolver.authorize(context, Capability.READ)
                     return await inner(request, context)
             raise AssertionError("an aborted call has ended")

@@ -72,7 +72,7 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command = _option(
             option_of(each.name),
             envvar=f"CONSUMER_{each.name.upper()}",
-            type=click.IntRange(min=1),
+            type=click.IntRange(min=each.metadata["least"]),
             default=each.default,
             help=each.metadata["help"],
         )(command)

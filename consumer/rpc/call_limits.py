@@ -18,8 +18,8 @@ from broadsheet.consumer.places import Places
 
 
 def _bound(default: int, explanation: str) -> Any:
-    """Return a dataclass field; `Any`, because the dataclass turns it into a number."""
-    return field(default=default, metadata={"help": explanation})
+    """Return a dataclass field; `Any`, because the dataclass turns it into a number. A default of 0 may stay 0."""
+    return field(default=default, metadata={"help": explanation, "least": min(default, 1)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,16 @@ class CallBounds:
 
     calls_max: int = _bound(16_384, "Calls under way.")
     calls_per_connection_max: int = _bound(4_096, "Calls under way on one connection.")
+    calls_per_caller_max: int = _bound(
+        0,
+        "Calls under way of one caller, by the subject of its token or certificate, else by its host; "
+        "0: half of --calls-max.",
+    )
     streams_max: int = _bound(4_096, "Calls under way whose requests or answers are streams.")
     streams_per_connection_max: int = _bound(1_024, "The same on one connection.")
+    streams_per_caller_max: int = _bound(
+        0, "The same of streams of one caller; 0: half of --streams-max."
+    )
     public_calls_max: int = _bound(
         1_024, "Calls under way of services that need no token: health and reflection."
     )
@@ -53,6 +61,8 @@ class CallLimits(Collector):
         self._public = Places(
             bounds, "public_calls_max", "public_calls_per_connection_max", server=server
         )
+        self._calls_of = Places(bounds, "calls_max", "calls_per_caller_max", server=server)
+        self._streams_of = Places(bounds, "streams_max", "streams_per_caller_max", server=server)
 
     def taken(
         self, connection: str, *, streams: bool, public: bool = False
@@ -69,6 +79,17 @@ class CallLimits(Collector):
         if public:
             return self._public.taken(connection)
         return self._taken_by_stream(connection) if streams else self._calls.taken(connection)
+
+    def shared(self, caller: str, *, streams: bool) -> AbstractContextManager[None]:
+        """Return the block during which a call holds a place of its caller's share, once the caller is known.
+
+        Args:
+            caller: Subject of its credentials, or its host.
+            streams: Whether its requests or answers are a stream.
+
+        Entering the block raises BoundExceededError if the caller has all that it may have.
+        """
+        return (self._streams_of if streams else self._calls_of).taken(caller)
 
     @contextmanager
     def _taken_by_stream(self, connection: str) -> Iterator[None]:
@@ -94,4 +115,6 @@ class CallLimits(Collector):
             in_use.add_metric([places.name], places.in_use)
             for name in (places.name, places.each):
                 refused.add_metric([name], places.refused[name])
+        for places in (self._calls_of, self._streams_of):
+            refused.add_metric([places.each], places.refused[places.each])
         yield from (bounds, in_use, refused)

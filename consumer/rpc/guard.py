@@ -19,7 +19,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -32,6 +37,7 @@ from prometheus_client import CollectorRegistry
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.certificates import peer_identity
 from broadsheet.consumer.errors import ClaimsMissingError
+from broadsheet.consumer.places import host_of
 from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
 from broadsheet.consumer.protocol.call_metadata import (
     AUDITED_METHODS,
@@ -114,6 +120,7 @@ and of channelz require READ.
 """
 GUARDED_METHODS_MAX = 1_024
 """Bound on the methods whose guarded handlers are kept."""
+_NO_SHARE = nullcontext()
 _NO_CLAIMS = Claims(capability=Capability(0))
 """Claims of a caller that was not asked for any."""
 _UNTRACED = ("/broadsheet.v1.PeerService/", "/broadsheet.v1.WatchService/", "/grpc.")
@@ -182,7 +189,10 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                 # Checked before anything expensive, so that refusing a client at its bounds costs only microseconds.
                 with self._limits.taken(context.peer(), streams=streams, public=require is None):
                     claims = await self._claims_of(context, require)
-                    with self._traced(method, found, context, measured):
+                    with (
+                        self._share(claims, context, streams=streams, public=require is None),
+                        self._traced(method, found, context, measured),
+                    ):
                         if claims.expires_at is None:
                             yield CallContext(context, claims)
                             return
@@ -192,6 +202,14 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                 raise  # a decision already taken: the handler's own, or the caller's
             except Exception as error:
                 await _abort(context, method, error)
+
+    def _share(
+        self, claims: Claims, context: Any, *, streams: bool, public: bool
+    ) -> AbstractContextManager[object]:
+        """Return the block in which a call counts against its caller's share; those of strangers have bounds anyway."""
+        if public:
+            return _NO_SHARE
+        return self._limits.shared(claims.subject or host_of(context.peer()), streams=streams)
 
     def _traced(
         self, method: str, found: Any, context: Any, measured: MeasuredCall

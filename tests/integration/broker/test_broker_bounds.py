@@ -243,6 +243,7 @@ async def test_content_that_waits_for_others_gives_way(tmp_path: Path) -> None:
     [
         ("calls_per_connection_max", 3),
         ("calls_max", 3),
+        ("calls_per_host_max", 3),
         ("readers_per_journal_max", 2),
         ("readers_max", 2),
     ],
@@ -251,7 +252,8 @@ async def test_places_are_bounded_and_given_back(tmp_path: Path, bound: str, pla
     """Who asks for one place too many is refused with the option that bounds it; a place is free after its call."""
     from broadsheet.consumer.broker.config import BrokerBounds
 
-    config = BrokerConfig(data_dir=tmp_path, bounds=BrokerBounds(**{bound: places}))
+    bounds = BrokerBounds(**{"calls_per_host_max": 9, bound: places})
+    config = BrokerConfig(data_dir=tmp_path, bounds=bounds)
     async with _serving(config) as (broker, stub):
         await append(stub, JOURNAL, b"content")
         request = ReadRequest(journal=JOURNAL, block=True)

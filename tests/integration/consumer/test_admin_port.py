@@ -380,6 +380,43 @@ async def _rest_of_one(reader: asyncio.StreamReader, length: int) -> bytes:
     return bytes(received)
 
 
+async def test_streams_of_events_leave_probes_their_place() -> None:
+    """128 watches took all connections, and then each probe was reset: a member at work was taken for dead. Plan: more
+    streams are begun than there is room for; those beyond get 503, and what is public is served all the time.
+    """
+    ended = asyncio.Event()
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        await ended.wait()
+        return stream
+
+    routes = [
+        OK,
+        AdminRoute(path="/events", handler=events, require=Capability.LIST, streams=True),
+        AdminRoute(path="/guarded", handler=_ok, require=Capability.LIST),
+    ]
+    bounds = AdminBounds(connections_max=8, streams_max=3, guarded_max=4)
+    async with (
+        AdminServer(HOST, 0, routes=routes, verifier=NoAuth(), bounds=bounds) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        statuses = []
+        answers = []
+        for _ in range(20):
+            answers.append(await session.get(f"{server.address}/events"))
+            statuses.append(answers[-1].status)
+            assert (await _get(f"{server.address}/ok"))[0] == 200
+
+        assert statuses == [200] * 3 + [503] * 17
+        assert (await _get(f"{server.address}/guarded"))[0] == 200
+        ended.set()
+        for answer in answers:
+            await answer.read()
+        assert (await session.get(f"{server.address}/events")).status == 200
+
+
 async def test_nothing_is_kept_of_a_server_that_ended() -> None:
     """A process may run members one after the other: what an admin port refers to, all of a member, must go with it."""
 

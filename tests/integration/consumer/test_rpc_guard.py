@@ -62,9 +62,11 @@ async def test_message_is_parsed_once_the_caller_is_known(
 @pytest.mark.parametrize(
     ("bounds", "kind", "refused_by"),
     [
-        (CallBounds(calls_max=2), "unary", "calls_max"),
+        (CallBounds(calls_max=2, calls_per_caller_max=9), "unary", "calls_max"),
         (CallBounds(calls_per_connection_max=2), "unary", "calls_per_connection_max"),
-        (CallBounds(streams_max=2), "streaming", "streams_max"),
+        (CallBounds(streams_max=2, streams_per_caller_max=9), "streaming", "streams_max"),
+        (CallBounds(calls_max=4), "unary", "calls_per_caller_max"),
+        (CallBounds(streams_max=4), "streaming", "streams_per_caller_max"),
         (CallBounds(streams_per_connection_max=2), "streaming", "streams_per_connection_max"),
     ],
 )

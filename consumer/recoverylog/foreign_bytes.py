@@ -29,9 +29,9 @@ COMPLETION_BYTES_MAX: Final = 128 << 20
 """Zeros that complete what foreign bytes began; a frame and the raw bytes of a write take less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class OwnOperations:
-    """Operations of a recorder: the numbers [first_seq, next_seq)."""
+    """Operations of a recorder: the numbers [first_seq, next_seq). Not frozen: every commit makes one."""
 
     author: int
     first_seq: int

@@ -71,6 +71,12 @@ def check_logs(
             _check_unshared(path, change.upsert, after)
             if not change.HasField("primary_hints"):
                 _check_hints(path, change.upsert, held.hints, root)
+            elif change.primary_hints.log != recovery_log_of(change.upsert):
+                raise ValidationError(
+                    f"changes[{index}].primary_hints.log",
+                    f"expected {recovery_log_of(change.upsert)!r}, the shard's recovery log, got "
+                    f"{change.primary_hints.log!r}",
+                )
 
 
 def sharers_of(spec: ShardSpec, spec_of: FindSpec) -> list[str]:

@@ -64,9 +64,9 @@ class Appends(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Frames:
-    """Frames that are sent together; none are a barrier."""
+    """Frames that are sent together; none are a barrier. Not frozen: every commit makes one."""
 
     pieces: Sequence[bytes]
     size: int

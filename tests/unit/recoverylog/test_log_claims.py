@@ -132,12 +132,10 @@ def test_hints_of_another_log_or_shard_refuse_an_apply() -> None:
         check(spec("shard-a"), stored={"shard-a": StoredLog(hints=theirs)})
     with pytest.raises(ValidationError, match="holds those of logs/other"):
         check(spec("shard-a"), stored={"shard-a": StoredLog(hints=hints_of(None, "logs/other"))})
-    given = FSMHints(log="logs/shard-a")
-    check(
-        spec("shard-a"),
-        stored={"shard-a": StoredLog(hints=hints_of(None, "logs/other"))},
-        primary_hints=given,
-    )
+    held = {"shard-a": StoredLog(hints=hints_of(None, "logs/other"))}
+    check(spec("shard-a"), stored=held, primary_hints=FSMHints(log="logs/shard-a"))
+    with pytest.raises(ValidationError, match=r"primary_hints\.log: expected 'logs/shard-a'"):
+        check(spec("shard-a"), stored=held, primary_hints=FSMHints(log="logs/other"))
 
 
 def test_label_of_a_former_owner_must_name_a_root() -> None:

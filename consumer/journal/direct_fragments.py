@@ -23,8 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from io import FileIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin, urlsplit
 
 from broadsheet.allocator.errors import ValidationError
@@ -147,25 +148,28 @@ class FragmentOpener:
     async def _open_file(self, wanted: WantedSpan, threads: ThreadPoolExecutor) -> FragmentStream:
         opening = partial(open_below, wanted.fragment, wanted.url, self.policy.roots)
         fd = await asyncio.get_running_loop().run_in_executor(threads, opening)
+        file = FileIO(fd)
         try:
             known = await self._known(wanted)
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
-        return FragmentStream(threads, self._file_pieces(fd, wanted, known), None)
+        return FragmentStream(threads, self._file_pieces(file, wanted, known), None, file)
 
     async def _known(self, wanted: WantedSpan) -> KnownSums | None:
         """Return the checksums of a fragment's blocks, if they are needed and there are any."""
         return None if is_short(wanted.fragment) else await self._sums.find(wanted.fragment)
 
-    def _file_pieces(self, fd: int, wanted: WantedSpan, known: KnownSums | None) -> Iterator[bytes]:
+    def _file_pieces(
+        self, file: FileIO, wanted: WantedSpan, known: KnownSums | None
+    ) -> Iterator[bytes]:
         """Yield the wanted content of a file, and close it. In a thread."""
         fragment = wanted.fragment
-        with open(fd, "rb", buffering=0) as file:
+        with file:
             start = fragment.begin
             try:
                 if fragment.compression_codec == CompressionCodec.NONE:
-                    require_length(fragment, os.fstat(fd).st_size)
+                    require_length(fragment, os.fstat(file.fileno()).st_size)
                 if known is None and self.policy.verify_first and not is_short(fragment):
                     known = self._built(file, fragment)
                 if fragment.compression_codec == CompressionCodec.NONE:
@@ -180,7 +184,7 @@ class FragmentOpener:
                 raise DirectReadError(fragment, "failed", f"its file: {error}") from error
             yield from self._finished(content, fragment)
 
-    def _built(self, file: IO[bytes], fragment: Fragment) -> KnownSums:
+    def _built(self, file: FileIO, fragment: Fragment) -> KnownSums:
         """Return checksums of a file's content, which matches its SHA-1: the next read of it is verified by them."""
         builder = SumsBuilder(fragment)
         while encoded := file.read(_BUILD_BYTES):
@@ -280,7 +284,11 @@ class FragmentStream:
     """The wanted content of one fragment, piece by piece. A cancelled `next` loses nothing."""
 
     def __init__(
-        self, threads: ThreadPoolExecutor, pieces: Iterator[bytes] | None, body: _Body | None
+        self,
+        threads: ThreadPoolExecutor,
+        pieces: Iterator[bytes] | None,
+        body: _Body | None,
+        file: FileIO | None = None,
     ) -> None:
         """Begin.
 
@@ -288,7 +296,9 @@ class FragmentStream:
             threads: Where pieces are made.
             pieces: All of them, for a file.
             body: Where encoded bytes come from, otherwise.
+            file: That the pieces are read from.
         """
+        self._file = file
         self._threads = threads
         self._pieces = pieces
         self._body = body
@@ -328,9 +338,9 @@ class FragmentStream:
         self._pieces = self._body = self._job = None
         if job is not None and not job.done():
             # The file is closed by the thread that reads it.
-            job.add_done_callback(partial(_close_pieces, pieces))
+            job.add_done_callback(partial(_close_pieces, pieces, self._file))
         else:
-            _close_pieces(pieces, job)
+            _close_pieces(pieces, self._file, job)
 
 
 class _Body:
@@ -372,12 +382,19 @@ class _Body:
             self._response.close()
 
 
-def _close_pieces(pieces: Iterator[bytes] | None, job: asyncio.Future[bytes | None] | None) -> None:
+def _close_pieces(
+    pieces: Iterator[bytes] | None,
+    file: FileIO | None,
+    job: asyncio.Future[bytes | None] | None,
+) -> None:
     if job is not None and not job.cancelled():
         job.exception()  # Retrieved, because its reader has gone; else asyncio would report it.
     close = getattr(pieces, "close", None)
     if close is not None:
         close()
+    if file is not None:
+        # Pieces that were never asked for have not begun, and do not close it.
+        file.close()
 
 
 def fragment_paths(fragment: Fragment) -> tuple[tuple[str, ...], re.Pattern[str]]:

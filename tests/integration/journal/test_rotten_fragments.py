@@ -18,7 +18,7 @@ from broadsheet.consumer.errors import JournalDamagedError
 from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, BlockSums
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.journal.fragment_content import SHORT_BYTES_MAX
+from broadsheet.consumer.journal.fragment_content import SHORT_BYTES_MAX, WantedSpan
 from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.fragments_pb2 import FragmentSumsRequest
@@ -244,6 +244,25 @@ async def test_a_broker_tells_the_sums_of_its_fragments_alone(tmp_path: Path) ->
     assert whole.sums == sums.encoded()
     assert rest.sums == sums.encoded()[5 * 8 :]
     assert (unknown.status, unknown.known, unknown.sums) == (pb.OK, False, b"")
+
+
+def _open_files() -> int:
+    """Return how many descriptors of fragments this process has."""
+    found = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    return sum(path.endswith(".raw") for path in found)
+
+
+async def test_a_fragment_that_is_opened_and_not_read_is_closed(tmp_path: Path) -> None:
+    """A reader that ends right after it has opened a file: thousands of those would leave no descriptor for others."""
+    async with _stored(tmp_path) as stored:
+        opener = stored.client._transport.fragments
+        wanted = WantedSpan(stored.fragment, stored.path.as_uri(), 0, LENGTH)
+        before = _open_files()
+        for _ in range(20):
+            (await opener.open(wanted)).close()
+        after = _open_files()
+
+    assert after <= before
 
 
 async def test_the_copy_in_a_file_store_shares_nothing_with_the_brokers_own(tmp_path: Path) -> None:

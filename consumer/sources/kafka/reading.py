@@ -246,14 +246,14 @@ class TopicsReading:
             SourceRecreatedError: a topic was created again, and must not be read.
             SourceUnavailableError: the checkpoint has an id, but the brokers tell none.
         """
-        askable = all(listed.has_controller for listed in topics.values())
-        ids = await self._ids.of(list(topics)) if askable else {}
+        ids = await self._ids_of(topics, first=first)
         for topic in topics:
             entry, found = self._entries.get(topic), ids.get(topic, "")
             if entry is not None and entry.id == found:
                 continue
             if not found:
-                if entry is not None:
+                # A topic that is being read is looked at again soon.
+                if entry is not None and first:
                     raise SourceUnavailableError(
                         topic,
                         f"its brokers do not tell its id now, the checkpoint is of {entry.id}",
@@ -264,6 +264,17 @@ class TopicsReading:
             # A checkpoint without an id, as earlier releases wrote it, is taken to be of the present topic.
             self._entries[topic] = TopicEntry(found)
             self._notes[topic_name(topic)] = TopicEntry(found).encode()
+
+    async def _ids_of(self, topics: Mapping[str, ListedTopic], *, first: bool) -> Mapping[str, str]:
+        if not all(listed.has_controller for listed in topics.values()):
+            return {}
+        try:
+            return await self._ids.of(list(topics))
+        except SourceUnavailableError as error:
+            if first:
+                raise
+            _log.info("kafka.topic_ids_untold", topics=list(topics), reason=str(error))
+            return {}
 
     def _on_recreated(self, topic: str, known: str, found: str, *, first: bool) -> None:
         if not self._settings.read_recreated:

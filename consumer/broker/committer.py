@@ -170,6 +170,11 @@ class Committer:
                 self._run(), name=f"commit:{self._journal.name}"
             )
 
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is queued, and nothing runs."""
+        return self._running is None
+
     async def drain(self) -> None:
         """Return when nothing is queued."""
         while self._running is not None:

@@ -195,6 +195,11 @@ class LiveJournal:
         self._site = site
         self._names = names
         self._opening: asyncio.Task[None] | None = None
+        self._resting: asyncio.Task[None] | None = None
+        self._users: set[asyncio.Task[object]] = set()
+        """Tasks that use the journal, until they end."""
+        self.used_at = site.clock.monotonic_seconds()
+        """When the last of them began, monotonic seconds."""
         self._retry_at = 0.0
         self.entry = entry
         self.directory = directory
@@ -233,11 +238,46 @@ class LiveJournal:
 
         `store_error` tells whether it can be written.
         """
+        if self._resting is not None:
+            await asyncio.shield(self._resting)
         if self._opening is None and self._needs_opening():
             self._opening = self._site.group.start_soon(self._open(), name=f"open:{self.name}")
         if self._opening is not None:
             await asyncio.shield(self._opening)
         return self.is_loaded
+
+    def use(self) -> None:
+        """Keep the journal's files open until the current task ends."""
+        self.used_at = self._site.clock.monotonic_seconds()
+        task = asyncio.current_task()
+        if task is not None and task not in self._users:
+            self._users.add(task)
+            task.add_done_callback(self._users.discard)
+
+    @property
+    def may_rest(self) -> bool:
+        """True if its files are open, and no request uses them."""
+        return (
+            self.is_loaded
+            and self.store is not None
+            and not (self.store.failed or self.store_error or self.deleted or self._users)
+            and self._opening is None
+            and self._resting is None
+        )
+
+    async def rest(self) -> None:
+        """Close the files of an unused journal, as a stop does; its next use opens them again.
+
+        Requires that `may_rest`, and that its committer has nothing to do.
+        """
+        self._resting = self._site.group.start_soon(self._rest(), name=f"rest:{self.name}")
+        await asyncio.shield(self._resting)
+
+    async def _rest(self) -> None:
+        try:
+            await self._close_files()
+        finally:
+            self._resting = None
 
     def _needs_opening(self) -> bool:
         usable = self.store is not None and not self.store.failed
@@ -396,17 +436,22 @@ class LiveJournal:
         return ReadableSpan(view.open_begin, view.head, view.open_sum, 0, None)
 
     async def close(self) -> None:
-        """Close the files, once no task is opening them. Readers keep their own references."""
-        if self._opening is not None:
-            await asyncio.shield(self._opening)
+        """Close the files, once no task opens or closes them. Readers keep their own references."""
+        for task in (self._opening, self._resting):
+            if task is not None:
+                await asyncio.shield(task)
+        await self._close_files()
+
+    async def _close_files(self) -> None:
         if self.store is not None:
             try:
                 await self._site.disk.run(self.store.close)
             except JournalStoreError as error:
                 logger.exception("journal.close_failed", journal=self.name, detail=str(error))
             self.store = None
-        if self._view is not None:
-            self._view.file.release()
+        view, self._view = self._view, None
+        if view is not None:
+            view.file.release()
 
 
 def span_of(fragment: SealedFragment) -> ReadableSpan:

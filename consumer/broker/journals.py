@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import shutil
 from collections.abc import Callable, Iterator, Set
 from contextlib import AsyncExitStack
@@ -9,12 +11,26 @@ from dataclasses import dataclass
 
 import structlog
 
+from broadsheet.allocator.runtime.open_files import OPEN_FILES_MAX
 from broadsheet.consumer.broker.catalogue import CatalogueEntry, CatalogueUpdate
 from broadsheet.consumer.broker.committer import Committer
 from broadsheet.consumer.broker.data_root import DataRoot
 from broadsheet.consumer.broker.journal import LiveJournal, Site
 
 logger = structlog.get_logger()
+
+
+RESERVED_FILES = 256
+"""Open files that are left to connections, fragments that are read, and content that is received."""
+FILES_PER_JOURNAL = 2
+OPEN_JOURNALS_LEAST = 16
+
+
+def open_journals_max() -> int:
+    """Return how many journals may be open at a time under this process's limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else soft
+    return max(OPEN_JOURNALS_LEAST, (limit - RESERVED_FILES) // FILES_PER_JOURNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +44,24 @@ class Served:
 class Journals:
     """Live journals by name; follows the catalogue."""
 
-    def __init__(self, site: Site, root: DataRoot, names: Callable[[], Set[str]]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        root: DataRoot,
+        names: Callable[[], Set[str]],
+        *,
+        open_max: int | None = None,
+    ) -> None:
         """Begin with none.
 
         Args:
             site: What they share.
             root: The data directory.
             names: Returns the names of the catalogue.
+            open_max: Journals open at a time, unless more are in use; None: as many as the limit of open files permits.
         """
+        self._open_max = open_journals_max() if open_max is None else open_max
+        self._making_room = asyncio.Lock()
         self._site = site
         self._names = names
         self._root = root
@@ -55,6 +81,20 @@ class Journals:
             journal = LiveJournal(self._site, entry, directory, names=self._names)
             served = self._served[name] = Served(journal, Committer(self._site, journal))
         return served
+
+    async def make_room(self) -> None:
+        """Close the files of journals that no request uses, least recently used first, for one that is opened next."""
+        async with self._making_room:
+            surplus = sum(each.journal.is_loaded for each in self) - self._open_max + 1
+            if surplus <= 0:
+                return
+            idle = [each for each in self if each.journal.may_rest and each.committer.is_idle]
+            idle.sort(key=lambda each: each.journal.used_at)
+            for each in idle[:surplus]:
+                # While others are closed, somebody may have come.
+                if each.journal.may_rest and each.committer.is_idle:
+                    await each.journal.rest()
+                    logger.debug("journal.rested", journal=each.journal.name)
 
     def on_update(self, update: CatalogueUpdate) -> None:
         """Follow a transaction: new specs take effect, deleted journals end."""

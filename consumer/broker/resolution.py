@@ -166,6 +166,9 @@ class JournalResolver:
             RpcFault: its files cannot be opened.
         """
         served = self._journals.get(entry)
+        served.journal.use()
+        if not served.journal.is_loaded:
+            await self._journals.make_room()
         if not await served.journal.ready():
             raise RpcFault(
                 grpc.StatusCode.UNAVAILABLE,

@@ -275,6 +275,7 @@ class Broker:
         """Open the journals that publish fragments, so that those left by an earlier process are published."""
         for entry in list(self._catalogue.entries.values()):
             if publisher.publishes(entry.spec):
+                await self._journals.make_room()
                 await self._journals.get(entry).journal.ready()
 
     def _register_gauges(self, root: DataRoot) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -352,34 +353,41 @@ def check_keys_url(url: str) -> str:
 
 
 def fetch_content(url: str) -> bytes:
-    """Return the content of a URL, bounded in length and in time. Blocking.
+    """Return the content of a URL, bounded in length and in time, headers included. Blocking; runs a loop of its own.
 
     Raises:
         OSError: it cannot be fetched, or the answer is not 200: it redirects, too.
         ValidationError: the content is too long.
     """
-    # Imported here, because servers without public keys do not need it.
-    from urllib.request import HTTPRedirectHandler, ProxyHandler, build_opener
+    return asyncio.run(_fetched(url))
 
-    class Refusing(HTTPRedirectHandler):
-        """Follows no redirection, which could lead to another scheme or host."""
 
-        def redirect_request(self, *args: Any, **options: Any) -> None:
-            """Return no further request."""
-            del args, options
+async def _fetched(url: str) -> bytes:
+    # Imported here, because servers without public keys at a URL do not need it.
+    import aiohttp
 
     # No proxy leads to this machine.
-    ways = (ProxyHandler({}),) if urlsplit(url).hostname in _LOCAL_HOSTS else ()
-    deadline = time.monotonic() + FETCH_SECONDS_MAX
+    is_local = urlsplit(url).hostname in _LOCAL_HOSTS
     content = b""
-    with build_opener(Refusing, *ways).open(url, timeout=FETCH_SECONDS_MAX) as response:
-        # The timeout is of each read: a server that sends a byte now and then would never end.
-        while part := response.read1(FILE_BYTES_MAX):
-            content += part
-            if len(content) > FILE_BYTES_MAX:
-                raise ValidationError("jwks", f"expected {FILE_BYTES_MAX} bytes at most")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"expected all keys within {FETCH_SECONDS_MAX:g} seconds")
+    try:
+        # One time for all of it: a server that sends a byte now and then, in headers or content, must not hold the
+        # fetch, and with it the change of keys.
+        async with (
+            asyncio.timeout(FETCH_SECONDS_MAX),
+            aiohttp.ClientSession(trust_env=not is_local) as session,
+            # No redirection is followed, because it could lead to another scheme or host.
+            session.get(url, allow_redirects=False) as response,
+        ):
+            if response.status != HTTPStatus.OK:
+                raise OSError(f"expected 200, got {response.status} {response.reason}")
+            async for part in response.content.iter_any():
+                content += part
+                if len(content) > FILE_BYTES_MAX:
+                    raise ValidationError("jwks", f"expected {FILE_BYTES_MAX} bytes at most")
+    except TimeoutError as error:
+        raise TimeoutError(f"expected all keys within {FETCH_SECONDS_MAX:g} seconds") from error
+    except aiohttp.ClientError as error:
+        raise OSError(str(error)) from error
     return content
 
 

@@ -16,7 +16,7 @@ import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter, countOf, itemgetter
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -26,17 +26,20 @@ from msgspec import inspect
 StateT = TypeVar("StateT")
 
 _ROOT: Final = "state"
+SHORT_BYTES: Final = 1024
 
 
 class JsonState(Generic[StateT]):
     """Encodes and decodes states of one type."""
 
-    def __init__(self, state_type: Any) -> None:
+    def __init__(self, state_type: Any, *, short_bytes: int = SHORT_BYTES) -> None:
         """Prepare it.
 
         Args:
             state_type: Anything that msgspec decodes: `dict`, `dict[str, int]`, a `msgspec.Struct`, …
+            short_bytes: Length up to which a text is decoded, which takes less time than to find columns.
         """
+        self._short_bytes = short_bytes
         self._decoder: msgspec.json.Decoder[StateT] = msgspec.json.Decoder(state_type)
         self._encoder = msgspec.json.Encoder()
         self._type = inspect.type_info(state_type)
@@ -57,7 +60,7 @@ class JsonState(Generic[StateT]):
         """
         try:
             content = self._encoder.encode(state)
-            if not _survives(self._type, (state,)):
+            if len(content) <= self._short_bytes or not _survives(self._type, (state,)):
                 self._compare(content, state)
         except (TypeError, UnicodeEncodeError, OverflowError) as error:
             raise ValueError(f"{_unencodable(self._encoder, state)}: {error}") from error
@@ -70,8 +73,10 @@ class JsonState(Generic[StateT]):
             decoded = self._decoder.decode(content)
         except msgspec.DecodeError as error:  # also of a wrong type
             place = _undecodable(self._decoder, content, str(error))
+            # NaN and infinities have become null by now.
+            null = " (which JSON has for NaN and infinities)" if "got `null`" in place else ""
             raise ValueError(
-                f"{place}; that is what state_type says, and the next restore could not read it"
+                f"{place}{null}; the next restore, which reads what state_type says, would fail"
             ) from error
         if b"\n" in content or b"\r" in content:
             raise ValueError(
@@ -167,11 +172,14 @@ def _columns(dicts: Collection[Any], key: type) -> Iterable[Collection[Any]] | N
     if len(dicts) == 1:
         only = next(iter(dicts))
         return (only.values(),) if _are_all(key, only) else None
-    names = set[Any]().union(*dicts)
-    if not _are_all(key, names):
+    if len(set[Any]().union(*islice(dicts, _NAMES_MAX))) <= _NAMES_MAX:
+        names = set[Any]().union(*dicts)
+        if not _are_all(key, names):
+            return None
+        if len(names) <= _NAMES_MAX and countOf(map(len, dicts), len(names)) == len(dicts):
+            return (list(map(itemgetter(name), dicts)) for name in names)
+    elif not _are_all(key, list(chain.from_iterable(dicts))):
         return None
-    if len(names) <= _NAMES_MAX and countOf(map(len, dicts), len(names)) == len(dicts):
-        return (list(map(itemgetter(name), dicts)) for name in names)
     return (list(chain.from_iterable(map(dict.values, dicts))),)
 
 

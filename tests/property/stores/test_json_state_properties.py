@@ -10,10 +10,11 @@ import uuid
 from typing import Any, Final
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadsheet.consumer.stores.json_state import JsonState
+from broadsheet.consumer.stores.json_state import SHORT_BYTES, JsonState
 
 
 class Colour(enum.Enum):
@@ -135,7 +136,9 @@ def test_state_of_any_values_comes_back_or_is_refused_with_its_place(data: st.Da
     state_type = data.draw(st.sampled_from(_TYPES))
     of_type = _STATES if state_type is Any else st.from_type(state_type)
     state = data.draw(st.one_of(of_type, _STATES))
-    codec: JsonState[Any] = JsonState(state_type)
+    codec: JsonState[Any] = JsonState(
+        state_type, short_bytes=data.draw(st.sampled_from((0, 0, SHORT_BYTES)))
+    )
 
     try:
         content = codec.encode(state)
@@ -154,9 +157,10 @@ def test_state_of_any_values_comes_back_or_is_refused_with_its_place(data: st.Da
 @given(state=_PLAIN)
 def test_state_of_what_json_has_is_taken(state: dict[str, Any]) -> None:
     """What is refused without need stops a shard that did nothing wrong."""
-    codec: JsonState[dict[str, Any]] = JsonState(dict)
+    for short_bytes in (0, SHORT_BYTES):
+        codec: JsonState[dict[str, Any]] = JsonState(dict, short_bytes=short_bytes)
 
-    assert codec.decode(codec.encode(state)) == state
+        assert codec.decode(codec.encode(state)) == state
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -182,3 +186,27 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _typed(key: object) -> tuple[str, str]:
     return type(key).__name__, repr(key)
+
+
+@settings(max_examples=20)
+@given(
+    names=st.integers(1, 80),
+    key=st.none() | st.sampled_from((7, 1.5, b"ab")),
+    value=st.none() | st.sampled_from((math.nan, math.inf, object(), (1, 2))),
+)
+def test_odd_entry_of_many_like_records_is_found(names: int, key: Any, value: Any) -> None:
+    """Records with the same names, few or many, and with names of their own are checked in different ways."""
+    codec: JsonState[dict[str, Any]] = JsonState(dict)
+    alike = {f"record-{n}": {f"n{name}": n for name in range(names)} for n in range(60)}
+    own = {f"record-{n}": {f"n{n}-{name}": n for name in range(3)} for n in range(60)}
+    for state in (alike, own):
+        records: dict[Any, Any] = dict(state)
+        assert codec.decode(codec.encode(records)) == records
+        if key is not None:
+            records["record-7"] = records["record-7"] | {key: 1}
+        if value is not None:
+            records["record-9"] = records["record-9"] | {"n1": value}
+        if key is None and value is None:
+            continue
+        with pytest.raises(ValueError, match=r"state\['record-[79]'\]\["):
+            codec.encode(records)

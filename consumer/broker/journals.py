@@ -91,7 +91,7 @@ class Journals:
             idle = [each for each in self if each.journal.may_rest and each.committer.is_idle]
             idle.sort(key=lambda each: each.journal.used_at)
             for each in idle[:surplus]:
-                # While others are closed, somebody may have come.
+                # A request may have come while others were closed.
                 if each.journal.may_rest and each.committer.is_idle:
                     await each.journal.rest()
                     logger.debug("journal.rested", journal=each.journal.name)

@@ -228,7 +228,7 @@ async def test_end_of_a_transaction_is_committed_with_its_last_message(
     await reach(live, {"k": 4})
 
 
-async def test_metadata_that_nobody_asks_for_stops_no_shard(
+async def test_damaged_metadata_that_is_not_asked_for_stops_no_shard(
     host: ShardHost, tmp_path: Path, kafka_servers: str
 ) -> None:
     """Producers set times in microseconds, beyond the year 9999, and names of headers that are no UTF-8."""

@@ -166,7 +166,7 @@ def check_texts(rows: pa.RecordBatch) -> None:
             _check_texts(column)
         # Extension types are the application's code.
         except Exception as error:
-            raise named_value_error(name, column, _check_texts) from error
+            raise named_value_error(name, column, _check_texts, error) from error
 
 
 def _check_texts(column: Any) -> None:

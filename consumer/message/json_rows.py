@@ -31,7 +31,7 @@ from broadsheet.consumer.message.column_texts import (
     time_parts,
 )
 from broadsheet.consumer.message.framing import check_frame_bytes
-from broadsheet.consumer.message.json_values import encode_value
+from broadsheet.consumer.message.json_values import encode_value, is_finite
 from broadsheet.consumer.message.plain_columns import plain_column, plain_type
 from broadsheet.consumer.message.row_errors import RowValueError, named_value_error
 from broadsheet.consumer.message.types import JsonType
@@ -43,6 +43,9 @@ META: Final = "_meta"
 _HEAD: Final = ('{"_meta":{"uuid":"', '"}')
 _NOT_FINITE: Final = (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity"))
 """Written as text, as by Spark's sink, because JSON has no such numbers."""
+
+
+_NO_NUMBER: Final = "NaN or an infinite number, for which the message type has no field"
 
 
 class JsonRows:
@@ -115,21 +118,48 @@ class JsonRows:
             return self._field(name, column)
         # Arrow and encoders raise errors of many classes for values that they refuse.
         except Exception as error:
-            raise named_value_error(name, column, lambda some: self._field(name, some)) from error
+            return self._field_by_value(name, column, error)
+
+    def _field_by_value(self, name: str, column: Any, error: Exception) -> list[Part]:
+        """Return a field that cannot be written by columns, which Arrow refuses for some slices of nested lists.
+
+        Raises:
+            RowValueError: a value cannot be written at all.
+        """
+        try:
+            return self._written(name, self._texts_by_value(column))
+        except Exception as cause:
+            raise named_value_error(name, column, self._texts_by_value, error) from cause
 
     def _field(self, name: str, column: Any) -> list[Part]:
-        label = f",{_quoted(name)}:"
         plain = self._plain(column)
         if plain is None:
-            plain = _texts_by_value(column)
-            parts: list[Part] = [plain]
-        else:
-            parts = self._value(plain)
-        if not plain.null_count:
-            return [label, *parts]
+            return self._written(name, self._texts_by_value(column))
+        return self._written(name, plain, self._value(plain))
+
+    def _written(self, name: str, column: Any, parts: Sequence[Part] | None = None) -> list[Part]:
+        """Return a field with its name.
+
+        Args:
+            name: The name.
+            column: The values, of which some may be null.
+            parts: Their texts; None: the column is their text.
+        """
+        label, texts = f",{_quoted(name)}:", [column] if parts is None else parts
+        if not column.null_count:
+            return [label, *texts]
         if self._ignore_null_fields:
-            return [join_parts([label, *parts])]
-        return [label, pc.fill_null(join_parts(parts), "null")]
+            return [join_parts([label, *texts])]
+        return [label, pc.fill_null(join_parts(texts), "null")]
+
+    def _texts_by_value(self, column: Any) -> Any:
+        """Return the JSON of each value, null where it is null."""
+        texts: list[str | None] = []
+        for value in column.to_pylist():
+            if not self._names_not_finite and not is_finite(value):
+                raise ValueError(_NO_NUMBER)
+            texts.append(None if value is None else encode_value(value).decode())
+        return pa.array(texts, pa.string())
 
     def _plain(self, column: Any) -> Any:
         """Return a column of types that `_value` writes; None if they must be encoded value by value."""
@@ -182,7 +212,7 @@ class JsonRows:
         if pc.all(pc.is_finite(column)).as_py() is not False:
             return number_text(column)
         if not self._names_not_finite:
-            raise ValueError("NaN or an infinite number, which the message type has no field for")
+            raise ValueError(_NO_NUMBER)
         text = number_text(pc.if_else(pc.is_finite(column), column, pa.scalar(0, column.type)))
         names = plain_text(column)
         for found, written in _NOT_FINITE:
@@ -224,14 +254,6 @@ def check_columns(schema: pa.Schema) -> None:
             )
         if schema.names.count(name) > 1:
             raise ValueError(f"column {name}: expected one of this name, got more")
-
-
-def _texts_by_value(column: Any) -> Any:
-    """Return the JSON of each value, null where it is null."""
-    return pa.array(
-        [None if each is None else encode_value(each).decode() for each in column.to_pylist()],
-        pa.string(),
-    )
 
 
 def _head(uuids: Bytes, traceparent: str) -> list[Part]:

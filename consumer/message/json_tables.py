@@ -5,8 +5,8 @@ Needs pyarrow, which is imported at first use.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadsheet.consumer.message.batch import MessageBatch, undecodable
+from broadsheet.consumer.message.declared_columns import declared_table
 from broadsheet.consumer.message.framing import Payloads
 from broadsheet.consumer.message.json_columns import doubles_of, read_lines
 from broadsheet.consumer.message.json_errors import why_not_json
@@ -32,6 +33,8 @@ _WHITE_SPACE: Final = b" \t\r\n"
 """That of JSON."""
 _INTEGER_BITS: Final = 64
 _object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_exact = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
+_encode_exact = msgspec.json.Encoder(decimal_format="number").encode
 _SHOWN: Final = 40
 """Digits of a number in an error."""
 _EXACT_DOUBLE_MAX: Final = 1 << 53
@@ -55,14 +58,14 @@ def json_table(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:
             pass  # Read value by value instead, which knows the rules of JSON and names the message that is none.
     values = list(_values(batch))
     if schema is None:
-        _check_integers(
-            batch, values, None
-        )  # Arrow has other limits, and would not name the place.
+        # First, because Arrow has other limits, and would not name the place.
+        _check_integers(batch, values, None)
         table = pa.Table.from_struct_array(pa.array(values))
         _check_integers(batch, values, table.schema)
         return table
-    # Written again, because a decoder keeps the last of a field's values, and Arrow's reader refuses two.
-    texts = [json.dumps(each, ensure_ascii=False, allow_nan=False).encode() for each in values]
+    # Written again, because a decoder keeps the last of a field's values, and Arrow's reader refuses two. As decimals,
+    # whose digits are those of the message.
+    texts = [_encode_exact(_decode_exact(payload)) for payload in batch.payloads]
     return _json_columns(batch, Payloads.of(texts), schema)
 
 
@@ -117,7 +120,7 @@ def _json_columns(batch: MessageBatch, payloads: Payloads, schema: pa.Schema | N
     _check_nesting(batch, payloads, codes)
     check_text(batch, codes)
     if schema is not None:
-        return read_lines(content, len(batch), schema).select(schema.names)
+        return declared_table(content, payloads, schema)
     table = read_lines(content, len(batch), None)
     if any(may_be_rounded(each) for each in doubles_of(table)):
         _check_integers(batch, list(_values(batch)), table.schema)

@@ -21,13 +21,16 @@ class RowValueError(ValueError):
         return RowValueError(self.column, row, self.reason)
 
 
-def named_value_error(name: str, column: Any, write: Callable[[Any], object]) -> RowValueError:
+def named_value_error(
+    name: str, column: Any, write: Callable[[Any], object], error: Exception
+) -> RowValueError:
     """Return the error of the first row of a column that cannot be written.
 
     Args:
         name: The column's name.
         column: N values, which `write` refuses together.
         write: Writes some of them, and raises an error if it cannot.
+        error: Of all of them, whose words are taken if they say why.
     """
     first, end = 0, len(column)
     # Of two halves, the first one that is refused holds the row that is sought.
@@ -37,8 +40,10 @@ def named_value_error(name: str, column: Any, write: Callable[[Any], object]) ->
             first = middle
         else:
             end = middle
-    error = _refusal(_rows(column, first, end), write)
-    reason = " ".join(str(error).split()) or type(error).__name__
+    said = _refusal(_rows(column, first, end), write)
+    # Our own errors say what to do, and a library's say what it saw.
+    cause = error if type(error) is ValueError or said is None else said
+    reason = " ".join(str(cause).split()) or type(cause).__name__
     return RowValueError(name, first, reason)
 
 

@@ -208,7 +208,7 @@ def _named_writable(name: str, column: Any) -> Any:
         return _writable(column)
     # Arrow raises errors of several classes for values that it refuses.
     except Exception as error:
-        raise named_value_error(name, column, _writable) from error
+        raise named_value_error(name, column, _writable, error) from error
 
 
 def _writable(column: Any) -> Any:

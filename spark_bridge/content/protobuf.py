@@ -211,7 +211,7 @@ def _named_values(name: str, column: Any, message_class: Any) -> list[Any]:
         return written(column)
     # Python's types raise errors of several classes for values that they do not have.
     except Exception as error:
-        raise named_value_error(name, column, written) from error
+        raise named_value_error(name, column, written, error) from error
 
 
 def _check_width(column: Any, field: Any) -> None:

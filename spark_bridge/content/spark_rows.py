@@ -12,6 +12,7 @@ import pyarrow as pa
 from broadsheet.consumer.message.column_texts import Part, plain_text, timestamp_text
 from broadsheet.consumer.message.json_rows import JsonRows, elements_of, join_parts, joined_lists
 from broadsheet.consumer.message.plain_columns import plain_column, plain_type
+from broadsheet.consumer.message.row_errors import named_value_error
 
 
 class SparkRows(JsonRows):
@@ -22,6 +23,12 @@ class SparkRows(JsonRows):
         if plain is None:
             raise ValueError(f"JSON lines have nothing for {column.type}")
         return plain
+
+    def _field_by_value(self, name: str, column: Any, error: Exception) -> list[Part]:
+        # Spark's forms have no encoder of single values, and Spark's types need none.
+        raise named_value_error(
+            name, column, lambda some: self._field(name, some), error
+        ) from error
 
     def _scalar(self, column: Any) -> list[Part]:
         if pa.types.is_decimal(column.type):

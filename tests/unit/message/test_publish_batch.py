@@ -333,7 +333,7 @@ class Wrapped(JsonType):
             ONE,
             JSON_TYPE,
             PublishMessageError,
-            "lose data",
+            "column t, row 0: .* has parts of a microsecond",
         ),
         (
             # Beyond the rows that are encoded at once.

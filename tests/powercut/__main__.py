@@ -12,7 +12,7 @@ import structlog
 
 from tests.powercut.recorder import Fate, Nursery
 from tests.powercut.run import at_data_sync, cut, cut_after_promises
-from tests.powercut.subjects import MODULES, SUBJECTS
+from tests.powercut.subjects import SUBJECTS, modules_of
 
 ROUNDS, CUTS, SYNCS = 3, 40, 20
 
@@ -29,10 +29,11 @@ def main(*, seconds: float, seed: int | None, wanted: tuple[str, ...]) -> None:
     first = secrets.randbelow(1 << 32) if seed is None else seed
     deadline = time.monotonic() + seconds
     cuts, findings = 0, 0
-    with Nursery(*MODULES) as nursery:
-        for number, subject in itertools.product(itertools.count(), chosen):
+    with Nursery(*modules_of(chosen)) as nursery:
+        for turn, subject in enumerate(itertools.cycle(chosen)):
             if time.monotonic() >= deadline:
                 break
+            number = turn // len(chosen)
             now, at = first + number, number % SYNCS + 1
             for found in itertools.chain(
                 cut(subject, nursery, seed=now, rounds=ROUNDS, cuts=CUTS),

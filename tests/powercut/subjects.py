@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from tests.powercut import brokers, stores
+from tests.powercut import brokers, staging, stores
 from tests.powercut.subject import PowerCutSubject
 
 SUBJECTS: Final[tuple[PowerCutSubject, ...]] = (
     *map(stores.PowerCutStore, stores.KINDS),
     brokers.PowerCutBroker(),
     brokers.PowerCutBroker("interval=5"),
+    staging.PowerCutStaging(),
 )
-MODULES: Final = ("pandas", *dict.fromkeys(each.module for each in SUBJECTS))
-"""What a nursery loads. pyarrow imports pandas at its first conversion, which would be in each process anew."""
+
+
+def modules_of(subjects: Sequence[PowerCutSubject]) -> list[str]:
+    """Return what a nursery loads for some subjects."""
+    modules = list(dict.fromkeys(each.module for each in subjects))
+    # pyarrow imports pandas at its first conversion, which would be in each process again.
+    return ["pandas", *modules] if stores.__name__ in modules else modules

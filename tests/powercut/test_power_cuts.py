@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 
+from tests.powercut.__main__ import main
 from tests.powercut.brokers import PowerCutBroker
 from tests.powercut.recorder import Fate, Nursery
 from tests.powercut.run import at_data_sync, at_directory_sync, cut, cut_after_promises
 from tests.powercut.subject import PowerCutSubject
-from tests.powercut.subjects import MODULES, SUBJECTS
+from tests.powercut.subjects import SUBJECTS, modules_of
 
 CUTS = 12
 
@@ -21,7 +23,7 @@ CUTS = 12
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """A process that has loaded the programs."""
-    with Nursery(*MODULES) as running:
+    with Nursery(*modules_of(SUBJECTS)) as running:
         yield running
 
 
@@ -40,7 +42,7 @@ def test_power_cut_after_each_promise_of_a_successor_keeps_it(
     nursery: Nursery, subject: PowerCutSubject, fate: Fate
 ) -> None:
     """A life is killed at a sync, or the sync fails: what its successor restores from memory is on the disk first."""
-    findings = cut_after_promises(subject, nursery, at_data_sync(fate, 3), seed=0)
+    findings = cut_after_promises(subject, nursery, at_data_sync(fate, 4), seed=0)
     assert [str(each) for each in findings if each is not None] == []
 
 
@@ -52,3 +54,12 @@ def test_power_cut_of_a_broker_that_was_killed_at_the_birth_of_a_journal_keeps_i
     findings = list(cut_after_promises(PowerCutBroker(), nursery, killed, seed=0))
     assert [str(each) for each in findings if each is not None] == []
     assert findings
+
+
+def test_power_cuts_of_the_long_tier_end_with_the_time() -> None:
+    """`make powercut` says how many cuts it made, and with which seed they are repeated."""
+    arguments = ["--seconds", "0.1", "--seed", "7", "--subject", "staging"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith(" cuts from seed 7 on, 0 findings\n")
+    assert int(result.output.split()[0]) > 0

@@ -148,6 +148,8 @@ def publish_dataframe(
     """
     if not target.journals:
         raise PublishError("journals: expected at least one")
+    if len(set(df.columns)) < len(df.columns):
+        raise PublishError(f"columns: expected different names, got {df.columns}; rename them")
     if missing := {key, *order_by} - set(df.columns):
         raise PublishError(f"no column {', '.join(sorted(missing))}; there are {df.columns}")
     encoder = (
@@ -171,9 +173,17 @@ def publish_dataframe(
         return loop.call(commit_publication(commit_target, publication, record))
 
 
-def journal_index(key: str, journal_count: int) -> Column:
-    """Return the index of a key's journal as a column: FNV-1a of its UTF-8 bytes, modulo the number of journals."""
-    bytes_ = F.encode(F.coalesce(_column(key), F.raise_error(F.lit(f"{key} is null"))), "UTF-8")
+def journal_index(key: str, journal_count: int, *, name: str | None = None) -> Column:
+    """Return the index of a key's journal as a column: FNV-1a of its UTF-8 bytes, modulo the number of journals.
+
+    Args:
+        key: The key's column, or a path to a field, as Spark reads it.
+        journal_count: Number of journals.
+        name: Of the column in the error for a null; `key` if not given.
+    """
+    bytes_ = F.encode(
+        F.coalesce(F.col(key), F.raise_error(F.lit(f"{name or key} is null"))), "UTF-8"
+    )
     # Each byte by its hexadecimal digits; hex() of nothing splits into one empty string, which conv() makes null.
     digits = F.regexp_extract_all(F.hex(bytes_), F.lit("(..)"))
     values = F.transform(digits, lambda pair: F.conv(pair, 16, 10).cast("long"))
@@ -196,11 +206,6 @@ def _free_name(columns: Sequence[str]) -> str:
     return name
 
 
-def _column(name: str) -> Column:
-    """Return a column of the DataFrame itself: unquoted, a dot would mean a field of a struct."""
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
 def _write_uncommitted(
     df: DataFrame, target: PublishTarget, *, key: str, order_by: Sequence[str], encoder: Encoder
 ) -> list[CommitAttempt]:
@@ -213,13 +218,17 @@ def _write_uncommitted(
         encoder=encoder,
         hidden_columns=(index_column,),
     )
-    index = journal_index(key, len(target.journals))
+    names = [*df.columns, index_column]
+    # By place, because PySpark's mapInArrow takes a column's name for a path: a.b would be a field of a struct a.
+    plain = {name: f"c{place}" for place, name in enumerate(names)}
+    index = plain[index_column]
     written = (
-        df.withColumn(index_column, index)
-        .repartitionById(len(target.journals), _column(index_column))
-        .sortWithinPartitions(*map(_column, order_by))
+        df.toDF(*(plain[name] for name in df.columns))
+        .withColumn(index, journal_index(plain[key], len(target.journals), name=key))
+        .repartitionById(len(target.journals), index)
+        .sortWithinPartitions(*(plain[name] for name in order_by))
         .mapInArrow(
-            _TaskWriter(plan),
+            _TaskWriter(plan, names),
             "messages long, acknowledgement binary, journals array<string>",
         )
         .collect()
@@ -237,13 +246,15 @@ def _write_uncommitted(
 class _TaskWriter:
     """Appends a task's rows, uncommitted, and yields their acknowledgements."""
 
-    def __init__(self, plan: WritePlan) -> None:
+    def __init__(self, plan: WritePlan, names: Sequence[str]) -> None:
         self._plan = plan
+        self._names = list(names)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        attempt = write_attempt(batches, self._plan)
+        named = (batch.rename_columns(self._names) for batch in batches)
+        attempt = write_attempt(named, self._plan)
         schema = pa.schema(
             [
                 ("messages", pa.int64()),

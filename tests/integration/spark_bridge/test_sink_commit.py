@@ -237,7 +237,7 @@ async def test_batch_with_other_rows_than_the_committed_one_is_refused(
 async def test_batch_of_a_query_whose_rows_vary_is_finished_from_its_checkpoint(
     target: CommitTarget,
 ) -> None:
-    """A row's value is made up anew when the batch is repeated: with the same checkpoint, the recorded rows count."""
+    """A row's value is made up again when the batch is repeated: with the same checkpoint, the recorded rows count."""
     query = replace(target, checkpoint="/checkpoints/q")
     with pytest.raises(Killed):
         await run_batch(replace(query, on_step=KillAt(CommitStep.RECORDED)), 0, range(20))

@@ -30,7 +30,7 @@ import grpc
 import structlog
 
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.api import Etcd, LeaseLife
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import LeaseId
 from broadsheet.allocator.runtime.backoff import Backoff
@@ -249,6 +249,19 @@ class WitnessPanel:
         return TESTIMONY_SILENT in said and TESTIMONY_HEARD not in said
 
 
+def is_unrenewed(life: LeaseLife, asked_seconds: float) -> bool:
+    """Tell whether a lease was not renewed as often as a live member would.
+
+    A live member renews once a round trip, if that takes longer than the pause between renewals. Its way to etcd is
+    taken to be as long as ours.
+
+    Args:
+        life: As etcd told.
+        asked_seconds: How long etcd took to tell.
+    """
+    return life.age_seconds_min >= UNRENEWED_SECONDS_MIN + int(asked_seconds)
+
+
 class SilenceWatch:
     """Judges one life of one peer by its silence. `run` until cancelled, or the peer's lease is ended."""
 
@@ -322,7 +335,5 @@ class SilenceWatch:
         except EtcdError as error:
             _log.info("peer.lease_unknown", member=str(self._member.member_id), cause=str(error))
             return False
-        # A live member renews once a round trip, if that takes longer than the pause between renewals; its way to etcd
-        # is taken to be as long as ours.
-        seconds = UNRENEWED_SECONDS_MIN + int(self._clock.monotonic_seconds() - began)
-        return life is not None and life.age_seconds_min >= seconds
+        asked_seconds = self._clock.monotonic_seconds() - began
+        return life is not None and is_unrenewed(life, asked_seconds)

@@ -6,7 +6,12 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.member.silence_watch import SUSPICION_PHI, AccrualDetector
+from broadsheet.allocator.etcd.api import LeaseLife
+from broadsheet.consumer.member.silence_watch import (
+    SUSPICION_PHI,
+    AccrualDetector,
+    is_unrenewed,
+)
 
 EVERY = 0.25
 
@@ -92,3 +97,16 @@ def test_time_without_a_connection_is_no_habit() -> None:
         detector.on_beat(120.0 + beat * EVERY)
 
     assert _suspected_after(detector, 120.0 + 9 * EVERY) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("left_seconds", "asked_seconds", "is_dead"),
+    [(18, 0.01, False), (17, 0.01, True), (16, 3.1, False), (15, 3.1, False), (14, 3.1, True)],
+)
+def test_lease_counts_as_unrenewed_by_the_round_trips_of_its_etcd(
+    left_seconds: int, asked_seconds: float, is_dead: bool
+) -> None:
+    """With round trips of 3 s a live member renews every 3 s: an age of 2 s then proves nothing against it."""
+    life = LeaseLife(granted_seconds=20, left_seconds=left_seconds)
+
+    assert is_unrenewed(life, asked_seconds) is is_dead

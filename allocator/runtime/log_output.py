@@ -4,7 +4,7 @@
                                │ full                              │ no reader, no space
                                └──────────── lost, counted ────────┘ the next line that is written tells how many
 
-A descriptor may fail (its reader ended, the disk is full) or block for ever (nobody reads the pipe, the file server
+A descriptor may fail (its reader ended, the disk is full) or block for ever (the pipe is not read, the file server
 hangs). Neither is a reason for a shard to stop. So the work only appends to a queue; at the end of the process the
 queue is given `EXIT_SECONDS_MAX`.
 
@@ -311,7 +311,7 @@ def guard_standard_streams() -> None:
     """Make `sys.stdout` and `sys.stderr` write through a `LineWriter`, if they are the process's own. Idempotent.
 
     Whatever prints (logs, tracebacks, warnings, click's errors, an application) then never fails and never waits. It
-    is for servers: a command whose result is on standard output must notice that nobody reads it.
+    is for servers: a command whose result is on standard output must notice that its reader ended.
     """
     for name, descriptor in _STREAMS.items():
         stream = getattr(sys, name)

@@ -66,7 +66,7 @@ def test_lines_whose_reader_has_ended_are_lost_and_counted(
     assert losses.count(Loss.NOT_WRITTEN) == 3
 
 
-def test_lines_nobody_reads_hold_up_no_writer(
+def test_lines_that_are_not_read_hold_up_no_writer(
     pipe: tuple[int, int], losses: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe that is not read fills up: `write` returns all the same, memory stays bounded, and the rest is counted."""
@@ -308,7 +308,7 @@ def test_process_that_crashes_or_forks_shows_its_last_lines(tmp_path: Path) -> N
     assert text.endswith("RuntimeError: the last words\n")
 
 
-def test_process_whose_log_nobody_reads_ends_all_the_same(tmp_path: Path) -> None:
+def test_process_whose_log_is_not_read_ends_all_the_same(tmp_path: Path) -> None:
     """A member that has lost its lease prints why and ends; a full pipe must not keep it for ever."""
     reader, descriptor = os.pipe()
     os.set_blocking(descriptor, False)

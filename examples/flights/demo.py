@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,9 @@ _LINE_EVERY_SECONDS = 5.0
 MEMBERS = 4
 SHARDS = tuple(f"flights-{index:03d}" for index in range(len(FLIGHT_JOURNALS)))
 KILL_AFTER_SLICES = 2
-"""The kill comes once so many of the publications are there, and while not all they hold is consumed."""
+"""Publications before the kill. Those after it wait for it, so that flights come while the shards move."""
+KILL_AFTER_FLIGHTS = FLIGHT_COUNT // 10
+"""Flights that are consumed before the kill, so that the shards have state to lose."""
 WORKERS, CORES_PER_WORKER = 2, 4
 """Slots for the members and for the DataFrame tasks beside them, whatever the machine has."""
 DATA_DIR = Path(".demo")
@@ -106,6 +108,12 @@ class Demo:
                 for count in publish_flights(self.flights, self.cluster.services, root=ROOT):
                     published.messages += count
                     published.slices += 1
+                    if published.slices == KILL_AFTER_SLICES:
+                        wait(
+                            (watching, published.killed),
+                            timeout=STALL_SECONDS_MAX,
+                            return_when=FIRST_COMPLETED,
+                        )
             finally:
                 published.done = True
             return watching.result()
@@ -121,15 +129,17 @@ class Demo:
                     stalls_at = time.monotonic() + STALL_SECONDS_MAX
                 if time.monotonic() >= stalls_at:
                     break
-                unread = published.messages - sum(counts.values())
-                bars.show(published=published.messages, consumed=sum(counts.values()))
-                kill_due = failover_seconds is None and published.slices >= KILL_AFTER_SLICES
-                if kill_due and unread > 0:
-                    failover_seconds = self._kill_one_member(unread=unread)
+                consumed = sum(counts.values())
+                bars.show(published=published.messages, consumed=consumed)
+                if failover_seconds is None and consumed >= KILL_AFTER_FLIGHTS:
+                    failover_seconds = self._kill_one_member(consumed, published.killed)
                 time.sleep(_POLL_SECONDS)
             bars.show(published=published.messages, consumed=sum(counts.values()))
-        if failover_seconds is None:  # everything was consumed faster than we could look
-            failover_seconds = self._kill_one_member(unread=0)
+        if failover_seconds is None:
+            raise RuntimeError(
+                f"only {sum(counts.values()):,} flights were consumed, so no member was killed in mid-run: "
+                "look into the executors' logs"
+            )
         return failover_seconds
 
     def verify(self) -> Comparison:
@@ -164,20 +174,27 @@ class Demo:
                 continue
         return sum(counts.values()) > before
 
-    def _kill_one_member(self, *, unread: int) -> float:
-        """Kill the process of the member with the most primaries; return when all of them serve again, seconds."""
+    def _kill_one_member(self, consumed: int, killed: Future[None]) -> float:
+        """Kill the process of the member with the most primaries; return when all of them serve again, seconds.
+
+        Args:
+            consumed: Flights so far.
+            killed: Gets its result with the kill.
+        """
         primaries = self.cluster.wait_for_primary(SHARDS)
         victim_id, count = Counter(primaries.values()).most_common(1)[0]
         lost = [shard for shard, member_id in primaries.items() if member_id == victim_id]
         victim = next(one for one in self.cluster.members() if one.member_id == victim_id)
         pid = _pid_listening_at(victim.endpoint)
         self.console.print(
-            f"kill -9 {pid}: {victim_id}, primary of {count} shards, with {unread:,} flights to consume"
+            f"kill -9 {pid}: {victim_id}, primary of {count} shards, "
+            f"with {FLIGHT_COUNT - consumed:,} flights to consume"
         )
-        killed = time.monotonic()
+        began = time.monotonic()
         psutil.Process(pid).send_signal(signal.SIGKILL)
+        killed.set_result(None)
         self.cluster.wait_for_primary(lost, not_on={victim_id})
-        seconds = time.monotonic() - killed
+        seconds = time.monotonic() - began
         self.console.print(f"{seconds:.2f} s later every one of them is PRIMARY on another member")
         return seconds
 
@@ -189,6 +206,8 @@ class _Counter:
         self.messages = 0
         self.slices = 0
         self.done = False
+        self.killed: Future[None] = Future()
+        """Done once a member is killed."""
 
 
 def _set_up(console: Console, resources: ExitStack) -> Demo:

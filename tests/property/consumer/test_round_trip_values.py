@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from datetime import UTC
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -110,6 +112,69 @@ def test_batch_makes_the_messages_that_rows_make_one_by_one(table: pa.Table) -> 
 
     expected = one_by_one(JsonType(), table.to_pylist())
     assert without_meta(batch.messages()) == without_meta(expected.messages())
+
+
+DECLARED: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int64(): st.sampled_from([-(2**63), 2**63 - 1, 0]),
+    pa.uint64(): st.sampled_from([2**64 - 1, 0]),
+    pa.float64(): st.floats(),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.text(max_size=3),
+    pa.binary(): st.binary(max_size=3),
+    pa.large_binary(): st.binary(max_size=3),
+    pa.date32(): st.dates(),
+    pa.timestamp("us"): st.datetimes(),
+    pa.timestamp("us", "UTC"): st.datetimes(timezones=st.just(UTC)),
+    pa.decimal128(38, 18): st.sampled_from(
+        [Decimal("12345678901234567890.123456789012345678"), Decimal("1E-18"), Decimal(-7)]
+    ),
+    pa.list_(pa.int64()): st.lists(st.none() | st.integers(-9, 9), max_size=2),
+    pa.struct({"x": pa.float64()}): st.fixed_dictionaries({"x": st.none() | st.just(0.5)}),
+}
+
+
+@given(st.data(), st.sets(st.sampled_from(sorted(DECLARED, key=str)), min_size=1, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_rows_come_back_by_their_schema(data: st.DataObject, kinds: set[pa.DataType]) -> None:
+    """A table that is published as JSON lines and read with its own schema is the same table: bytes are no base 64, NaN
+    is a number, decimals keep their digits.
+    """
+    count = data.draw(st.integers(1, 4))
+    drawn = {
+        f"c{index}": pa.array(
+            data.draw(st.lists(st.none() | DECLARED[kind], min_size=count, max_size=count)), kind
+        )
+        for index, kind in enumerate(sorted(kinds, key=str))
+    }
+    table = pa.table(drawn)
+    publisher = Publisher(MessageClock(), 7)
+    publisher.publish_batch(MappedJournal(JOURNAL, NDJSON), table, JsonType())
+
+    found = published(publisher, JsonType()).to_arrow(table.schema)
+
+    assert repr(found.to_pylist()) == repr(table.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.binary(), '"no base 64"'),
+        (pa.date32(), '"1st of May"'),
+        (pa.decimal128(4, 2), '"1.005"'),
+        (pa.decimal128(4, 2), "true"),
+        (pa.float64(), '"nan"'),
+        (pa.float64(), "false"),
+    ],
+)
+def test_texts_that_are_no_value_of_their_column_are_refused(kind: pa.DataType, text: str) -> None:
+    """What looks like a value of the column and is none: it would be another value, or null, in silence."""
+    payload = f'{{"_meta":{{"uuid":""}},"c":{text}}}'.encode()
+    content = framing_for(NDJSON).frame(payload)
+    frames = framing_for(NDJSON).unframer(journal=JOURNAL, offset=0).feed(content)
+    batch, _ = batch_of(JOURNAL, frames, JsonType())
+
+    with pytest.raises(FramingError, match=r"offset 0.*do not fit"):
+        batch.to_arrow(pa.schema([("c", kind)]))
 
 
 @given(tables())

@@ -17,10 +17,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import Self
 
@@ -109,11 +110,7 @@ class Demo:
                     published.messages += count
                     published.slices += 1
                     if published.slices == KILL_AFTER_SLICES:
-                        wait(
-                            (watching, published.killed),
-                            timeout=STALL_SECONDS_MAX,
-                            return_when=FIRST_COMPLETED,
-                        )
+                        published.killed.wait(STALL_SECONDS_MAX)
             finally:
                 published.done = True
             return watching.result()
@@ -174,12 +171,12 @@ class Demo:
                 continue
         return sum(counts.values()) > before
 
-    def _kill_one_member(self, consumed: int, killed: Future[None]) -> float:
+    def _kill_one_member(self, consumed: int, killed: Event) -> float:
         """Kill the process of the member with the most primaries; return when all of them serve again, seconds.
 
         Args:
             consumed: Flights so far.
-            killed: Gets its result with the kill.
+            killed: Set with the kill.
         """
         primaries = self.cluster.wait_for_primary(SHARDS)
         victim_id, count = Counter(primaries.values()).most_common(1)[0]
@@ -192,7 +189,7 @@ class Demo:
         )
         began = time.monotonic()
         psutil.Process(pid).send_signal(signal.SIGKILL)
-        killed.set_result(None)
+        killed.set()
         self.cluster.wait_for_primary(lost, not_on={victim_id})
         seconds = time.monotonic() - began
         self.console.print(f"{seconds:.2f} s later every one of them is PRIMARY on another member")
@@ -206,8 +203,8 @@ class _Counter:
         self.messages = 0
         self.slices = 0
         self.done = False
-        self.killed: Future[None] = Future()
-        """Done once a member is killed."""
+        self.killed = Event()
+        """Set once a member is killed."""
 
 
 def _set_up(console: Console, resources: ExitStack) -> Demo:

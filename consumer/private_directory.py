@@ -77,6 +77,8 @@ def is_own_directory(path: Path) -> bool:
 def _make(directory: Path) -> None:
     missing = [directory, *directory.parents]
     missing = missing[: next(n for n, each in enumerate(missing) if each.exists())]
+    if not missing:
+        directory.mkdir(exist_ok=True)  # Refuses a file in its place, by its name.
     for each in reversed(missing):
         # A directory is durable before anything is in it, so that of those that exist only the last may be in doubt.
         _sync_name(each.parent.resolve())

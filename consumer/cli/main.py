@@ -101,7 +101,8 @@ def main() -> None:
             "recovery:reset_source", "Make a shard continue in a source that was replaced."
         ),
         "rewind": LazyCommand(
-            "recovery:rewind_shard", "Make a shard recover from a backup of its hints."
+            "recovery:rewind_shard",
+            "Make a shard recover from a backup of its hints, or from its whole log.",
         ),
         "stat": LazyCommand(
             "shards:stat_shard", "Show the progress of a shard, as its primary reports it."

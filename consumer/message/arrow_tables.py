@@ -111,7 +111,10 @@ def _messages(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:
 
 
 def _csv(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:
-    """Return records as columns: the UUID, then those of the schema, or `f1`, `f2` and so on, which are text."""
+    """Return records as columns: those of the schema, or `uuid`, `f1`, `f2` and so on, which are text.
+
+    A schema names every field in order; one that begins with `uuid` names the UUID, too.
+    """
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
@@ -120,7 +123,9 @@ def _csv(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:
     content: Any = Payloads.of(list(payloads)).buffer if lines is None else lines
     check_text(batch, np.frombuffer(content, dtype=np.uint8))
     first = next(_records(batch))
-    names = schema.names if schema is not None else [f"f{n}" for n in range(1, len(first))]
+    names = [f"f{n}" for n in range(1, len(first))] if schema is None else list(schema.names)
+    if names[:1] == [CSV_UUID_COLUMN]:
+        del names[0]
     # Never inferred: "007" is no 7, and "NaN" not nothing.
     types = {CSV_UUID_COLUMN: pa.string()} | dict.fromkeys(names, pa.string())
     if schema is not None:

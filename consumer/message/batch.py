@@ -289,9 +289,10 @@ class MessageBatch:
         Arrow messages give their rows, without a copy.
 
         Args:
-            schema: Columns to read; fields that it does not name are left out. None: all columns, with the types that
-                the messages suggest: JSON numbers become 64-bit integers or floating-point numbers, texts stay texts,
-                as do all fields of CSV records.
+            schema: Columns to read; fields that it does not name are left out. Of CSV records it names every field in
+                order, with or without `uuid` before them. None: all columns, with the types that the messages suggest:
+                JSON numbers become 64-bit integers or floating-point numbers, texts stay texts, as do all fields of
+                CSV records.
 
         Raises:
             FramingError: a message cannot be decoded, or its values do not fit the columns. Without a schema that is so

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.message.arrow_tables import CSV_UUID_COLUMN
 from broadsheet.consumer.message.batch import MessageBatch
 from broadsheet.consumer.message.framing import CSV
 from broadsheet.consumer.message.uuid import Flags
@@ -141,9 +142,8 @@ class Aggregates:
         kept = np.flatnonzero(batch.flags != Flags.ACK_TXN)
         if len(kept) < len(batch):
             batch = batch.pick(kept)
-        # The columns of CSV have no names: a schema says what all of them are, and we know only some.
-        is_named = batch.message_type.content_type != CSV
-        rows = batch.to_arrow(self._messages if is_named else None)
+        is_csv = batch.message_type.content_type == CSV
+        rows = batch.to_arrow(self._csv_schema(batch) if is_csv else self._messages)
         for name, type_ in self.fields:
             if name not in rows.schema.names:
                 if name in self.key and len(rows):
@@ -153,6 +153,13 @@ class Aggregates:
                 place = rows.schema.get_field_index(name)
                 rows = rows.set_column(place, name, rows.column(name).cast(type_))
         return rows
+
+    def _csv_schema(self, batch: MessageBatch) -> pa.Schema:
+        """Return all columns of CSV records, which have no names, with the declared types; the others are text."""
+        record = next(iter(batch.messages()), ())
+        names = [CSV_UUID_COLUMN, *(f"f{n}" for n in range(1, len(record)))]
+        declared = {name: type_ for name, type_ in self.fields if not pa.types.is_null(type_)}
+        return pa.schema([(name, declared.get(name, pa.string())) for name in names])
 
     def read(self, rows: Any) -> tuple[list[pa.Array], ...]:
         """Return what the aggregates need of a run: the chunks of each of `fields`.

@@ -335,16 +335,20 @@ def test_run_of_messages_is_read_without_acknowledgements(open_store: OpenStore)
     assert results(store) == {"a": {"n": 2, "total": None}, "b": {"n": 1, "total": None}}
 
 
-def test_columns_of_csv_are_those_that_arrow_names(open_store: OpenStore) -> None:
-    """They have none of their own: a schema of only some of them would name the wrong ones."""
+def test_columns_of_csv_have_the_declared_types(open_store: OpenStore) -> None:
+    """Records have text without names: the aggregates say what is a number, and which field by `f` and its place."""
     payloads = (b"x,a,1", b"x,b,2", b"x,a,3")
     batch = MessageBatch(
         "in/a", [0, 5, 10], [5, 10, 15], [0] * 3, [0] * 3, [0] * 3, payloads, CsvType(columns=2)
     )
-    store = open_store(aggregates=Aggregates(key="f1", total=Sum("f2")))
+    aggregates = Aggregates(key="f1", n=Count("uuid"), total=Sum("f2"))
+    store = open_store(aggregates=aggregates)
     store.update(batch)
 
-    assert store.changes().to_pylist() == [{"f1": "a", "total": 4}, {"f1": "b", "total": 2}]
+    assert store.changes().to_pylist() == [
+        {"f1": "a", "n": 2, "total": 4},
+        {"f1": "b", "n": 1, "total": 2},
+    ]
 
 
 def test_little_is_held_back_however_wide_rows_are(open_store: OpenStore) -> None:

@@ -58,6 +58,18 @@ def test_directory_that_others_may_write_to_is_refused(tmp_path: Path, mode: int
         make_private(directory)
 
 
+def test_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    """The error names what the operator gave, and the file keeps its mode."""
+    file = tmp_path / "file"
+    file.touch(mode=0o644)
+
+    for make in (make_private, make_parent):
+        with pytest.raises(FileExistsError) as refused:
+            make(file)
+        assert refused.value.filename == str(file)
+    assert _mode(file) == 0o644
+
+
 def test_shared_parent_needs_its_sticky_bit(tmp_path: Path) -> None:
     """In /tmp, users cannot touch each other's directories; without the sticky bit they can replace them."""
     tmp_path.chmod(0o1777)

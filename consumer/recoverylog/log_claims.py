@@ -1,4 +1,4 @@
-"""The claims to recovery logs that an apply would make, and those that it must refuse.
+"""The claims to recovery logs and to keys of hints that an apply would make, and those that it must refuse.
 
 An apply sees specs and hints, and not the logs themselves: what it lets pass is refused by the record in the log of
 another shard (`broadsheet.consumer.recoverylog.ownership`).
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.allocator.keys import AUXILIARY_ROOT
 from broadsheet.consumer.errors import ForeignLogError
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
@@ -22,6 +23,11 @@ from broadsheet.consumer.recoverylog.hints import (
     recovery_log_of,
 )
 from broadsheet.consumer.recoverylog.ownership import check_claim, claim_of
+
+HINTS_DIRECTORY = "hints"
+"""Below a directory of this name there are hints, and no key space."""
+RESERVED_DIRECTORIES = frozenset({"items", "members", "assign", "leases", "owners", "workers"})
+"""Directories of an allocator's root (`broadsheet.allocator.keys`), and of a lease store's in etcd."""
 
 FindSpec = Callable[[str], ShardSpec | None]
 """Returns the present spec of a shard, by id; None: there is none."""
@@ -44,7 +50,7 @@ def check_logs(
     stored: Mapping[str, StoredLog],
     spec_of: FindSpec,
 ) -> None:
-    """Check the recovery logs that valid changes name.
+    """Check the recovery logs and the places of hints that valid changes name.
 
     Args:
         changes: Of one apply.
@@ -53,7 +59,8 @@ def check_logs(
         spec_of: Finds other shards.
 
     Raises:
-        ValidationError: two shards would share a log, a log would be left behind, or hints are of another log or shard.
+        ValidationError: two shards would share a log, a log would be left behind, hints are of another log or shard, or
+            they would be among keys that are no hints.
     """
     changed = {change.upsert.id or change.delete: change for change in changes}
 
@@ -68,6 +75,7 @@ def check_logs(
             path = f"changes[{index}].upsert"
             held = stored.get(change.upsert.id, StoredLog())
             _check_kept(path, change.upsert, held.spec)
+            _check_place(path, change.upsert, held.spec, root)
             _check_unshared(path, change.upsert, after)
             if not change.HasField("primary_hints"):
                 _check_hints(path, change.upsert, held.hints, root)
@@ -84,13 +92,22 @@ def sharers_of(spec: ShardSpec, spec_of: FindSpec) -> list[str]:
 
     A log's name ends with the shard's id, so these ids are the ends of the name behind a slash.
     """
-    log = recovery_log_of(spec)
-    parts = log.split("/")
+    return _sharers_of(spec, recovery_log_of, spec_of)
+
+
+def _sharers_of(
+    spec: ShardSpec, name_of: Callable[[ShardSpec], str], spec_of: FindSpec
+) -> list[str]:
+    """Return the ids of other shards that have a name, which ends with the shard's id, in common with this one."""
+    name = name_of(spec)
+    parts = name.split("/")
     ids = ("/".join(parts[begin:]) for begin in range(1, len(parts)))
     found = ((shard_id, spec_of(shard_id)) for shard_id in ids if shard_id != spec.id)
-    return [
-        shard_id for shard_id, other in found if other is not None and recovery_log_of(other) == log
-    ]
+    return [shard_id for shard_id, other in found if other is not None and name_of(other) == name]
+
+
+def _hints_name(spec: ShardSpec) -> str:
+    return f"{spec.hint_prefix}/{spec.id}" if has_recovery_log(spec) else ""
 
 
 def _check_kept(path: str, spec: ShardSpec, before: ShardSpec | None) -> None:
@@ -110,12 +127,57 @@ def _check_kept(path: str, spec: ShardSpec, before: ShardSpec | None) -> None:
         )
 
 
+def _check_place(path: str, spec: ShardSpec, before: ShardSpec | None, root: str) -> None:
+    """Check that a shard's hints would not be among the keys of an allocator or of a lease store.
+
+    Its primary writes them with the rights of its member, which may reach other roots.
+    """
+    # A shard that has the prefix already gets nothing new by it, and must stay changeable.
+    if not has_recovery_log(spec) or (before and before.hint_prefix == spec.hint_prefix):
+        return
+    key = primary_hints_key(spec).decode()
+    taken = _key_space_of(key, root)
+    if taken:
+        raise ValidationError(
+            f"{path}.hint_prefix",
+            f"expected a place for hints: {key} would be among the keys of {taken}. Take another prefix, such as "
+            f"{root}/hints",
+        )
+
+
+def _key_space_of(key: str, root: str) -> str:
+    """Return the directory of other keys that a key of hints would be in; "" if there is none.
+
+    Which roots exist is not known here, and their keys may not be readable, so the names of directories decide.
+    """
+    if key.startswith(f"{AUXILIARY_ROOT}/"):
+        return AUXILIARY_ROOT
+    # The names within the root's own path were chosen by whoever runs it.
+    begin = root.count("/") + 1 if key.startswith(f"{root}/") else 1
+    directories = key.split("/")[:-1]
+    for index, name in enumerate(directories[begin:], begin):
+        if name == HINTS_DIRECTORY:
+            return ""
+        if name in RESERVED_DIRECTORIES:
+            return "/".join(directories[: index + 1])
+    return ""
+
+
 def _check_unshared(path: str, spec: ShardSpec, spec_of: FindSpec) -> None:
-    others = sharers_of(spec, spec_of) if has_recovery_log(spec) else []
+    if not has_recovery_log(spec):
+        return
+    others = sharers_of(spec, spec_of)
     if others:
         raise ValidationError(
             f"{path}.recovery_log_prefix",
             f"expected a log of its own: {recovery_log_of(spec)} is the recovery log of shard {others[0]}",
+        )
+    # Logs may differ where hints do not: each primary would replace the hints of the other.
+    others = _sharers_of(spec, _hints_name, spec_of)
+    if others:
+        raise ValidationError(
+            f"{path}.hint_prefix",
+            f"expected hints of its own: shard {others[0]} has its hints at {_hints_name(spec)}, too",
         )
 
 

@@ -8,7 +8,7 @@ A service that *can* answer does so in band, with a `Status` and a header. Only 
     ShardNotFoundError, JournalNotFoundError,
         SequenceIdNotFoundError, ShardNotAssignedError NOT_FOUND            stop
     ProxyHeaderError, ClusterMismatchError,
-        InvalidStateError                             FAILED_PRECONDITION   fix the configuration
+        InvalidStateError, EtcdAuthenticationError    FAILED_PRECONDITION   fix the configuration
     BoundExceededError, EtcdLimitError                RESOURCE_EXHAUSTED    split the request
     ThrottlingError                                   RESOURCE_EXHAUSTED    back off
     CommitFencedError, RegisterMismatchError,
@@ -33,6 +33,7 @@ import grpc
 
 from broadsheet.allocator.errors import (
     ClusterMismatchError,
+    EtcdAuthenticationError,
     EtcdLimitError,
     EtcdUnavailableError,
     KeyDecodeError,
@@ -117,6 +118,7 @@ _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (InvalidStateError, grpc.StatusCode.FAILED_PRECONDITION),
     (ProxyHeaderError, grpc.StatusCode.FAILED_PRECONDITION),
     (ClusterMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (EtcdAuthenticationError, grpc.StatusCode.FAILED_PRECONDITION),
     (BoundExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (EtcdLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ThrottlingError, grpc.StatusCode.RESOURCE_EXHAUSTED),

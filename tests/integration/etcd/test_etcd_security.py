@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -16,6 +14,7 @@ from broadsheet.allocator.errors import EtcdAuthenticationError, EtcdUnavailable
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
 from tests.support.certificates import CertificateAuthority, yesterday
+from tests.support.etcd_users import call_auth
 from tests.support.eventually import eventually
 from tests.support.tcp_proxy import TcpProxy
 
@@ -129,21 +128,8 @@ async def auth_server() -> AsyncIterator[EmbeddedEtcd]:
             ("user/add", {"name": "guest", "password": "guest"}),
             ("enable", {}),
         ):
-            await asyncio.to_thread(_post, f"http://{running.endpoint}/v3/auth/{path}", body)
+            await asyncio.to_thread(call_auth, running.endpoint, path, body)
         yield running
-
-
-def _post(url: str, body: dict[str, str], *, token: str = "") -> str:
-    """Call etcd's JSON gateway: users are an operator's business, so our client has no calls for them.
-
-    Returns:
-        The token of a login; otherwise nothing.
-    """
-    headers = {"Authorization": token} if token else {}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - our own etcd
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=5) as response:
-        return str(json.loads(response.read()).get("token", ""))
 
 
 def _as(
@@ -198,8 +184,8 @@ async def test_watch_cut_off_after_its_token_ended_logs_in_again(auth_server: Em
 
 def _set_auth(endpoint: str, what: str) -> None:
     login = {"name": "root", "password": "secret"}
-    token = "" if what == "enable" else _post(f"http://{endpoint}/v3/auth/authenticate", login)
-    _post(f"http://{endpoint}/v3/auth/{what}", {}, token=token)
+    token = "" if what == "enable" else call_auth(endpoint, "authenticate", login)
+    call_auth(endpoint, what, {}, token=token)
 
 
 async def test_user_with_a_wrong_password_is_refused_at_once(auth_server: EmbeddedEtcd) -> None:

@@ -143,3 +143,80 @@ def test_label_of_a_former_owner_must_name_a_root() -> None:
     validate_shard_spec(moved("shard-a", "/old=shard-b"))
     with pytest.raises(ValidationError, match="former owner's root"):
         validate_shard_spec(moved("shard-a", "shard-b"))
+
+
+def placed(prefix: str, shard_id: str = "shard-a") -> ShardSpec:
+    """A shard whose hints are below a prefix."""
+    made = spec(shard_id)
+    made.hint_prefix = prefix
+    return made
+
+
+@pytest.mark.parametrize(
+    ("prefix", "shard_id"),
+    [
+        ("/hints", "shard-a"),
+        ("/my/hints", "acme/items/part-000"),
+        ("/gazette/hints/assign", "shard-a"),
+        (f"{ROOT}/hints", "items/shard-a"),
+        (ROOT, "shard-a"),
+        ("/gazette/consumers/other", "shard-a"),
+        ("/items-of-mine", "members.x/shard-a"),
+    ],
+)
+def test_hints_below_a_path_that_is_no_key_space_are_accepted(prefix: str, shard_id: str) -> None:
+    """Gazette's applications put hints outside their roots, and ids of shards have directories of any name."""
+    check(placed(prefix, shard_id))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "shard_id", "taken"),
+    [
+        ("/broadsheet.v1", "shard-a", "/broadsheet.v1"),
+        (f"/broadsheet.v1{ROOT}/leader", "shard-a", "/broadsheet.v1"),
+        (f"/broadsheet.v1{ROOT}/hints", "shard-a", "/broadsheet.v1"),
+        (f"{ROOT}/items", "shard-a", f"{ROOT}/items"),
+        (f"{ROOT}/members", "shard-a", f"{ROOT}/members"),
+        (f"{ROOT}/assign/shard-a#z#m#0", "shard-a", f"{ROOT}/assign"),
+        (ROOT, "items/shard-a", f"{ROOT}/items"),
+        ("/other/app", "items/shard-a", "/other/app/items"),
+        ("/other", "app/members/shard-a", "/other/app/members"),
+        ("/other/app/items/hints", "shard-a", "/other/app/items"),
+        ("/gazette/cluster/items", "shard-a", "/gazette/cluster/items"),
+        ("/other/leases", "shard-a", "/other/leases"),
+    ],
+)
+def test_hints_among_keys_of_an_allocator_are_refused(
+    prefix: str, shard_id: str, taken: str
+) -> None:
+    """A prefix names any key that the member may write: another application's items, or who leads. One apply would then
+    create or damage them, in the name of a member.
+    """
+    with pytest.raises(ValidationError, match=rf"upsert.hint_prefix.* among the keys of {taken}\."):
+        check(placed(prefix, shard_id))
+
+
+def test_hints_of_a_shard_that_has_its_prefix_stay_where_they_are() -> None:
+    """A shard that another member accepted must still be changeable, to disable it for example."""
+    held = placed("/other/app/items/hints")
+    check(held, stored={"shard-a": StoredLog(spec=held)})
+
+
+def test_names_within_the_root_say_nothing_about_its_hints() -> None:
+    """An application may be called like a directory of an allocator."""
+    made = placed("/apps/items/hints")
+    change = ApplyRequest.Change(upsert=made)
+    check_logs([change], root="/apps/items", stored={}, spec_of=lambda _: None)
+
+
+def test_two_shards_with_one_key_of_hints_are_refused() -> None:
+    """Their logs differ, so each would replace the hints of the other, and neither could be recovered by them."""
+    first, second = placed("/hints/acme", "part-000"), placed("/hints", "acme/part-000")
+    second.recovery_log_prefix = "other-logs"
+
+    with pytest.raises(
+        ValidationError, match="shard part-000 has its hints at /hints/acme/part-000"
+    ):
+        check(second, present=(first,))
+    with pytest.raises(ValidationError, match="hint_prefix"):
+        check(first, second)

@@ -5,7 +5,7 @@
                                     └─ no message within `request_seconds_max`, or `unread_calls_max` newer calls:
                                        the call is refused
 
-`grpc.aio` decodes the path of a method that nobody registered as UTF-8, in its only loop, and an error there ends the
+`grpc.aio` decodes the path of an unregistered method as UTF-8, in its only loop, and an error there ends the
 server of a process that lives on. So every method is registered with gRPC's core, which compares bytes, and this module
 takes over the loop's share of the work: one task per method takes its calls. That also spares gRPC's wait for one
 future of every method with each call, a tenth of a short call with 25 methods.
@@ -164,7 +164,7 @@ class GrpcServer(grpc.aio.Server):
         """Return once the server is stopped.
 
         Raises:
-            ServerEndedError: it has ended, but nobody stopped it.
+            ServerEndedError: it has ended, and `stop` was not called.
         """
         while not self._is_stopping:
             if self.core.crash is not None or not self.core.is_running():

@@ -171,7 +171,7 @@ class Service:
             ValidationError: a file for TLS cannot be used, nothing guards the server, or a variable of OpenTelemetry is
                 none that it knows.
             ExtraMissingError: traces are wanted, and their extra is not installed.
-            ServerEndedError: the gRPC server ended, though nobody stopped it.
+            ServerEndedError: the gRPC server ended by itself.
         """
         try:
             if not self._leaving.is_set():

@@ -433,7 +433,7 @@ class PostgresqlDialect:
 
 
 class _PostgresqlGuard:
-    """Makes every COMMIT fail until the cursor is closed, whoever sends it: SQL text, the driver, a procedure.
+    """Makes every COMMIT fail until the cursor is closed, by any way: SQL text, the driver, a procedure.
 
     A cursor WITH HOLD is read to its end by the COMMIT of its transaction, and an error of its query then aborts the
     transaction (postgresql.org/docs, DECLARE). Needs no table and no privilege. A ROLLBACK closes it, which the

@@ -76,7 +76,7 @@ async def _addresses(etcd: EtcdClient, prefix: bytes) -> tuple[str, ...]:
     found = await etcd.get_range(prefix, prefix_range_end(prefix))
     addresses: dict[str, bool] = {}
     for kv in found.kvs:
-        # Whoever watches the root reports what is no member.
+        # The watch of the root reports what is no member.
         with suppress(DecodeError):
             spec = ConsumerSpec.FromString(kv.value)
             if spec.process_spec.endpoint:

@@ -89,7 +89,7 @@ class FoldedLog:
     """The outcome of an attempt to copy the write-ahead log into the file."""
 
     is_empty: bool
-    """Nobody else read in it."""
+    """There is no other reader."""
     is_copied: bool
     """The file has all of it, so that SQLite may begin it again with the next transaction."""
 

@@ -108,8 +108,9 @@ class Trial:
         yield before - after, Verdict.ZONES
 
     def _zones(self, item: ProblemItem, source: MemberId, target: MemberId) -> int:
-        """Return the zones that count if one replica of the item moved: with a single zone, none does."""
-        if len(self._kept) < ZONES_WANTED:
+        """Return the zones that count if one replica of the item moved: with a single zone or replica, none does."""
+        # As the solver has it: a single replica is lost with its zone, wherever it is.
+        if len(self._kept) < ZONES_WANTED or item.replication < ZONES_WANTED:
             return 0
         others = [m for m in self._desired[item.item_id] if m != source]
         return zones_spanned(m for m in (*others, target) if m.zone in self._kept)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.problem import Desired, Problem, zones_spanned
@@ -14,7 +14,11 @@ from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.placement.trial import Trial, Verdict
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from broadsheet.allocator.whatif.causes import CauseFinder
-from tests.property.allocator.test_placement_optimal import objectives, problems
+from tests.property.allocator.test_placement_optimal import (
+    objectives,
+    problems,
+    single_replica_among_drains,
+)
 
 
 def _moves(problem: Problem, desired: Desired) -> Iterator[tuple[ItemId, MemberId, MemberId]]:
@@ -145,6 +149,7 @@ def test_every_reason_holds_and_no_move_betters_the_plan(problem: Problem) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(problems(members_max=6, items_max=8, limit_max=3))
+@example(single_replica_among_drains())
 def test_every_cause_of_what_the_plan_lacks_holds(problem: Problem) -> None:
     """Scarce room: replicas without a place, in one zone, on members that leave or where they fail. Each member is
     counted for what trying it there shows, and none would be better.

@@ -97,7 +97,6 @@ def test_refused_state_leaves_the_last_commit(tmp_path: Path) -> None:
         ),
         (dict[str, msgspec.Raw], {"a": msgspec.Raw(b"[1,\n2]")}, r"without line breaks"),
     ],
-    ids=str,
 )
 def test_refused_value_is_named_by_its_place(
     tmp_path: Path, state_type: Any, state: Any, problem: str

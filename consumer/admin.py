@@ -223,11 +223,11 @@ class AdminServer:
         new_protocol = cast("Callable[[], asyncio.Protocol]", self._runner.server)
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: self._new_connection(new_protocol()),
+                lambda: _Connection(self, new_protocol()),
                 host,
                 port,
                 backlog=BACKLOG,
-                ssl=self._tls.context if self._tls else None,
+                ssl=self._tls,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX if self._tls else None,
             )
         except OSError as error:
@@ -254,12 +254,6 @@ class AdminServer:
         if self._runner is not None:
             await self._runner.cleanup()
         self.address = ""
-
-    def _new_connection(self, inner: asyncio.Protocol) -> _Connection:
-        if self._tls is not None:
-            # This connection's handshake comes next.
-            self._tls.refresh()
-        return _Connection(self, inner)
 
     @property
     def bounds(self) -> AdminBounds:
@@ -418,27 +412,41 @@ def _is_local(host_and_port: str) -> bool:
     return False
 
 
-class _ReloadedContext:
-    """A server's TLS context that follows its files; connections keep the certificate that they began with."""
+class _ReloadedContext(ssl.SSLContext):
+    """A server's TLS context that follows its files; connections keep the certificate that they began with.
+
+    Each connection gets the whole context of the present files. To switch within a handshake, as servers with several
+    names do, is not enough: tickets of sessions would still be those of the first context, and a client whose
+    authority was withdrawn would resume its session without being verified.
+    """
+
+    def __new__(cls, tls: TlsConfig) -> Self:
+        """Create the context that event loops ask for handshakes."""
+        del tls
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
     def __init__(self, tls: TlsConfig) -> None:
+        """Read the files.
+
+        Raises:
+            ValidationError: see `require_server_names`, `tls_files`.
+        """
         require_server_names(tls)
         self._tls = tls
         self._files = tls_files(tls)
         self._used = self._files.present()
-        self.context = self._new_context()
-        """Given to the server, which keeps it; handshakes use the present one."""
-        self.context.sni_callback = self._choose
-        self._present = self.context
+        self._present = self._new_context()
 
-    def refresh(self) -> None:
-        """Use the present files in further handshakes."""
+    # `Any`: the parameters are the library's.
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begin a handshake with the present files. Called by the event loop for each connection."""
         present = self._files.present()
         if present is not self._used:
             # Should the files change once more in between, the look after this one finds it.
             with suppress(OSError, ssl.SSLError):
                 self._present = self._new_context()
             self._used = present
+        return self._present.wrap_bio(*args, **options)
 
     def _new_context(self) -> ssl.SSLContext:
         assert self._tls.cert_file is not None, "a server has a certificate"
@@ -449,11 +457,6 @@ class _ReloadedContext:
             context.load_verify_locations(self._tls.client_ca_file)
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
-
-    def _choose(self, handshake: ssl.SSLObject, name: str | None, context: object) -> None:
-        """Let a handshake use the present context. Called by the library, also for a client that sends no name."""
-        del name, context
-        handshake.context = self._present
 
 
 class _Connection(asyncio.Protocol):

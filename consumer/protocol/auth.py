@@ -720,8 +720,8 @@ def _selector_to_json(selector: LabelSelector) -> dict[str, object]:
 
 class _JsonLabel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(min_length=1)]
-    value: str
-    """Empty: any value."""
+    value: str = ""
+    """Empty: any value. Gazette's own tokens leave an empty one out (`json:"value,omitempty"`)."""
     prefix: bool = False
 
 

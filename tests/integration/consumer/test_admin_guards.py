@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -146,6 +148,61 @@ async def _status(
         method, server.address + path, headers=caller.headers, ssl=tls or True
     ) as answer:
         return answer.status
+
+
+async def test_session_of_a_withdrawn_authority_is_not_resumed(tmp_path: Path) -> None:
+    """A client that resumes a session of TLS shows no certificate, so it was believed for as long as it came back:
+    tickets have to end with the authority. Plan: sessions of both versions, then the files change.
+    """
+    authority = CertificateAuthority(tmp_path)
+    (tmp_path / "next").mkdir()
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(authority.ca_file.read_bytes())
+    tls = replace(authority.tls("server", HOST), client_ca_file=trusted)
+    own = authority.certificate("old")
+    contexts = [_client(authority, own) for _ in range(2)]
+    contexts[0].maximum_version = ssl.TLSVersion.TLSv1_2
+    contexts[1].minimum_version = ssl.TLSVersion.TLSv1_3
+
+    config = BrokerConfig(data_dir=tmp_path / "broker", tls=tls, admin_port=0)
+    async with Broker(config) as broker:
+        port = int(broker.admin_address.rpartition(":")[2])
+        sessions = [await asyncio.to_thread(_resumed, port, each, None) for each in contexts]
+        for context, (status, _, session) in zip(contexts, sessions, strict=True):
+            assert status == 200
+            # As it should be, while nothing has changed.
+            assert (await asyncio.to_thread(_resumed, port, context, session))[:2] == (200, True)
+        trusted.write_bytes(CertificateAuthority(tmp_path / "next", "next").ca_file.read_bytes())
+
+        async def are_refused() -> bool:
+            return all(
+                [
+                    (await asyncio.to_thread(_resumed, port, context, session))[0] != 200
+                    for context, (_, _, session) in zip(contexts, sessions, strict=True)
+                ]
+            )
+
+        await eventually(are_refused)
+
+
+def _resumed(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
+) -> tuple[int, bool, ssl.SSLSession | None]:
+    """Ask for a guarded page with the session of a former connection; return the status (0: no answer), whether the
+    session was resumed, and the session to come back with.
+    """
+    request = b"GET /debug/vars HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    answer = b""
+    connection = socket.create_connection((HOST, port), timeout=10)
+    try:
+        with context.wrap_socket(connection, server_hostname=HOST, session=session) as tls:
+            tls.sendall(request)
+            while received := tls.recv(65_536):
+                answer += received
+            status = int(answer.split()[1]) if answer else 0
+            return status, bool(tls.session_reused), tls.session
+    except (ssl.SSLError, ConnectionError):
+        return 0, False, None
 
 
 async def test_port_follows_the_authorities_of_clients(tmp_path: Path) -> None:

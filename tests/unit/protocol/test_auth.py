@@ -162,6 +162,19 @@ def test_token_with_null_labels_selects_everything() -> None:
     assert not _verify(token).selector.include.labels
 
 
+def test_token_of_gazette_with_a_label_of_any_value_is_understood() -> None:
+    """Gazette leaves an empty value out of the JSON, so a Go client that lists by a label's name alone was refused."""
+    labels = [{"name": "app.gazette.dev/message-type"}, {"name": "name", "prefix": True}]
+    selector = {"include": {"labels": labels}, "exclude": {"labels": None}}
+
+    seen = _verify(_forged({"cap": 8, "exp": _in_an_hour(), "sel": selector}))
+
+    assert [(each.name, each.value, each.prefix) for each in seen.selector.include.labels] == [
+        ("app.gazette.dev/message-type", "", False),
+        ("name", "", True),
+    ]
+
+
 @pytest.mark.parametrize(
     "selector",
     [
@@ -175,7 +188,8 @@ def test_token_with_null_labels_selects_everything() -> None:
         {"include": "team=a"},
         {"include": {"labels": {}}},
         {"include": {"labels": [], "prefix": "a/"}},
-        {"include": {"labels": [{"name": "team"}]}},
+        {"include": {"labels": [{"name": "team", "value": None}]}},
+        {"include": {"labels": [{"name": "team", "Value": "a"}]}},
         {"include": {"labels": [{"value": "a"}]}},
         {"include": {"labels": [{"name": "", "value": "a"}]}},
         {"include": {"labels": [{"name": "team", "value": 7}]}},

@@ -49,6 +49,8 @@ CHECK_SECONDS: Final = 0.5
 """Pause between two checks that the server still runs, beside the events that say that it ended."""
 SPARE_STREAMS: Final = 64
 """Streams of a connection beyond its bound of calls, so that a call beyond the bound is refused with its reason."""
+PENDING_CALLS_MIN: Final = 1_000
+"""Calls of one method that wait until the event loop takes them; gRPC's own bound, which cancels calls beyond it."""
 Handler = Callable[[Any, Any], Any]
 
 
@@ -83,10 +85,18 @@ class GrpcServer(grpc.aio.Server):
         """
         bounds = bounds or IntakeBounds()
         self._intake = _Intake(bounds)
-        streams = bounds.calls_per_connection_max + SPARE_STREAMS
-        self.core = _Core(
-            (self._intake, *interceptors), (*options, ("grpc.max_concurrent_streams", streams))
+        pending = max(PENDING_CALLS_MIN, bounds.unread_calls_max)
+        ours = (
+            (
+                "grpc.max_concurrent_streams",
+                bounds.calls_per_connection_max + SPARE_STREAMS,
+            ),
+            # Otherwise a burst within our bounds, or a loop that was busy for a moment, costs honest clients their
+            # calls, and the status, CANCELLED, does not say why.
+            ("grpc.server.max_pending_requests", pending),
+            ("grpc.server.max_pending_requests_hard_limit", 3 * pending),
         )
+        self.core = _Core((self._intake, *interceptors), (*options, *ours))
         """gRPC's own server."""
         self._methods: dict[str, Any] = {}
         self._is_stopping = False

@@ -148,6 +148,21 @@ async def test_server_serves_methods_of_all_kinds_and_refuses_others() -> None:
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+async def test_burst_of_calls_within_the_bounds_is_served() -> None:
+    """Once a thousand calls of a method wait for the loop, gRPC cancels further ones at random: a few seconds of Stats
+    that arrive at once, as after a pause of the loop, were answered with CANCELLED, without a reason.
+    """
+    async with (
+        _serving(GrpcServer(), _methods()) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        echo: Any = channel.unary_unary("/test.App/Echo")
+
+        answers = await asyncio.gather(*(echo(b"a") for _ in range(3_000)), return_exceptions=True)
+
+    assert [each for each in answers if each != b"A"] == []
+
+
 async def _begin_calls(connection: RawConnection, count: int, *, first: int = 1) -> None:
     headers = call_headers(b"/test.App/Echo")
     frames = (

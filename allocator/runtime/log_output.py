@@ -96,7 +96,7 @@ class LineWriter:
         """Whether there is no thread, and never will be: after a fork, and at the very end of the process."""
         self._untold = 0
         self._is_torn = False
-        """Whether the last write ended within a line."""
+        """Whether a failed write ended within a line. Where a program prints parts of a line, the next one follows."""
 
     def write(self, data: bytes) -> None:
         """Write whole lines, soon."""
@@ -182,8 +182,10 @@ class LineWriter:
         except OSError:
             # BrokenPipeError, no space, a closed descriptor, or one that takes nothing at once: later lines try again.
             self._lose(Loss.NOT_WRITTEN, _unwritten(batch, written - len(head)))
-        if written:
-            self._is_torn = not data[:written].endswith(b"\n")
+            if written:
+                self._is_torn = not data[:written].endswith(b"\n")
+        else:
+            self._is_torn = False
         if written >= len(head):
             self._untold -= told
 

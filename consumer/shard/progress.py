@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -53,8 +54,8 @@ class Progress:
         self._ending: asyncio.Future[BaseException | None] | None = None
         """The end of the attempt, once a request waits."""
         self._order = count()
-        self._cancelled = 0
-        """Requests that gave up since the last clean-up."""
+        self._cancelled: Counter[str | None] = Counter()
+        """Requests that gave up since the last clean-up, by journal; None: of those held."""
 
     def copies(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return (read_through, publish_at), bytes by journal."""
@@ -75,6 +76,7 @@ class Progress:
                 heappop(heap).wake(reached=True)
             if not heap:
                 del self._waiting[journal]
+                self._cancelled.pop(journal, None)
 
     def told(self, what: str) -> None:
         """Record that an awaited fact is known. Idempotent."""
@@ -112,33 +114,34 @@ class Progress:
             ended.add_done_callback(self._end)
         reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self._awaits:
+            lacking = None
             self._held.append(_Waiter(0, next(self._order), reached))
-            return await reached
-        journal, offset = next(
-            (journal, offset)
-            for journal, offset in offsets.items()
-            if self._read_through.get(journal, 0) < offset
-        )
-        heap = self._waiting.setdefault(journal, [])
-        heappush(heap, _Waiter(offset, next(self._order), reached))
+        else:
+            lacking = next(
+                journal
+                for journal, offset in offsets.items()
+                if self._read_through.get(journal, 0) < offset
+            )
+            heap = self._waiting.setdefault(lacking, [])
+            heappush(heap, _Waiter(offsets[lacking], next(self._order), reached))
         try:
             return await reached
         except asyncio.CancelledError:
-            self._drop_cancelled(journal)
+            self._drop_cancelled(lacking)
             raise
 
-    def _drop_cancelled(self, journal: str) -> None:
+    def _drop_cancelled(self, journal: str | None) -> None:
         """Forget requests that gave up, when it costs no more than they did."""
-        heap = self._waiting.get(journal, [])
-        self._cancelled += 1
-        if self._cancelled * 2 < len(heap):
+        waiting = self._held if journal is None else self._waiting.get(journal, [])
+        # Of this journal alone: requests that give up elsewhere say nothing about what is left here.
+        self._cancelled[journal] += 1
+        if self._cancelled[journal] * 2 < len(waiting):
             return
-        self._cancelled = 0
-        live = [waiter for waiter in heap if not waiter.reached.done()]
-        heapify(live)
-        if live:
-            self._waiting[journal] = live
-        else:
+        del self._cancelled[journal]
+        # In place: requests that still wait know their list.
+        waiting[:] = [waiter for waiter in waiting if not waiter.reached.done()]
+        heapify(waiting)
+        if journal is not None and not waiting:
             self._waiting.pop(journal, None)
 
     def _end(self, _: object) -> None:

@@ -124,6 +124,17 @@ def test_lines_after_a_full_disk_tell_how_many_are_missing(tmp_path: Path, losse
     os.close(descriptor)
 
 
+def test_parts_of_a_line_stay_one_line(tmp_path: Path, losses: Losses) -> None:
+    """Programs print prompts, progress and long lines in parts, each a write: none must get a line break of ours."""
+    with (tmp_path / "out").open("wb") as out:
+        writer = LineWriter(out.fileno(), losses)
+        for part in (b"50 %\r", b"100 %", b" done\n", b"x" * 9_000, b"\n"):
+            writer.write(part)
+            assert writer.flush()
+
+    assert (tmp_path / "out").read_bytes() == b"50 %\r100 % done\n" + b"x" * 9_000 + b"\n"
+
+
 def test_lines_to_a_non_blocking_pipe_all_arrive(pipe: tuple[int, int], losses: Losses) -> None:
     """Another program with the same pipe or terminal may make it non-blocking; that is no loss."""
     reader, descriptor = pipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -171,6 +172,39 @@ async def test_progress_wakes_only_those_who_may_go_on() -> None:
         ended.set_result(None)
 
     assert [each.result() for each in far[1_501:]] == [False] * 499
+
+
+def _futures() -> int:
+    """Return the futures of this process; each request waits for one."""
+    gc.collect()
+    return sum(type(each) is asyncio.Future for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("awaits", [(), ("rollback",)], ids=["read", "held"])
+async def test_progress_forgets_requests_that_gave_up(awaits: tuple[str, ...]) -> None:
+    """Stats with deadlines come again and again for what does not move, also while the attempt still awaits something:
+    each left a few hundred bytes for as long as the attempt lasted.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
+    progress = Progress(["in/a", "in/b"], awaits=awaits)
+
+    def wait(journal: str) -> asyncio.Task[bool]:
+        return loop.create_task(progress.wait_for({journal: 1_000_000}, ended=ended))
+
+    staying = [wait("in/a") for _ in range(50)]
+    await asyncio.sleep(0)
+    before = _futures()
+    for _ in range(500):
+        asked = [wait("in/a"), wait("in/b")]
+        await asyncio.sleep(0)
+        for each in asked:
+            each.cancel()
+        await asyncio.wait(asked)
+
+    assert _futures() - before < 100
+    ended.set_result(None)
+    assert [await each for each in staying] == [False] * 50
 
 
 async def test_nobody_is_let_through_before_it_is_known_where_publications_end() -> None:

@@ -11,8 +11,10 @@ events out.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, TextIO
 
@@ -33,11 +35,16 @@ EVENT_BURST: Final = 1_000
 EVENTS_PER_SECOND: Final = 10.0
 """Lines of one event a second, in the long run: about 0.25 GB a day."""
 EVENT_NAMES_MAX: Final = 1_024
-"""Events with rates of their own; all others share one. An application may put values into the names of its events."""
+"""Events of each form of name with rates of their own; all others of the form share one. An application may put values
+into the names of its events: such texts must not take the rates of ours, which are dotted nouns.
+"""
+EVENT_NAME_CHARACTERS_MAX: Final = 200
+"""Characters by which events are told apart: libraries log texts of any length."""
 UNBOUNDED_PREFIX: Final = "audit."
 """Events of any rate: each change that a caller was allowed to make leaves one, and none may hide another."""
 TEXT_CHARACTERS_MAX: Final = 32 << 10
 """Longest text in a line: a long traceback, but no request of megabytes."""
+_DOTTED: Final = re.compile(r"[a-z_]+(?:\.[a-z_]+)+")
 _STANDARD_DESCRIPTORS: Final = (1, 2)
 LOST_EVENT: Final = "log.lines_lost"
 
@@ -56,12 +63,19 @@ class EventRates:
         self._clock = clock
         self._buckets: dict[str, tuple[float, float, int]] = {}
         """By event: lines that it may still write, as of when, and how many were left out since the last one."""
+        self._known: Counter[str] = Counter()
+        """Number of events, by the name under which further ones of their form share a rate."""
 
     def admit(self, event: str) -> int | None:
         """Return how many lines of this event were left out before this one; None if this one is left out, too."""
         now = self._clock()
-        if event not in self._buckets and len(self._buckets) >= EVENT_NAMES_MAX:
-            event = ""
+        event = event[:EVENT_NAME_CHARACTERS_MAX]
+        if event not in self._buckets:
+            others = "." if _DOTTED.fullmatch(event) else ""
+            if self._known[others] >= EVENT_NAMES_MAX:
+                event = others
+            else:
+                self._known[others] += 1
         tokens, since, left_out = self._buckets.get(event, (float(EVENT_BURST), now, 0))
         tokens = min(float(EVENT_BURST), tokens + (now - since) * EVENTS_PER_SECOND)
         if tokens < 1:

@@ -177,6 +177,19 @@ def test_event_names_with_values_in_them_share_one_rate() -> None:
     assert admitted.count(None) == 1
 
 
+def test_event_names_with_values_in_them_leave_out_none_of_ours() -> None:
+    """An application that logs a new text for each message would otherwise silence all events not seen before, such as
+    that a lease is lost; and texts of any length must not stay in memory.
+    """
+    rates = EventRates(SteppingClock().monotonic_seconds)
+    for n in range(EVENT_NAMES_MAX + EVENT_BURST + 1):
+        rates.admit(f"Saw {n}.")
+
+    assert rates.admit("session.lease_lost") == 0
+    long, rates = "x" * 10_000, EventRates(SteppingClock().monotonic_seconds)
+    assert [rates.admit(long + str(n)) for n in range(EVENT_BURST + 1)].count(None) == 1
+
+
 class _Unrenderable:
     def __repr__(self) -> str:
         raise ValueError("no")

@@ -52,7 +52,7 @@ from broadsheet.consumer.protocol.recovery_pb2 import (
 )
 from broadsheet.consumer.protocol.shard_pb2 import GetHintsResponse, ListResponse, ReplicaStatus
 from broadsheet.consumer.recoverylog.hints import StoredHints, has_recovery_log, recovery_log_of
-from broadsheet.consumer.recoverylog.ownership import OWNER_PATH
+from broadsheet.consumer.recoverylog.ownership import is_owner_path
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.recoverylog.player import Player, Recovered
 from broadsheet.consumer.stores.store_record import RECORD
@@ -326,7 +326,7 @@ _KINDS: tuple[tuple[_Test, str], ...] = (
     (lambda name, _: name == "CURRENT", "RocksDB: names the manifest"),
     (lambda name, _: name.startswith("OPTIONS-"), "RocksDB options"),
     (lambda name, _: name == "IDENTITY", "RocksDB identity"),
-    (lambda name, _: name == OWNER_PATH.lstrip("/"), "names the shard that the log belongs to"),
+    (lambda name, _: is_owner_path(f"/{name}"), "names the shard that the log belongs to"),
     (lambda name, _: name == RECORD, "names the kind of store"),
     (lambda name, _: name.endswith(".log"), "RocksDB write-ahead log"),
     (lambda name, head: name.endswith(".json") and head[:1] in (b"{", b"["), "JSON"),

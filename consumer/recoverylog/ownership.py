@@ -3,6 +3,12 @@
 A recorder writes it into the log as a property, which hints repeat. To Gazette's players it is one more small file. A
 log without it was recorded by Gazette, or by an older release, and belongs to the shard that takes it over next.
 
+An owner that took the log from another one is recorded at a path of its own, and the last one counts. Gazette's players
+refuse a property that changes, and pass over all operations behind it:
+
+    /.recovery-log.owner        the first owner
+    /.recovery-log.owner.1      the next one
+
 Two shards may name one log: a spec copied to another root with the same broker, or the ids `a/bbbb` below `logs` and
 `bbbb` below `logs/a`. Each would undo what the other recorded. A stranger is refused by name, before it takes the
 fence.
@@ -12,6 +18,7 @@ Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +31,8 @@ from broadsheet.consumer.protocol.labels import RECOVERY_LOG_OF, value_of
 from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 
 OWNER_PATH: Final = "/.recovery-log.owner"
-"""The property that names the owner. It is not below any store's own paths."""
+"""The property that names the first owner. It is not below any store's own paths."""
+_OWNER: Final = re.compile(rf"{re.escape(OWNER_PATH)}(?:\.([1-9]\d{{0,8}}))?")
 
 
 class LogOwner(msgspec.Struct, frozen=True):
@@ -79,9 +87,33 @@ def decode_owner(content: str) -> LogOwner:
     return decode_json(content, LogOwner)
 
 
-def needs_record(properties: Mapping[str, str], claim: LogClaim) -> bool:
-    """Tell whether a log that the claim allows to be recorded into does not name the owner yet."""
-    return properties.get(OWNER_PATH) != encode_owner(claim.owner)
+def is_owner_path(path: str) -> bool:
+    """Tell whether a property names an owner, present or former."""
+    return _OWNER.fullmatch(path) is not None
+
+
+def owner_record(properties: Mapping[str, str], claim: LogClaim) -> tuple[str, str] | None:
+    """Return path and content of the property to record in a log that the claim allows; None if it names the owner.
+
+    Raises:
+        ValueError: the present record cannot be read.
+    """
+    number = _newest(properties)
+    if number is None:
+        return OWNER_PATH, encode_owner(claim.owner)
+    if decode_owner(properties[_path(number)]) == claim.owner:
+        return None
+    return _path(number + 1), encode_owner(claim.owner)
+
+
+def _newest(properties: Mapping[str, str]) -> int | None:
+    """Return the number of the last owner that was recorded, from 0; None if there is none."""
+    found = filter(None, map(_OWNER.fullmatch, properties))
+    return max((int(match[1] or 0) for match in found), default=None)
+
+
+def _path(number: int) -> str:
+    return f"{OWNER_PATH}.{number}" if number else OWNER_PATH
 
 
 def check_claim(log: str, properties: Mapping[str, str], claim: LogClaim) -> None:
@@ -95,14 +127,15 @@ def check_claim(log: str, properties: Mapping[str, str], claim: LogClaim) -> Non
     Raises:
         ForeignLogError: it belongs to another shard, or the record cannot be read.
     """
-    content = properties.get(OWNER_PATH)
-    if content is None:
+    number = _newest(properties)
+    if number is None:
         return
+    path = _path(number)
     try:
-        owner = decode_owner(content)
+        owner = decode_owner(properties[path])
     except ValueError as error:
         raise ForeignLogError(
-            log, f"its record of the owner, {OWNER_PATH}, cannot be read: {error}"
+            log, f"its record of the owner, {path}, cannot be read: {error}"
         ) from error
     if owner in (claim.owner, claim.former):
         return

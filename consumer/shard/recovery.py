@@ -26,12 +26,7 @@ from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.fsm import author_from
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
-from broadsheet.consumer.recoverylog.ownership import (
-    OWNER_PATH,
-    claim_of,
-    encode_owner,
-    needs_record,
-)
+from broadsheet.consumer.recoverylog.ownership import claim_of, owner_record
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.recoverylog.player import Player, Recovered
 from broadsheet.consumer.recoverylog.recorder import Recorder
@@ -142,8 +137,9 @@ class Recovery:
             author=recovered.author,
             head=recovered.head,
         )
-        if needs_record(recovered.fsm.properties, self._claim):
-            recorder.set_property(OWNER_PATH, encode_owner(self._claim.owner))
+        record = owner_record(recovered.fsm.properties, self._claim)
+        if record is not None:
+            recorder.set_property(*record)
         self.local_state = LocalState(recovered.directory, recorder)
         return HintKeeper(
             recorder,

@@ -28,7 +28,7 @@ from broadsheet.consumer.local_state import (
     recorded_path,
     replace_file,
 )
-from broadsheet.consumer.recoverylog.ownership import OWNER_PATH
+from broadsheet.consumer.recoverylog.ownership import is_owner_path
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.stores.store_record import RECORD
 
@@ -107,7 +107,8 @@ class RocksDbRecording:
     def _take_over(self) -> None:
         names = {entry.name for entry in os.scandir(self._directory) if entry.is_file()}
         names -= {_CURRENT, _IDENTITY} | {name for name in names if _LOCAL.fullmatch(name)}
-        names -= {RECORD, OWNER_PATH.lstrip("/")}  # Properties of the log, and no files of RocksDB.
+        # Properties of the log, and no files of RocksDB.
+        names -= {RECORD} | {name for name in names if is_owner_path(f"/{name}")}
         current = self._directory / _CURRENT
         if current.exists():
             self._current = current.read_bytes()

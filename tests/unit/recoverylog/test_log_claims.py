@@ -19,7 +19,8 @@ from broadsheet.consumer.recoverylog.ownership import (
     check_claim,
     claim_of,
     encode_owner,
-    needs_record,
+    is_owner_path,
+    owner_record,
 )
 
 ROOT = "/production"
@@ -87,12 +88,33 @@ def test_log_is_its_owners_or_of_the_former_owner_that_a_label_names(
     claim = claim_of(ROOT, claimant)
     if not is_refused:
         check_claim("logs/x", properties, claim)
-        assert needs_record(properties, claim) is (owner != claim.owner)
+        assert (owner_record(properties, claim) is None) is (owner == claim.owner)
         return
     with pytest.raises(ForeignLogError, match=f"belongs to {owner}") as refusal:
         check_claim("logs/x", properties, claim)
     assert RECOVERY_LOG_OF in str(refusal.value)
     assert failure_kind(refusal.value) is FailureKind.SPEC
+
+
+def test_log_that_moves_to_and_fro_never_changes_a_property_and_is_its_last_owners() -> None:
+    """Gazette's players refuse a property that changes, and pass over every operation behind it: a Gazette member
+    would take the log over as it was before the move. So each owner is recorded at a path of its own.
+    """
+    old, new = "/old", "/new"
+    properties: dict[str, str] = {}
+    for root, former in ((old, ""), (new, old), (old, new), (new, old)):
+        claim = claim_of(root, moved("shard-a", former) if former else spec("shard-a"))
+        check_claim("logs/x", properties, claim)
+        record = owner_record(properties, claim)
+        assert record is not None
+        assert record[0] not in properties
+        assert is_owner_path(record[0])
+        properties |= dict([record])
+        assert owner_record(properties, claim) is None
+        with pytest.raises(ForeignLogError, match=f"of root {root}"):
+            check_claim("logs/x", properties, claim_of("/other", spec("shard-a")))
+    with pytest.raises(ForeignLogError, match=f"of root {new}"):
+        check_claim("logs/x", properties, claim_of(old, spec("shard-a")))
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"root":1,"shard":"a"}', "\ud800", "[" * 5000])

@@ -47,6 +47,10 @@ class StoreKind:
     own: re.Pattern[str]
     """All its files."""
 
+    def is_there(self, names: Collection[str]) -> bool:
+        """Tell whether a directory with these files holds a store's content."""
+        return any(self.main.fullmatch(name) for name in names)
+
 
 JSON: Final = StoreKind(
     "json", 1, re.compile(r"state\.json"), re.compile(r"(state|next)\.json|producers-[0-9a-f]{32}")
@@ -114,7 +118,7 @@ def check_files(kind: StoreKind, names: Collection[str], record: StoreRecord | N
             f"holds files of format {record.format}, which a newer release wrote; this one knows up to "
             f"{kind.format}"
         )
-    if any(kind.main.fullmatch(name) for name in names):
+    if kind.is_there(names):
         return ""
     if record is not None:
         return f"has held files of this store, as {RECORD} says, and they are gone: restore them"
@@ -123,7 +127,7 @@ def check_files(kind: StoreKind, names: Collection[str], record: StoreRecord | N
     )
     if not others:
         return ""
-    found = [each.name for each in _KINDS if any(each.main.fullmatch(name) for name in others)]
+    found = [each.name for each in _KINDS if each.is_there(others)]
     listed = ", ".join(others[:_NAMED_MAX]) + (", …" if len(others) > _NAMED_MAX else "")
     way = "; SqliteStore(from_gazette=True) takes them over"
     takes = kind is SQLITE and GAZETTE_SQLITE.name in found
@@ -166,7 +170,7 @@ class StoreFiles:
                 f"{where} holds the files of {record.shard}: give each shard a directory of its own. If that shard was "
                 f"renamed to this one, remove {directory / RECORD}",
             )
-        names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+        names = _names_in(directory)
         refusal = check_files(self._kind, names, record)
         if refusal:
             raise ForeignStoreError(
@@ -174,7 +178,7 @@ class StoreFiles:
                 f"{where} {refusal}; a {self._kind.name} store would start from nothing, and apply again what was "
                 "applied: open the store that wrote them, or give the shard another log or directory",
             )
-        if record is None and not any(self._kind.main.fullmatch(name) for name in names):
+        if record is None and not self._kind.is_there(names):
             self._check_not_left_behind()
 
     def record(self) -> None:
@@ -196,13 +200,21 @@ class StoreFiles:
     def _check_not_left_behind(self) -> None:
         """Check that the shard, whose log is empty, has no state in the directory that it had before it had a log."""
         kept = self._local_state.kept
-        record = self._read(kept) if kept is not None else None
-        if record is not None and record.shard == self._fqn:
+        if kept is None:
+            return
+        record = self._read(kept)
+        # Earlier releases left no record, and the directory is where this shard's files would be.
+        is_left = (
+            record.shard == self._fqn
+            if record is not None
+            else self._kind.is_there(_names_in(kept))
+        )
+        if is_left:
             raise ForeignStoreError(
                 self._fqn,
                 f"its recovery log holds nothing, and directory {kept} holds its state of before it had a log: delete "
-                "the shard and apply it without recovery_log_prefix and hint_prefix, or, to start from nothing, remove "
-                "the directory",
+                "the shard and apply it without recovery_log_prefix and hint_prefix, or, to start from nothing, move "
+                "the directory away",
             )
 
     def _read(self, directory: Path) -> StoreRecord | None:
@@ -215,6 +227,10 @@ class StoreFiles:
             raise StoreError(
                 self._fqn, f"{path} is no record of a store: {error}; restore it, or remove it"
             ) from error
+
+
+def _names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()] if directory.is_dir() else []
 
 
 def _write_durably(directory: Path, content: bytes) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 import google_crc32c
@@ -38,7 +37,6 @@ from broadsheet.consumer.local_state import (
 )
 from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.private_directory import FILE_MODE
-from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.stores.settled_files import settle, sync_directory
 from broadsheet.consumer.stores.store_record import AGGREGATE, StoreFiles
 
@@ -91,21 +89,19 @@ class StoredRows:
 class AggregateFiles:
     """Reads the files of a store when it opens, and writes them while it lives."""
 
-    def __init__(
-        self, fqn: str, directory: Path, recorder: FileRecorder | None, *, snapshot_bytes_min: int
-    ) -> None:
+    def __init__(self, fqn: str, local_state: LocalState, *, snapshot_bytes_min: int) -> None:
         """Look at nothing yet.
 
         Args:
             fqn: The shard, for errors.
-            directory: Where the files are, or will be.
-            recorder: Puts changes of the files into a log, which makes them durable; None: syncing the files does.
+            local_state: Where the files are, or will be. Its recorder puts their changes into a log, which makes them
+                durable; without one, syncing the files does.
             snapshot_bytes_min: Least bytes of changes after which a snapshot is due.
         """
         self._fqn = fqn
-        self._directory = directory
-        self._recorder = recorder
-        self._record = StoreFiles(fqn, LocalState(directory, recorder), AGGREGATE)
+        self._directory = local_state.directory
+        self._recorder = local_state.recorder
+        self._record = StoreFiles(fqn, local_state, AGGREGATE)
         self._snapshot_bytes_min = snapshot_bytes_min
         self._snapshot_bytes = 0
         self._changes_bytes = 0

@@ -113,10 +113,7 @@ class AggregateStore:
         self._local_state = local_state_of(shard, local_state)
         self._is_shards_own = shard.local_state is not None
         self._files = AggregateFiles(
-            shard.fqn,
-            self._local_state.directory,
-            self._local_state.recorder,
-            snapshot_bytes_min=snapshot_bytes_min,
+            shard.fqn, self._local_state, snapshot_bytes_min=snapshot_bytes_min
         )
         self._directory = StoreDirectory(
             shard.fqn, self._local_state, lock_wait_seconds=lock_wait_seconds

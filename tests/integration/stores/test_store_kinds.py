@@ -124,21 +124,27 @@ def test_directory_that_lost_its_file_is_refused(tmp_path: Path, kind: str) -> N
         _commit(kind, shard, local_state, 8)
 
 
-@pytest.mark.parametrize("kind", ["json", "sqlite"])
+@pytest.mark.parametrize("has_record", [True, False], ids=["record", "no record"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_shard_that_gets_a_log_later_does_not_leave_its_state_behind(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, has_record: bool
 ) -> None:
-    """An application gives its store a directory, and the spec a recovery log: an empty log is no new shard then."""
-    shard, kept = FixedShard(), LocalState(tmp_path / "kept")
+    """An application gives its store a directory, and the spec a recovery log: an empty log is no new shard then, also
+    where a release that left no record wrote the directory.
+    """
+    shard = FixedShard()
+    kept = LocalState(tmp_path / shard.id)
     _commit(kind, shard, kept, 7)
+    if not has_record:
+        (kept.directory / RECORD).unlink()
     recorded = replace(shard, local_state=_next_life(RecordedLog(), tmp_path / "1"))
-    store: Store = (
-        JsonFileStore(recorded, tmp_path, initial={})
-        if kind == "json"
-        else SqliteStore(recorded, kept)
-    )
+    store: Store
     if kind == "json":
-        kept.directory.rename(tmp_path / shard.id)
+        store = JsonFileStore(recorded, tmp_path, initial={})
+    elif kind == "aggregate":
+        store = AggregateStore(recorded, Aggregates(key="k", last=Last("v", "int64")), kept)
+    else:
+        store = (SqliteStore if kind == "sqlite" else RocksDbStore)(recorded, kept)
 
     with pytest.raises(ForeignStoreError, match="holds its state of before it had a log"):
         store.restore_checkpoint(shard)

@@ -25,6 +25,7 @@ from broadsheet.consumer.protocol.auth import (
 )
 from broadsheet.consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
 from broadsheet.consumer.rpc.call_limits import CallBounds
+from broadsheet.consumer.secret_url import SecretUrl
 from broadsheet.consumer.shard.environment import ShardConfig
 
 SHARD_LIMIT_MAX = 1 << 17
@@ -64,10 +65,11 @@ class MemberConfig:
     """Interface to listen on; empty is `host`."""
     admin_port: int | None = None
     """Port of health, metrics and debugging over HTTP, where `port` is; 0 lets the system choose, None: none."""
-    lease_stores: tuple[str, ...] = ()
+    lease_stores: tuple[str | SecretUrl, ...] = ()
     """Addresses of lease stores whose leases the live page shows, read only; see `shardctl leases --help`."""
-    metrics_push_url: str = field(default="", repr=False)
-    """Pushgateway that gets the metrics, for processes that cannot be scraped; empty: none. It may have a secret."""
+    metrics_push_url: str | SecretUrl = ""
+    """Pushgateway that gets the metrics, for processes that cannot be scraped; empty: none. It may have a user and
+    password. This and `lease_stores` are kept as `SecretUrl`."""
     traces: bool = False
     """Export traces as the process's `OTEL_*` variables say; without, only if the application set a tracer provider."""
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
@@ -148,7 +150,11 @@ class MemberConfig:
         _require_range(self.admin_port or 0, "admin_port", 0, PORT_MAX)
         if self.lease_stores and self.admin_port is None:
             raise ValidationError("lease_stores", "expected an admin_port, whose page shows leases")
-        if self.metrics_push_url and not self.metrics_push_url.startswith(("http://", "https://")):
+        stores = tuple(SecretUrl.of(each) for each in self.lease_stores)
+        object.__setattr__(self, "lease_stores", stores)
+        push = SecretUrl.of(self.metrics_push_url)
+        object.__setattr__(self, "metrics_push_url", push)
+        if push and not push.reveal().startswith(("http://", "https://")):
             raise ValidationError("metrics_push_url", "expected http://… or https://…")
         _require_range(self.shard_limit, "shard_limit", 0, SHARD_LIMIT_MAX)
         _require_range(self.capacity, "capacity", 0, CAPACITY_MAX)

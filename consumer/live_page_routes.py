@@ -23,12 +23,9 @@ from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.admin import CLAIMS, AdminRoute
 from broadsheet.consumer.errors import NotAuthorizedError
-from broadsheet.consumer.leasing.addresses import (
-    StoreAddress,
-    parse_store_address,
-    without_passwords,
-)
+from broadsheet.consumer.leasing.addresses import StoreAddress, parse_store_address
 from broadsheet.consumer.protocol.auth import Capability
+from broadsheet.consumer.secret_url import SecretUrl
 from broadsheet.consumer.shard_changes import is_scoped
 
 LEASES_MAX: Final = 10_000
@@ -76,7 +73,7 @@ class _PageFile:
     tag: str
 
 
-def live_page_routes(lease_stores: Sequence[str] = ()) -> list[AdminRoute]:
+def live_page_routes(lease_stores: Sequence[str | SecretUrl] = ()) -> list[AdminRoute]:
     """Return the routes of the live page: `/`, and others below `/page/`. The files are read now, and kept.
 
     Args:
@@ -118,7 +115,7 @@ async def _agree(request: web.Request) -> web.Response:
 class _LeaseTables:
     """Reads lease stores for pages: only when one asks, and one look at a time, which all share."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str | SecretUrl]) -> None:
         self._addresses = [_store_address(number, text) for number, text in enumerate(addresses)]
         self._looking = asyncio.Lock()
         self._stores: list[dict[str, object]] = []
@@ -143,7 +140,7 @@ class _LeaseTables:
             return web.json_response({"stores": self._stores})
 
 
-def _store_address(number: int, text: str) -> StoreAddress:
+def _store_address(number: int, text: str | SecretUrl) -> StoreAddress:
     try:
         return parse_store_address(text)
     except ValidationError as error:
@@ -164,7 +161,7 @@ async def _leases_of(address: StoreAddress) -> dict[str, object]:
     except Exception as error:
         # A driver's error may quote the address as it was written, or parts of it.
         cause = (
-            without_passwords(str(error)).removeprefix(f"store: {address.text}: ")
+            address.url.hidden_in(str(error)).removeprefix(f"store: {address.text}: ")
             or type(error).__name__
         )
         return told | {"error": cause[:CAUSE_CHARACTERS_MAX]}

@@ -23,9 +23,12 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from http.client import HTTPException
 from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -44,12 +47,14 @@ from prometheus_client import (
     push_to_gateway,
 )
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import basic_auth_handler, default_handler
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.log_output import LOSSES, Loss
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.secret_url import SecretUrl
 
 _log = structlog.get_logger()
 ServingStatus: TypeAlias = int
@@ -487,45 +492,87 @@ PUSH_JOB: Final = "broadsheet"
 
 @asynccontextmanager
 async def pushed_metrics(
-    url: str, instance: str, registry: CollectorRegistry, *, pause_seconds: float = PUSH_SECONDS
+    url: str | SecretUrl,
+    instance: str,
+    registry: CollectorRegistry,
+    *,
+    pause_seconds: float = PUSH_SECONDS,
 ) -> AsyncIterator[None]:
     """Push metrics to a Pushgateway during the block, and delete them there at its end.
 
     It is for processes that nobody can scrape, such as executors whose ports are closed or not known.
 
     Args:
-        url: Of the gateway.
+        url: Of the gateway; its user and password are sent as HTTP knows them.
         instance: Label of this process's metrics.
         registry: Of its metrics; those of prometheus_client's default registry are added.
         pause_seconds: Between two pushes.
     """
     key = {"instance": instance}
+    gateway = _gateway(SecretUrl.of(url))
     try:
         async with TaskGroup() as group:
-            pushing = _push(url, key, AllMetrics(registry), pause_seconds)
+            pushing = _push(gateway, key, AllMetrics(registry), pause_seconds)
             group.start_soon(pushing, name="push metrics")
             yield
             group.stop()
     finally:
         try:
             await asyncio.to_thread(
-                delete_from_gateway, url, PUSH_JOB, key, timeout=DELETE_SECONDS_MAX
+                delete_from_gateway,
+                gateway.address,
+                PUSH_JOB,
+                key,
+                timeout=DELETE_SECONDS_MAX,
+                handler=gateway.handler,
             )
-        except OSError as error:
-            _log.info("metrics.not_deleted", cause=str(error))
+        except _PUSH_ERRORS as error:
+            _log.info("metrics.not_deleted", cause=gateway.url.hidden_in(str(error)))
 
 
-async def _push(url: str, key: dict[str, str], metrics: AllMetrics, pause_seconds: float) -> None:
+_PUSH_ERRORS: Final = (OSError, HTTPException, ValueError)
+"""Of urllib; the last two are of an address that only it finds wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    url: SecretUrl
+    address: str
+    """The URL without user and password, which urllib would take for a part of the host's name."""
+    handler: Any
+    """Of prometheus_client."""
+
+
+def _gateway(url: SecretUrl) -> _Gateway:
+    scheme, separator, rest = url.reveal().partition("://")
+    authority, slash, path = rest.partition("/")
+    credentials, at, host = authority.rpartition("@")
+    handler: Any = default_handler
+    if at:
+        name, _, password = credentials.partition(":")
+        handler = partial(basic_auth_handler, username=unquote(name), password=unquote(password))
+    return _Gateway(url, f"{scheme}{separator}{host}{slash}{path}", handler)
+
+
+async def _push(
+    gateway: _Gateway, key: dict[str, str], metrics: AllMetrics, pause_seconds: float
+) -> None:
     is_failing = False
     while True:
         try:
             await asyncio.to_thread(
-                push_to_gateway, url, PUSH_JOB, metrics, key, timeout=PUSH_SECONDS_MAX
+                push_to_gateway,
+                gateway.address,
+                PUSH_JOB,
+                metrics,
+                key,
+                timeout=PUSH_SECONDS_MAX,
+                handler=gateway.handler,
             )
             is_failing = False
-        except OSError as error:  # HTTP errors are among these.
+        except _PUSH_ERRORS as error:  # HTTP errors are among these.
             # Once, because a gateway may be away for long.
             if not is_failing:
-                _log.warning("metrics.push_failed", cause=str(error))
+                _log.warning("metrics.push_failed", cause=gateway.url.hidden_in(str(error)))
             is_failing = True
         await asyncio.sleep(pause_seconds)

@@ -141,6 +141,11 @@ def parse_endpoint(text: str, *, tls_by_default: bool) -> Endpoint:
         if not path.startswith("/"):
             raise ValidationError("", f"expected unix:/absolute/path, got {text!r}")
         return Endpoint(name=text, target=f"unix:{path}", tls=False)
+    if "@" in text:
+        # Not shown, because it may end with a password, which would never be sent.
+        raise ValidationError(
+            "", "expected no user before the address: use the username and the password of etcd"
+        )
     scheme, separator, address = text.rpartition("://")
     if separator and scheme not in ("http", "https"):
         raise ValidationError("", f"expected http, https or unix before the address, got {text!r}")

@@ -15,6 +15,7 @@ from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.channels import is_loopback
 from broadsheet.consumer.places import option_of
 from broadsheet.consumer.protocol.auth import TrustConfig, require_certificates
+from broadsheet.consumer.secret_url import SecretUrl
 
 # Bounds on what all clients together may use: each is an option of the process and a metric.
 #
@@ -186,7 +187,7 @@ class BrokerConfig:
     """Files of removed fragments that are kept to be overwritten; given up when the disk is short of space."""
     file_root: Path | None = None
     """Root of file:// stores: sealed fragments of journals with such a store are published there; None: nowhere."""
-    cloud_stores: tuple[str, ...] = ()
+    cloud_stores: tuple[str | SecretUrl, ...] = ()
     """s3://, gs:// and azure:// stores that specs may name, and all below them; a query is for the library."""
     local_fragment_bytes_max: int | None = None
     """Bytes of published fragments that also stay in the data directory; None keeps all."""
@@ -210,6 +211,8 @@ class BrokerConfig:
 
         Also if the file root and the data directory overlap.
         """
+        stores = tuple(SecretUrl.of(each) for each in self.cloud_stores)
+        object.__setattr__(self, "cloud_stores", stores)
         require_certificates(self.trust, self.tls)
         if self.file_root is not None:
             root, data = self.file_root.resolve(), self.data_dir.resolve()

@@ -29,6 +29,7 @@ from broadsheet.consumer.broker.fragment_codecs import PIECE_BYTES, encode_file
 from broadsheet.consumer.broker.fragments import SealedFragment
 from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec
 from broadsheet.consumer.protocol.validation_journal_spec import validate_store
+from broadsheet.consumer.secret_url import SecretUrl
 
 PROBE_KEY = ".test/health-check"
 DELETE_PROBE = ".gazette-delete-probe"
@@ -396,14 +397,18 @@ class _Permitted:
         return path
 
 
-def _permitted(url: str) -> _Permitted:
+def _permitted(store: SecretUrl) -> _Permitted:
     """Return a permitted store, opened.
 
     Raises:
         ValidationError: the URL is malformed.
         ExtraMissingError: the library is not installed.
     """
-    validate_store(url, "cloud_stores")
+    url = store.reveal()
+    try:
+        validate_store(url, "cloud_stores")
+    except ValidationError as error:
+        raise ValidationError(error.field_path, store.hidden_in(error.problem)) from None
     parsed = urlsplit(url)
     library, config = import_obstore(), dict(parse_qsl(parsed.query))
     bucket = f"{parsed.scheme}://{parsed.netloc}"
@@ -413,7 +418,7 @@ def _permitted(url: str) -> _Permitted:
         config |= {"tenant_id": parsed.netloc, "account_name": account}
     elif parsed.scheme == "file":
         raise ValidationError(
-            "cloud_stores", f"expected s3, gs or azure, got {url!r}: set file_root"
+            "cloud_stores", f"expected s3, gs or azure, got {store.shown!r}: set file_root"
         )
     plain = config.get("endpoint", "").startswith("http://")
     try:
@@ -424,14 +429,17 @@ def _permitted(url: str) -> _Permitted:
             retry_config={"max_retries": 3, "retry_timeout": RETRY_TIMEOUT},
         )
     except library.exceptions.BaseError as error:
-        raise ValidationError("cloud_stores", f"{url}: {_text_of(error)}") from error
+        cause = store.hidden_in(_text_of(error))
+        raise ValidationError("cloud_stores", f"{store}: {cause}") from None
     return _Permitted(parsed, objects)
 
 
 class FragmentStores:
     """Stores that a broker serves, by URL."""
 
-    def __init__(self, file_root: Path | None, cloud_stores: Sequence[str] = ()) -> None:
+    def __init__(
+        self, file_root: Path | None, cloud_stores: Sequence[str | SecretUrl] = ()
+    ) -> None:
         """Check the settings.
 
         Args:
@@ -446,7 +454,7 @@ class FragmentStores:
         if file_root is not None and not file_root.is_dir():
             raise ValidationError("file_root", f"expected an existing directory, got {file_root}")
         self._file_root = None if file_root is None else file_root.resolve()
-        self._permitted = [_permitted(url) for url in cloud_stores]
+        self._permitted = [_permitted(SecretUrl.of(url)) for url in cloud_stores]
 
     @property
     def is_any(self) -> bool:

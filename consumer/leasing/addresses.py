@@ -11,13 +11,13 @@ An address holds no secrets: they come from the environment, where the systems' 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.secret_url import SecretUrl
 
 NATIVE: Final = "native"
 
@@ -65,7 +65,6 @@ KINDS: Final[Mapping[str, _Kind]] = {
         },
     ),
 }
-_SECRET: Final = re.compile(r"(://[^/@:\s]*):[^/\s]*@|((?:password|sslpassword)=)[^&\s]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +73,17 @@ class StoreAddress:
 
     kind: str
     """One of `KINDS`."""
-    place: str
+    place: str = field(repr=False)
     """Root, database URL, table or container."""
     layout: str
-    options: Mapping[str, str]
-    text: str
-    """The address as written, without passwords, for display."""
+    options: Mapping[str, str] = field(repr=False)
+    url: SecretUrl
+    """The address as written."""
+
+    @property
+    def text(self) -> str:
+        """The address without secrets, for display."""
+        return self.url.shown
 
 
 def is_store_address(text: str) -> bool:
@@ -87,24 +91,21 @@ def is_store_address(text: str) -> bool:
     return text.partition(":")[0] in KINDS
 
 
-def parse_store_address(text: str) -> StoreAddress:
+def parse_store_address(address: str | SecretUrl) -> StoreAddress:
     """Parse a store address.
 
     Raises:
         ValidationError: it is none; the message says what is wrong, and shows one that is right.
     """
-    kind_name, separator, rest = text.partition(":")
+    url = SecretUrl.of(address)
+    kind_name, separator, rest = url.reveal().partition(":")
     if not separator or kind_name not in KINDS:
         forms = ", ".join(kind.example for kind in KINDS.values())
-        raise ValidationError(
-            "store", f"expected e.g. {forms}; got {without_passwords(text)!r:.80}"
-        )
+        raise ValidationError("store", f"expected e.g. {forms}; got {url.shown!r:.80}")
     kind = KINDS[kind_name]
     place, options = _taken_apart(kind_name, rest)
     if not place or (kind_name == "etcd" and not place.startswith("/")):
-        raise ValidationError(
-            "store", f"expected e.g. {kind.example}, got {without_passwords(text)!r:.80}"
-        )
+        raise ValidationError("store", f"expected e.g. {kind.example}, got {url.shown!r:.80}")
     layout = options.pop("layout", NATIVE)
     if layout not in kind.options_by_layout:
         known = ", ".join(kind.options_by_layout)
@@ -118,9 +119,7 @@ def parse_store_address(text: str) -> StoreAddress:
                 f"store.{name}",
                 f"{kind_name} with layout {layout} takes {', '.join(sorted(known_options))}",
             )
-    return StoreAddress(
-        kind=kind_name, place=place, layout=layout, options=options, text=without_passwords(text)
-    )
+    return StoreAddress(kind=kind_name, place=place, layout=layout, options=options, url=url)
 
 
 def _taken_apart(kind_name: str, rest: str) -> tuple[str, dict[str, str]]:
@@ -133,8 +132,3 @@ def _taken_apart(kind_name: str, rest: str) -> tuple[str, dict[str, str]]:
     own = [part for part in parts if part.partition("=")[0] not in KINDS["sql"].options]
     options = {name: value for name, value in pairs if name in KINDS["sql"].options}
     return "?".join([place, *(["&".join(own)] if own else [])]), options
-
-
-def without_passwords(text: str) -> str:
-    """Return a text without the passwords in its addresses."""
-    return _SECRET.sub(lambda found: f"{found[1]}@" if found[1] else f"{found[2]}…", text)

@@ -138,7 +138,8 @@ async def _dynamodb_store(
     try:
         client = open_dynamodb_client(**settings)
     except (BotoCoreError, ValueError) as error:
-        raise ValidationError("store", f"{address.text}: {error}") from error
+        cause = address.url.hidden_in(str(error))
+        raise ValidationError("store", f"{address.text}: {cause}") from None
     try:
         yield DynamoRecordStore(client, address.place, layout=layouts[address.layout]())
     finally:
@@ -189,9 +190,10 @@ def _database_url(address: StoreAddress) -> sa.URL:
     try:
         url = sa.make_url(address.place)
     except sa.exc.ArgumentError as error:
+        cause = address.url.hidden_in(str(error))
         raise ValidationError(
-            "store", f"sql: expected sql:postgresql://host/database or sql:sqlite:///file: {error}"
-        ) from error
+            "store", f"sql: expected sql:postgresql://host/database or sql:sqlite:///file: {cause}"
+        ) from None
     if url.get_backend_name() not in ("postgresql", "sqlite"):
         raise ValidationError(
             "store", f"sql: expected postgresql or sqlite, got {url.get_backend_name()!r:.80}"

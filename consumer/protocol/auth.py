@@ -36,6 +36,7 @@ from broadsheet.consumer.protocol.token_keys import (
     check_keys_url,
     public_keys_of,
 )
+from broadsheet.consumer.secret_url import SecretUrl
 
 AUTHORIZATION = "authorization"
 """Metadata key of the token."""
@@ -279,8 +280,8 @@ _SPIFFE: Final = "spiffe://"
 class TrustConfig:
     """Callers whom a server believes beside those that have its keys. Files are read where the server runs."""
 
-    jwks: str = ""
-    """Public keys of those who sign tokens: a file, or `https://…`; a set of JSON Web Keys."""
+    jwks: str | SecretUrl = ""
+    """Public keys of those who sign tokens: a file, or `https://…`; a set of JSON Web Keys. Kept as `SecretUrl`."""
     issuer: str = ""
     """Their tokens' `iss` must be this; empty: anything."""
     audience: str = ""
@@ -297,8 +298,10 @@ class TrustConfig:
         for name in ("issuer", "audience"):
             if getattr(self, name) and not self.jwks:
                 raise ValidationError(name, "expected jwks beside it, whose tokens it restricts")
-        if "://" in self.jwks:
-            check_keys_url(self.jwks)
+        jwks = SecretUrl.of(self.jwks)
+        object.__setattr__(self, "jwks", jwks)
+        if "://" in jwks.reveal():
+            check_keys_url(jwks.reveal())
 
     @property
     def is_any(self) -> bool:
@@ -335,7 +338,7 @@ def server_auth(keys_text: str, trust: TrustConfig) -> TokenVerifier:
     return ServerAuth(
         keyed,
         trust,
-        public_keys=public_keys_of(trust.jwks) if trust.jwks else None,
+        public_keys=public_keys_of(SecretUrl.of(trust.jwks)) if trust.jwks else None,
         identities=WatchedFile(
             Path(trust.identities_file), parse_identities, name="identities_file"
         )

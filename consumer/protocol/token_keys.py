@@ -23,6 +23,7 @@ import structlog
 
 from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.allocator.errors import ValidationError
+from broadsheet.consumer.secret_url import SecretUrl
 
 LOOK_SECONDS = 1.0
 """Least time between two looks at a file; a look takes some microseconds."""
@@ -323,10 +324,11 @@ class PublicKeyServer:
         try:
             keys = parse_public_keys(self._fetch(self._url))
         except Exception as error:  # Whatever the server sends, the former keys stay in use.
-            log.warning("auth.keys_not_fetched", url=self._url, cause=str(error))
+            url = SecretUrl(self._url)
+            log.warning("auth.keys_not_fetched", url=str(url), cause=url.hidden_in(str(error)))
             return
         if keys.keys() != self._keys.keys():
-            log.info("auth.keys_fetched", url=self._url, ids=sorted(keys))
+            log.info("auth.keys_fetched", url=str(SecretUrl(self._url)), ids=sorted(keys))
         # Each assignment is one step, so that the loop sees either the former or the present keys.
         self._keys = keys
         self._fetched_monotonic_seconds = self._monotonic_seconds()
@@ -391,10 +393,11 @@ async def _fetched(url: str) -> bytes:
     return content
 
 
-def public_keys_of(source: str) -> PublicKeyFile | PublicKeyServer:
+def public_keys_of(source: SecretUrl) -> PublicKeyFile | PublicKeyServer:
     """Return the public keys of a file or a URL.
 
     Raises:
         ValidationError: the file or the URL cannot be used.
     """
-    return PublicKeyServer(source) if "://" in source else PublicKeyFile(Path(source))
+    text = source.reveal()
+    return PublicKeyServer(text) if "://" in text else PublicKeyFile(Path(text))

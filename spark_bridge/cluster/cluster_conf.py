@@ -11,6 +11,7 @@
     spark.broadsheet.app.NAME                  the application's argument NAME
     spark.broadsheet.secret.etcd.password
     spark.broadsheet.secret.authKeys, .brokerAuthKeys
+    spark.broadsheet.secret.metricsPush        in place of metricsPush, for a URL with a user or a secret
     spark.broadsheet.secret.app.NAME           the same, not to be shown
 
 Spark hides the values of settings with `secret` in their name on its pages and in its event logs.
@@ -30,6 +31,7 @@ from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.consumer.protocol.auth import TrustConfig, keys_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
+from broadsheet.consumer.secret_url import SecretUrl
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.spark_bridge.errors import ClusterConfError
 from broadsheet.spark_bridge.member.application import Arguments
@@ -65,10 +67,11 @@ TLS_FIELDS = {
 PASSWORD = f"{_SECRET}etcd.password"
 AUTH_KEYS = f"{_SECRET}authKeys"
 BROKER_AUTH_KEYS = f"{_SECRET}brokerAuthKeys"
+SECRET_METRICS_PUSH = f"{_SECRET}metricsPush"
 AUTH_KEYS_FILE = f"{_AUTH}keysFile"
 BROKER_AUTH_KEYS_FILE = f"{_AUTH}brokerKeysFile"
 _AUTH_FILES = (AUTH_KEYS_FILE, BROKER_AUTH_KEYS_FILE)
-_SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS)
+_SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS, SECRET_METRICS_PUSH)
 _KNOWN = frozenset(
     (
         *(ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME),
@@ -87,8 +90,8 @@ class MemberSettings(TypedDict, total=False):
 
     bind_host: str
     admin_port: int | None
-    metrics_push_url: str
-    lease_stores: tuple[str, ...]
+    metrics_push_url: str | SecretUrl
+    lease_stores: tuple[str | SecretUrl, ...]
     traces: bool
     state_dir: str
     shard_limit: int
@@ -146,8 +149,8 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings["auth_keys"] = keys
     if keys := _keys_of(ours, BROKER_AUTH_KEYS, BROKER_AUTH_KEYS_FILE):
         settings["broker_auth_keys"] = keys
-    if METRICS_PUSH in ours:
-        settings["metrics_push_url"] = ours[METRICS_PUSH]
+    if gateway := _gateway_of(ours):
+        settings["metrics_push_url"] = gateway
     if TRACES in ours:
         if ours[TRACES] not in {"true", "false"}:
             raise ClusterConfError(TRACES, "expected true or false")
@@ -163,6 +166,19 @@ def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
         settings=settings,
         arguments=_arguments_of(ours),
     )
+
+
+def _gateway_of(ours: Mapping[str, str]) -> SecretUrl:
+    plain, secret = SecretUrl(ours.get(METRICS_PUSH, "")), ours.get(SECRET_METRICS_PUSH, "")
+    if plain and secret:
+        raise ClusterConfError(METRICS_PUSH, f"expected only one of it and {SECRET_METRICS_PUSH}")
+    # Spark shows this setting on its pages, and writes it to its event log.
+    if plain.has_secret:
+        raise ClusterConfError(
+            METRICS_PUSH,
+            f"expected http://host:port alone, because Spark shows it: set {SECRET_METRICS_PUSH} in its place",
+        )
+    return SecretUrl(secret) if secret else plain
 
 
 def _fragments_of(ours: Mapping[str, str]) -> DirectFragments:

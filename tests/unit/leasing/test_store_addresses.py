@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.leasing.addresses import parse_store_address, without_passwords
+from broadsheet.consumer.leasing.addresses import parse_store_address
 from broadsheet.consumer.leasing.opening import missing_file, open_store
+from broadsheet.consumer.secret_url import without_passwords
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.journal.direct_fragments import DirectFragments
+from broadsheet.consumer.secret_url import SecretUrl
 from broadsheet.spark_bridge.cluster.cluster_conf import (
     AUTH_KEYS,
     BROKER_AUTH_KEYS,
@@ -51,7 +52,7 @@ def test_read_cluster_conf_takes_addresses_secrets_and_arguments() -> None:
     assert (found.broker, found.zone) == ("http://broker:8080", "rack-7")
     assert found.settings == {
         "auth_keys": "c2VjcmV0",
-        "metrics_push_url": "http://gateway:9091",
+        "metrics_push_url": SecretUrl("http://gateway:9091"),
         "traces": True,
         "fragments": DirectFragments(
             roots=(Path("/srv/fragments"), Path("/mnt/more")), allow_http=True

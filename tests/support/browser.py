@@ -32,7 +32,9 @@ _DESCRIPTION = Path(__file__).parent / "chromium"
 _CACHE = _ROOT / ".cache" / "chromium"
 _UNPACK = "import chromium from '@sparticuz/chromium'; console.log(await chromium.executablePath())"
 
-SECONDS_MAX: Final = 300.0
+SECONDS_MAX: Final = 240.0
+"""Less than a test may take, so that it is told what did not come."""
+UNPACK_SECONDS_MAX: Final = 240.0
 STOP_SECONDS_MAX: Final = 5.0
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _MESSAGE_BYTES_MAX: Final = 64 << 20
@@ -54,10 +56,13 @@ _OPTIONS: Final = (
     "--force-color-profile=srgb",
     "--font-render-hinting=none",
     "--hide-scrollbars",
+    "--lang=en-US",
     # Nothing but this machine is reached, whatever a page asks for.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--remote-debugging-port=0",
 )
+_LANGUAGE: Final = {"LANG": "en_US.UTF-8", "LC_ALL": "en_US.UTF-8", "LANGUAGE": "en_US"}
+"""In the locale C, a headless Chromium tells pages `en-US@posix`, which its own `Intl` refuses."""
 _KEYS: Final[Mapping[str, int]] = {
     "Enter": 13,
     "Escape": 27,
@@ -80,6 +85,10 @@ class PageError(Exception):
     """A script in the page failed, or the protocol refused a command."""
 
 
+class TabEndedError(Exception):
+    """The browser closed the tab, or ended: nothing that was to be seen there can be seen any more."""
+
+
 @dataclass(slots=True)
 class Tab:
     """One tab."""
@@ -89,24 +98,36 @@ class Tab:
     """URLs of all requests, in order."""
     complaints: list[str] = field(default_factory=list)
     """Uncaught errors, errors in the console, and violations of the page's policy."""
+    ended: bool = False
+    """Whether the browser closed the tab, or ended."""
     _answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     _numbers: Any = field(default_factory=lambda: count(1))
 
     async def receive(self) -> None:
         """Take what the browser tells, until the tab is closed."""
-        async for message in self.socket:
-            told = json.loads(message.data)
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
-            else:
-                self._note(told["method"], told["params"])
+        try:
+            async for message in self.socket:
+                told = json.loads(message.data)
+                if "id" in told:
+                    self._answers.pop(told["id"]).set_result(told)
+                else:
+                    self._note(told["method"], told["params"])
+        finally:
+            # No answer will come any more, so nothing should wait for one until its patience ends.
+            self.ended = True
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(TabEndedError)
 
     async def command(self, method: str, **parameters: Any) -> Any:
         """Give a command of the protocol, and return its result.
 
         Raises:
             PageError: it was refused.
+            TabEndedError: the browser closed the tab, or ended.
         """
+        if self.ended:
+            raise TabEndedError
         number = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
@@ -140,7 +161,9 @@ class Tab:
         async def can_be_read() -> bool:
             read = await self._evaluate_or_none("document.body.innerText") or ""
             missing = [text for text in texts if text not in read]
-            assert not missing, f"missing: {missing}; on the page: {read[:2_000]}"
+            assert not missing, (
+                f"missing: {missing}; on the page: {read[:2_000]}; complaints: {self.complaints}"
+            )
             return True
 
         await eventually(
@@ -224,11 +247,13 @@ class Tab:
 
 
 @asynccontextmanager
-async def open_tab(browser: str) -> AsyncIterator[Tab]:
-    """Yield a new tab of the browser whose DevTools are at `browser`: 1280 by 800, for a reader of light colours."""
+async def open_tab(browser: Browser) -> AsyncIterator[Tab]:
+    """Yield a new tab of the browser: 1280 by 800, for a reader of light colours."""
+    # A start takes long on a busy machine, where members of the test must go on renewing their leases.
+    address = await asyncio.to_thread(browser.running_address)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=SECONDS_MAX)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        async with session.put(f"{browser}/json/new?about:blank") as answer:
+        async with session.put(f"{address}/json/new?about:blank") as answer:
             target = await answer.json()
         async with (
             session.ws_connect(
@@ -244,36 +269,85 @@ async def open_tab(browser: str) -> AsyncIterator[Tab]:
             await tab.prefer("light")
             try:
                 yield tab
+            except TabEndedError as error:
+                error.add_note(browser.said())
+                raise
             finally:
-                async with session.get(f"{browser}/json/close/{target['id']}") as answer:
-                    await answer.read()
+                if not tab.ended:
+                    async with session.get(f"{address}/json/close/{target['id']}") as answer:
+                        await answer.read()
                 group.stop()
 
 
-@contextmanager
-def running_chromium(directory: Path) -> Iterator[str]:
-    """Run a Chromium with a profile of its own in `directory`, and yield the address of its DevTools."""
-    chromium = _chromium_on_path() or _chromium_from_npm()
-    log_file, profile = directory / "chromium.log", directory / "profile"
-    port_file = profile / "DevToolsActivePort"
-    process = ChildProcess(
-        [str(chromium.program), *_OPTIONS, f"--user-data-dir={profile}", "about:blank"],
-        directory=directory,
-        log_file=log_file,
-        environment={**os.environ, **chromium.environment},
-    )
+class Browser:
+    """A Chromium that many tests share, each with its own tab; if it ended, it is started again for the next."""
 
-    def listens() -> bool:
-        if process.exit_code is not None:
-            raise RuntimeError(f"Chromium ended by itself: {log_file.read_text()[-2_000:]}")
-        return port_file.exists() and "\n" in port_file.read_text()
+    def __init__(self, directory: Path) -> None:
+        """Start nothing yet.
 
-    try:
+        Args:
+            directory: Gets a profile for each start, and the log.
+        """
+        self._directory = directory
+        self._log_file = directory / "chromium.log"
+        self._starts = count(1)
+        self._process: ChildProcess | None = None
+        self._address = ""
+
+    def running_address(self) -> str:
+        """Return the address of the DevTools of a browser that runs. Blocks while it starts.
+
+        Raises:
+            RuntimeError: it ended while it was starting.
+        """
+        if self._process is None or self._process.exit_code is not None:
+            self._start()
+        return self._address
+
+    def kill(self) -> None:
+        """Kill the browser, as a crash would; the next tab has another."""
+        if self._process is not None:
+            self._process.kill()
+
+    def stop(self) -> None:
+        """End the browser."""
+        if self._process is not None:
+            self._process.terminate(timeout_seconds=STOP_SECONDS_MAX)
+
+    def said(self) -> str:
+        """Return the end of the browser's log, for failures."""
+        return f"Chromium said: {self._log_file.read_text(errors='replace')[-2_000:]}"
+
+    def _start(self) -> None:
+        chromium = _chromium_on_path() or _chromium_from_npm(self._directory)
+        # A profile is locked by the process that used it before.
+        profile = self._directory / f"profile-{next(self._starts)}"
+        port_file = profile / "DevToolsActivePort"
+        process = ChildProcess(
+            [str(chromium.program), *_OPTIONS, f"--user-data-dir={profile}", "about:blank"],
+            directory=self._directory,
+            log_file=self._log_file,
+            environment={**os.environ, **_LANGUAGE, **chromium.environment},
+        )
+        self._process = process
+
+        def listens() -> bool:
+            if process.exit_code is not None:
+                raise RuntimeError(f"Chromium ended by itself. {self.said()}")
+            return port_file.exists() and "\n" in port_file.read_text()
+
         eventually_sync(listens, timeout_seconds=SECONDS_MAX, message="Chromium listens")
-        port = port_file.read_text().splitlines()[0]
-        yield f"http://127.0.0.1:{port}"
+        self._address = f"http://127.0.0.1:{port_file.read_text().splitlines()[0]}"
+
+
+@contextmanager
+def shared_browser(directory: Path) -> Iterator[Browser]:
+    """Yield a browser that starts with its first tab, and ends with the block."""
+    browser = Browser(directory)
+    try:
+        yield browser
     finally:
-        process.terminate(timeout_seconds=STOP_SECONDS_MAX)
+        browser.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +363,11 @@ def _chromium_on_path() -> _Chromium | None:
     return _Chromium(Path(found)) if found is not None else None
 
 
-def _chromium_from_npm() -> _Chromium:
+def _chromium_from_npm(directory: Path) -> _Chromium:
     """Return a Chromium for machines without one, with the libraries and fonts that it brings along.
+
+    Args:
+        directory: Gets its configuration.
 
     Raises:
         RuntimeError: npm could not install it.
@@ -310,9 +387,20 @@ def _chromium_from_npm() -> _Chromium:
             whole.touch()
     environment = {
         "LD_LIBRARY_PATH": str(unpacked / "al2023" / "lib"),
-        "FONTCONFIG_PATH": str(unpacked / "fonts"),
+        "FONTCONFIG_FILE": str(_fonts_conf(unpacked / "fonts", directory)),
     }
     return _Chromium(program, environment)
+
+
+def _fonts_conf(fonts: Path, directory: Path) -> Path:
+    """Write a configuration of fonts. The package's own looks for them where Amazon's servers have them, and a
+    Chromium that finds no font ends, once something asks for one by its name.
+    """
+    path = directory / "fonts.conf"
+    path.write_text(
+        f"<fontconfig><dir>{fonts}</dir><cachedir>{directory / 'fonts-cache'}</cachedir></fontconfig>"
+    )
+    return path
 
 
 def _unpacked(package: Path, tools: NodeTools, directory: Path) -> Path:
@@ -327,5 +415,6 @@ def _unpacked(package: Path, tools: NodeTools, directory: Path) -> Path:
         check=True,
         capture_output=True,
         text=True,
+        timeout=UNPACK_SECONDS_MAX,
     )
     return Path(done.stdout.strip())

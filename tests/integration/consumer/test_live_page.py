@@ -43,7 +43,7 @@ from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, 
 from broadsheet.consumer.protocol.state_pb2 import ListReplicasResponse
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
 from broadsheet.consumer.shard.environment import ShardConfig
-from tests.support.browser import Tab, open_tab, running_chromium
+from tests.support.browser import Browser, Tab, TabEndedError, open_tab, shared_browser
 from tests.support.documents import REPOSITORY
 from tests.support.members import (
     Cluster,
@@ -67,10 +67,10 @@ _PICTURES = REPOSITORY / "docs" / "pictures"
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a browser for this module's tests, each of which has its own tab."""
-    with running_chromium(tmp_path_factory.mktemp("chromium")) as address:
-        yield address
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for this module's tests, each of which has its own tab."""
+    with shared_browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 async def _picture(tab: Tab, name: str, tmp_path: Path) -> None:
@@ -138,12 +138,28 @@ def test_libraries_are_as_their_makers_published_them() -> None:
     assert dict(told) == found
 
 
+# Of the browser that shows it.
+
+
+async def test_browser_that_ends_fails_one_test_at_once_and_no_other(chromium: Browser) -> None:
+    """A test whose browser crashes would wait for answers until its patience ends, and so would all after it."""
+    with pytest.raises(TabEndedError) as ended:
+        async with open_tab(chromium) as tab:
+            assert await tab.evaluate("new Intl.NumberFormat(navigator.language).format(1)") == "1"
+            chromium.kill()
+            await tab.shows("what does not come")
+    assert "Chromium said" in ended.value.__notes__[0]
+
+    async with open_tab(chromium) as tab:
+        assert await tab.evaluate("1 + 1") == 2
+
+
 # Of real members.
 
 
 @pytest.mark.etcd
 async def test_page_follows_shards_as_they_fail_and_move(
-    cluster: Cluster, journals: JournalClient, chromium: str, tmp_path: Path
+    cluster: Cluster, journals: JournalClient, chromium: Browser, tmp_path: Path
 ) -> None:
     """A reader with a keyboard sees shards come, finds the one that failed and why, what explains its place, what moved
     and what a drain would move, in light and in dark; and the page asks nobody but its member.
@@ -231,7 +247,7 @@ async def test_page_follows_shards_as_they_fail_and_move(
 
 @pytest.mark.etcd
 async def test_page_asks_for_a_token_and_says_what_it_does_not_permit(
-    cluster: Cluster, chromium: str
+    cluster: Cluster, chromium: Browser
 ) -> None:
     """Without a token there is nothing but the question; a wrong one is asked for again; one that covers some shards
     shows these, and says what else is not permitted.
@@ -273,7 +289,7 @@ async def test_page_asks_for_a_token_and_says_what_it_does_not_permit(
 
 @pytest.mark.etcd
 async def test_page_says_when_it_is_not_current_and_goes_on(
-    cluster: Cluster, chromium: str
+    cluster: Cluster, chromium: Browser
 ) -> None:
     """The member that served the page ends: what is on the screen may no longer be true, and says so. Once the member
     is there again, the page goes on by itself.
@@ -293,7 +309,7 @@ async def test_page_says_when_it_is_not_current_and_goes_on(
 
 @pytest.mark.etcd
 async def test_page_shows_leases_of_stores_that_the_member_was_given(
-    cluster: Cluster, etcd: EtcdClient, chromium: str, tmp_path: Path
+    cluster: Cluster, etcd: EtcdClient, chromium: Browser, tmp_path: Path
 ) -> None:
     """A reader with a keyboard sees who has which lease, in two stores, and what changes; a store that is not there is
     named beside them, and a token for some shards shows no lease.
@@ -461,7 +477,7 @@ def _played_progress(member: ProcessSpec.ID, rows: list[ListResponse.Shard]) -> 
     return json_format.MessageToJson(answer, indent=None)
 
 
-async def test_ten_thousand_shards_take_few_elements(chromium: str, tmp_path: Path) -> None:
+async def test_ten_thousand_shards_take_few_elements(chromium: Browser, tmp_path: Path) -> None:
     """A browser copes with so many shards because only what can be seen is in the document: in the map, in the list at
     both of its ends, and filtered by state or by words.
     """

@@ -66,8 +66,10 @@ REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 LIVENESS: Final = "liveness"
 SHARD_PREFIX: Final = "shard/"
-PUBLIC_PREFIXES: Final = (f"/{HEALTH}/", f"/{REFLECTION}/")
-"""Prefixes of the methods that need no token."""
+PUBLIC_METHODS: Final = frozenset(
+    (f"/{HEALTH}/Check", f"/{HEALTH}/Watch", f"/{REFLECTION}/ServerReflectionInfo")
+)
+"""Methods that need no token. Each by its name, because an application may add methods to these services."""
 
 # `Any` in this module: messages and contexts of several services, for which gRPC has no common types.
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -78,7 +80,7 @@ Methods: TypeAlias = "dict[str, grpc.RpcMethodHandler[Any, Any]]"
 
 def is_public(method: str) -> bool:
     """Return whether a method, `/package.Service/Method`, needs no token."""
-    return method.startswith(PUBLIC_PREFIXES)
+    return method in PUBLIC_METHODS
 
 
 class Health:

@@ -24,7 +24,8 @@ from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.grpc_server import GrpcServer
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.rpc.call_limits import CallBounds
+from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
+from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.standard_services import Health, standard_handlers
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
@@ -217,6 +218,43 @@ async def test_application_keeps_a_standard_service_of_its_own() -> None:
         assert "my.Application" not in await _services(channel)
         assert health.status_of("my.Application") == STATUS.NOT_SERVING
     await named.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("method", "needs_token"),
+    [
+        ("/grpc.health.v1.Health/Check", False),
+        ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", False),
+        ("/grpc.health.v1.Health/List", True),
+        ("/grpc.health.v1.Health/Drain", True),
+        ("/grpc.health.v1.HealthOfOrders/Get", True),
+    ],
+)
+async def test_methods_beside_the_standard_ones_need_a_token(
+    method: str, needs_token: bool
+) -> None:
+    """An application may add methods to a service of a standard name; a stranger must not call them."""
+    guard = RpcGuard(KeyedAuth(KEYS), CallLimits(CallBounds()))
+    server = GrpcServer(interceptors=[guard])
+
+    async def serve(requests: object, context: object) -> bytes:
+        del requests, context
+        return b""
+
+    service, _, name = method.removeprefix("/").partition("/")
+    methods = {name: grpc.stream_unary_rpc_method_handler(serve)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with _channel(f"127.0.0.1:{port}") as channel:
+            call = channel.stream_unary(method)(iter(()), timeout=SECONDS_MAX)
+            if needs_token:
+                assert (await _refusal(call)).code() is grpc.StatusCode.UNAUTHENTICATED
+            else:
+                assert await call == b""
+    finally:
+        await server.stop(None)
 
 
 async def test_broker_has_the_same_services(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ async def test_methods_beside_the_standard_ones_need_a_token(
         return b""
 
     service, _, name = method.removeprefix("/").partition("/")
-    methods = {name: grpc.stream_unary_rpc_method_handler(serve)}
+    methods: dict[str, Any] = {name: grpc.stream_unary_rpc_method_handler(serve)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

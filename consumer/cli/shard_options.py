@@ -162,7 +162,7 @@ _OPTIONS = (
         "--head-patience-seconds",
         envvar="CONSUMER_HEAD_PATIENCE_SECONDS",
         default=_DEFAULTS.head_patience_seconds,
-        help="How long a source's write head may be below what was read, until its shard fails.",
+        help="How long a source's write head may be below what was read, until it fails; more than a broker's lease.",
     ),
     _option(
         "--watch-peers/--no-watch-peers",

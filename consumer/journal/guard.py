@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from broadsheet.consumer.errors import JournalReplacedError
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 
-HEAD_PATIENCE_SECONDS = 5.0
-"""Time for which a write head may be below what was read before the journal counts as truncated. Replicas of
-Gazette's brokers lag by a second or so.
+BROKER_LEASE_SECONDS = 20.0
+"""Time for which a crashed broker of Gazette keeps its replicas: the usual lifetime of its lease in etcd."""
+HEAD_PATIENCE_SECONDS = 2 * BROKER_LEASE_SECONDS
+"""Time for which a write head may be below what was read before the journal counts as truncated. A replica that was
+just assigned shows an old head until an append reaches it, which takes as long as the journal lacks brokers: a lease,
+and then about as long again for the assignment of another broker, its index, and the next append.
 """
+HEAD_DOUBT_SECONDS = 5.0
+"""The same where all replicas together can be asked (`AgreedHead`): a short lag is not worth an append."""
+
+AgreedHead: TypeAlias = "Callable[[], Awaitable[int | None]]"
+"""Returns the write head on which all replicas of a journal agree, bytes; None if that cannot be told now."""
 
 # Validity of a remembered offset: pure.
 #
@@ -126,6 +135,7 @@ class OffsetGuard:
         patience_seconds: float = HEAD_PATIENCE_SECONDS,
         on_epoch: Callable[[JournalEpoch], None] = lambda _: None,
         on_head: Callable[[int], None] = lambda _: None,
+        agreed_head: AgreedHead | None = None,
     ) -> None:
         """Begin with the remembered epoch.
 
@@ -134,6 +144,8 @@ class OffsetGuard:
             patience_seconds: How long the write head may be below the offset.
             on_epoch: Told the epoch of what is read from now on, at the beginning and whenever it is another.
             on_head: Told the write head in each answer, bytes.
+            agreed_head: Asked before a write head that was below for too long ends the read; absent where the reader
+                may not append.
         """
         self._journal = remembered.journal
         self._epoch = remembered.epoch
@@ -143,6 +155,7 @@ class OffsetGuard:
         self._on_epoch = on_epoch
         self.on_head = on_head
         """Told the write head in each answer, bytes."""
+        self._agreed_head = agreed_head
         self._behind_since: float | None = None
         self.looked = False
         """True if the journal was found unchanged since its last read ended."""
@@ -172,7 +185,23 @@ class OffsetGuard:
                 self._behind_since = now
             if now - self._behind_since < self._patience_seconds:
                 return False
+        else:
+            self._behind_since = None
         raise self._error(offset, present)
+
+    async def is_refuted(self, error: JournalReplacedError) -> bool:
+        """Return whether the write head that `look` raised for was that of one replica, and not the journal's.
+
+        The journal's is at least what was read, or cannot be told now; then the patience begins again.
+        """
+        # Only a head is one replica's view. An epoch is the journal's, whoever tells it.
+        if self._agreed_head is None or self._behind_since is None:
+            return False
+        head = await self._agreed_head()
+        if head is not None and head < error.offset:
+            return False
+        self._behind_since = None
+        return True
 
     def on_answer(self, offset: int, identity: JournalIdentity, write_head: int) -> None:
         """Judge an offset by the first answer of the read that began there.

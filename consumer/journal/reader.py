@@ -27,6 +27,7 @@ from broadsheet.consumer.errors import (
     JournalError,
     JournalNotFoundError,
     JournalProtocolError,
+    JournalReplacedError,
     JournalUnavailableError,
     OffsetNotYetAvailableError,
     RpcFailedError,
@@ -426,7 +427,13 @@ class Reader:
             return
         offset = self._read_before(self._progress.offset)
         present = Present(probe.write_head, probe.identity)
-        if not guard.look(present, self._clock.monotonic_seconds(), offset=offset):
+        try:
+            is_there = guard.look(present, self._clock.monotonic_seconds(), offset=offset)
+        except JournalReplacedError as error:
+            if not await guard.is_refuted(error):
+                raise
+            is_there = False
+        if not is_there:
             await self._pause(
                 OffsetNotYetAvailableError(self.journal, offset=offset, write_head=probe.write_head)
             )

@@ -12,13 +12,28 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import structlog
+
 from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import ConsumerError, JournalReplacedError, LogDataLossError
+from broadsheet.consumer.errors import (
+    AppendOutcomeUnknownError,
+    ConsumerError,
+    EndpointError,
+    IndexHasGreaterOffsetError,
+    JournalReplacedError,
+    JournalStoreUnhealthyError,
+    JournalSuspendedError,
+    JournalUnavailableError,
+    LogDataLossError,
+    RpcFailedError,
+)
 from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.guard import OffsetGuard, RememberedRead
+from broadsheet.consumer.journal.guard import HEAD_DOUBT_SECONDS, OffsetGuard, RememberedRead
 from broadsheet.consumer.journal.reader import Reader, ReadSpan
 from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
+
+_log = structlog.get_logger()
 
 AHEAD_BYTES: Final = 8 << 20
 """Bytes read and not taken yet at which a feed stops reading; of each feed."""
@@ -223,7 +238,10 @@ class LogFeeds:
                 read_through=min(position.offset, self._read_to.get(position.log, 0)),
                 starts_at=position.offset,
             ),
+            # Its readers may append, so that no replica's head is believed against the journal's.
+            patience_seconds=HEAD_DOUBT_SECONDS,
             on_epoch=partial(self._epochs.__setitem__, position.log),
+            agreed_head=partial(_agreed_head, self._journals, position.log),
         )
         reader = self._journals.reader(
             position.log,
@@ -238,3 +256,26 @@ class LogFeeds:
         feed.close()
         log = feed.begin.log
         self._read_to[log] = max(self._read_to.get(log, 0), feed.read_to)
+
+
+# An empty append passes through every replica of the log, so its end is the head on which they agree. These failures
+# say nothing about it: brokers are missing, or do not answer.
+_UNTOLD = (
+    AppendOutcomeUnknownError,
+    EndpointError,
+    IndexHasGreaterOffsetError,
+    JournalStoreUnhealthyError,
+    JournalSuspendedError,
+    JournalUnavailableError,
+    RpcFailedError,
+)
+
+
+async def _agreed_head(journals: JournalClient, log: str) -> int | None:
+    """Return a log's write head as all of its replicas know it, bytes; None if that cannot be told now."""
+    try:
+        response = await journals.append(log, b"")
+    except _UNTOLD as error:
+        _log.warning("recovery_log.head_unknown", log=log, cause=str(error))
+        return None
+    return response.commit.end

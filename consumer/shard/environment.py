@@ -61,7 +61,8 @@ class ShardConfig:
     poison_attempts: int = 3
     """Failures in a row at one message after which it goes to the shard's dead-letter journal, if it has one."""
     quarantine_seconds: float = 900.0
-    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew."""
+    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew. A promotion
+    is an assignment, too."""
     young_deaths_max: int = 3
     """A shard whose last so many primaries died with their process before `healthy_seconds` is held back; 0: never."""
     hold_seconds: float = 5.0
@@ -81,8 +82,9 @@ class ShardConfig:
     """How long after its start a primary undoes what former ones left a second time: longer than a lease lasts, for a
     process that slept may publish before it learns that its lease is over."""
     head_patience_seconds: float = HEAD_PATIENCE_SECONDS
-    """How long a source's write head may be below what the shard has read before the source counts as having gone back:
-    replicas of Gazette's brokers lag a moment."""
+    """How long a source's write head may be below what the shard has read before the source counts as having gone back.
+    It must outlast the lease of a crashed broker (20 s for Gazette's by default), because until then a replica that was
+    assigned in its place shows an old head."""
     publish_clock_delta_seconds: float = 0.0
     """Added to the wall clock that stamps published messages. Only tests and recoveries of old data change it."""
     clock_ahead_seconds: float = CLOCK_AHEAD_SECONDS

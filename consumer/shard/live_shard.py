@@ -97,6 +97,8 @@ class LiveShard:
         )
         self._promoted = asyncio.Event()
         self._spec_changed = asyncio.Event()
+        self._stood_by = False
+        """Whether the last attempt ended as a standby's."""
         self._stopping = False
         self._stop_asked = False
         self._succeeded = asyncio.Event()
@@ -314,7 +316,7 @@ class LiveShard:
             cause = await self._live_once()
             if cause is None or self._stopping:
                 return
-            await self._back_off(cause)
+            await self._back_off(cause, stood_by=self._stood_by)
             self._attempt = self._new_attempt()
 
     def _overdue_append(self, seconds: float) -> str:
@@ -331,6 +333,7 @@ class LiveShard:
         stop.
         """
         self._spec_changed.clear()
+        self._stood_by = False
         if not has_recovery_log(self._spec):
             await self._stand_by(None)
             return await self._attempt.run(self._serve_primary, None)
@@ -352,6 +355,8 @@ class LiveShard:
         promoted = not self.primary
         await self._stand_by(recovery)
         if recovery.failure is not None:
+            # Recorded now, because the promotion may come before the next attempt.
+            self._stood_by = not self.primary
             self._attempt.terminal.set_result(recovery.failure)
             return recovery.failure
         return await self._attempt.run(
@@ -404,7 +409,7 @@ class LiveShard:
     async def _say_stalled(self, description: str) -> None:
         await self._status.replace(failed_status((description,)))
 
-    def _judge(self, cause: BaseException) -> RestartDecision:
+    def _judge(self, cause: BaseException, *, stood_by: bool) -> RestartDecision:
         """Decide on the restart after a failure, and record a message to skip."""
         attempt = self._attempt
         verdict = self._supervision.on_failure(
@@ -413,6 +418,7 @@ class LiveShard:
                 place=attempt.failed_at,
                 healthy=self._was_healthy(attempt),
                 held_seconds=cause.seconds if isinstance(cause, ShardHeldBackError) else 0.0,
+                stood_by=stood_by,
             ),
             can_skip=bool(dead_letter_journal(self._spec)),
             jitter=self._random.random(),
@@ -424,9 +430,9 @@ class LiveShard:
         self._dead_letters.suspect = verdict.suspect or self._dead_letters.suspect
         return verdict
 
-    async def _back_off(self, cause: BaseException) -> None:
-        """Report FAILED with the cause; wait for the next attempt, or for another spec if only that can help."""
-        verdict = self._judge(cause)
+    async def _back_off(self, cause: BaseException, *, stood_by: bool) -> None:
+        """Report FAILED with the cause; wait for the next attempt, another spec or, as a standby, a promotion."""
+        verdict = self._judge(cause, stood_by=stood_by)
         outlook = self._outlook(verdict, cause)
         # Fixing the application needs the place in its code; other errors are explained by their
         # message.
@@ -438,10 +444,16 @@ class LiveShard:
                 place = "" if is_ours else place_in_code(cause)
                 status = failed_status(filter(None, (text_of(cause), place, outlook)))
                 group.start_soon(self._status.replace(status), name=f"failed {self.id}")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(verdict.delay_seconds):
-                    await self._spec_changed.wait()
+            waits = [group.start_soon(self._spec_changed.wait(), name=f"spec {self.id}")]
+            if stood_by:
+                # What a standby found was about a replica that only follows. The shard has no other primary now.
+                waits.append(group.start_soon(self._promoted.wait(), name=f"promotion {self.id}"))
+            await asyncio.wait(
+                waits, timeout=verdict.delay_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             group.stop()
+        if stood_by and self.primary:
+            self._supervision.on_promoted()
 
     def _outlook(self, verdict: RestartDecision, cause: BaseException) -> str:
         """Return the status text on what happens next."""

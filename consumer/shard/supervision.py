@@ -5,6 +5,9 @@
                                        journal, without it: it is recorded there in the same transaction
     application, at a whole batch   ─► again, but that batch message by message, to find the one
     too many in a row, data loss    ─► quarantine: tried again after `quarantine_seconds` only
+    data loss, as a standby         ─► again, each time after twice as long: a standby only reads, and what it reads may
+                                       lag, so that its finding is its own and not the shard's
+    promoted while it waits         ─► at once, and the standby's failures do not count
     journal replaced                ─► again, as rarely as any: what was read may be restored, or a reset asked for
     held back                       ─► quarantine, until the hold is over
     spec                            ─► not before the spec changes
@@ -26,6 +29,8 @@ from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL
 
 _EXPONENT_MAX = 32
 """So that an endless row of failures overflows no float."""
+QUARANTINE_SECONDS = 900.0
+"""Of a shard that must be looked at, unless configured otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,9 @@ class RestartPolicy:
     count nor forgive."""
     poison_attempts: int = 3
     """Failures in a row at one message after which it counts as poison."""
-    quarantine_seconds: float = 900.0
-    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew."""
+    quarantine_seconds: float = QUARANTINE_SECONDS
+    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew. A standby's
+    findings of data loss wait for so long at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,8 @@ class AttemptFailure:
     """It had served long enough that what failed before no longer counts."""
     held_seconds: float = 0.0
     """How long the shard is held back, if it is."""
+    stood_by: bool = False
+    """It was a standby, which neither serves nor writes."""
 
 
 class Supervision:
@@ -128,7 +136,11 @@ class Supervision:
                 quarantined=True,
             )
         if kind is FailureKind.DATA_LOSS:
-            return self._quarantine(kind)
+            return (
+                self._verdict(kind, self._standby_delay())
+                if failure.stood_by
+                else self._quarantine(kind)
+            )
         if kind is FailureKind.REPLACED:
             return self._verdict(kind, self._policy.delay_seconds_max)
         if kind is FailureKind.APPLICATION:
@@ -138,6 +150,11 @@ class Supervision:
             if 0 < self._policy.attempts_max <= self._application_failures:
                 return self._quarantine(kind)
         return self._verdict(kind, self._delay(jitter), suspect=self._suspect())
+
+    def on_promoted(self) -> None:
+        """Forget the failures of the standby, because the primary has other duties and deserves its own tries."""
+        self._failures = self._application_failures = 0
+        self._note(FailureKind.TRANSIENT, None)
 
     def _note(self, kind: FailureKind, place: MessagePosition | None) -> None:
         if kind is not FailureKind.APPLICATION or place is None:
@@ -184,6 +201,12 @@ class Supervision:
         return RestartDecision(
             attempt=self._failures, kind=kind, delay_seconds=delay_seconds, suspect=suspect
         )
+
+    def _standby_delay(self) -> float:
+        """Return a delay that begins where others end: each further attempt may play a whole log for nothing."""
+        longest = self._policy.quarantine_seconds or QUARANTINE_SECONDS
+        exponent = min(max(self._failures - 1, 0), _EXPONENT_MAX)
+        return min(longest, self._policy.delay_seconds_max * 2.0**exponent)
 
     def _delay(self, jitter: float) -> float:
         """Return a delay in [bound / 2, bound)."""

@@ -19,7 +19,10 @@ from broadsheet.consumer.message.mapping import MappedJournal
 from broadsheet.consumer.message.publisher import Publisher
 from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key, recovery_log_of
+from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
@@ -140,6 +143,32 @@ async def test_embedded_store_without_a_log_waits_until_the_spec_names_one(
     await host.change_spec(recorded(spec_of(SHARD, SOURCE), etcd_root))
 
     await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+
+
+async def test_standby_that_found_a_loss_serves_as_soon_as_it_is_promoted(
+    host: ShardHost, journals: JournalClient, etcd_root: str, tmp_path: Path
+) -> None:
+    """Plan: a standby finds that its hints lie beyond the end of the log; they are mended, and it is promoted. Why:
+    its judgement was made of its own copy. If its wait outlasted the promotion, the shard would stand still for it.
+    """
+    spec = recorded(spec_of(SHARD, SOURCE), etcd_root)
+    await create_logs(journals, SHARD)
+    segment = Segment(author=7, first_seq_no=1, first_offset=100, last_seq_no=2, last_offset=300)
+    ahead = FSMHints(
+        log=recovery_log_of(spec), live_nodes=[FnodeSegments(fnode=1, segments=[segment])]
+    )
+    await host.etcd.put(primary_hints_key(spec), encode_hints(ahead))
+    await host.assign(spec, slot=1)
+    config = ShardConfig(restart_delay_seconds_max=600.0, stop_grace_seconds=2)
+
+    host.start(spec, SqliteTally(tmp_path, output=""), slot=1, config=config)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "(data loss)", slot=1))
+    told = "\n".join(host.status(SHARD, slot=1).errors)
+    await host.etcd.delete(primary_hints_key(spec))
+    await host.promote(SHARD, slot=1)
+
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    assert "QUARANTINED" not in told, "a standby reads only: its shard is not set aside"
 
 
 @pytest.mark.parametrize("at", ["new_store", "message_type", "begin_txn", "poison", "finalize_txn"])

@@ -387,3 +387,19 @@ def test_text_of_a_failure_is_one_that_a_status_can_hold() -> None:
     assert odd == r"a\ud800"
     assert silent == "UnspeakableError"
     failed_status([long, odd, silent, "place in /\udcff.py"])
+
+
+def test_data_loss_that_a_standby_found_is_tried_again_ever_more_rarely() -> None:
+    """A standby may read a copy that lags: only a primary's finding sets the shard aside. Each look plays a log,
+    so that the looks grow rare; a promotion forgets them.
+    """
+    supervision = Supervision(POLICY)
+    failure = AttemptFailure(FailureKind.DATA_LOSS, stood_by=True)
+
+    found = [supervision.on_failure(failure) for _ in range(5)]
+    supervision.on_promoted()
+    served = supervision.on_failure(AttemptFailure(FailureKind.DATA_LOSS))
+
+    assert [each.delay_seconds for each in found] == [8.0, 16.0, 32.0, 64.0, 100.0]
+    assert not any(each.quarantined for each in found)
+    assert (served.attempt, served.quarantined, served.delay_seconds) == (1, True, 100.0)

@@ -6,6 +6,8 @@ import pytest
 
 from broadsheet.consumer.errors import JournalReplacedError
 from broadsheet.consumer.journal.guard import (
+    BROKER_LEASE_SECONDS,
+    HEAD_PATIENCE_SECONDS,
     OffsetGuard,
     Present,
     RememberedOffset,
@@ -100,6 +102,18 @@ def test_head_below_the_offset_is_waited_for_but_not_for_ever() -> None:
     assert not guard.look(Present(90, None), 14.9)
     with pytest.raises(JournalReplacedError, match=r"a/journal.* offset 100 .*write head is 90"):
         guard.look(Present(90, None), 15.0)
+
+
+def test_head_below_the_offset_is_waited_for_longer_than_a_crashed_broker_keeps_its_replicas() -> (
+    None
+):
+    """A journal lacks brokers until the lease of a crashed one ends, and so long a new replica shows an old head."""
+    guard = OffsetGuard(RememberedRead("a/journal", None, read_through=100, starts_at=100))
+
+    assert not guard.look(Present(90, None), 0.0)
+    assert not guard.look(Present(90, None), 1.5 * BROKER_LEASE_SECONDS)
+    with pytest.raises(JournalReplacedError):
+        guard.look(Present(90, None), HEAD_PATIENCE_SECONDS)
 
 
 def test_lower_bound_beyond_the_head_was_never_read() -> None:

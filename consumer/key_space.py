@@ -182,7 +182,9 @@ class ShardDecoder:
 
 
 class ReplicaConsistency:
-    """Tells the allocator whether a replica counts, so that another may be taken away in reliance on it."""
+    """Tells the allocator whether a replica counts, so that another may be taken away in reliance on it, and with which
+    status a former primary begins.
+    """
 
     def is_consistent(
         self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
@@ -197,6 +199,14 @@ class ReplicaConsistency:
         if code == ReplicaStatus.FAILED:
             return any(other.slot == PRIMARY_SLOT and is_failed(other) for other in all_assignments)
         return code in (ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY)
+
+    def standby_value(self, primary: Assignment) -> bytes:
+        """Return IDLE: a former primary plays its log again, and counts once it has caught up.
+
+        Gazette's members only raise a status, so that a former primary's would stay PRIMARY, and would count at once.
+        """
+        del primary
+        return b""
 
 
 def is_failed(assignment: Assignment) -> bool:

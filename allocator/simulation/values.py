@@ -87,6 +87,10 @@ class SimulatedConsistency:
         """Return whether the replica's value says that it is consistent."""
         return assignment.kv.value == CONSISTENT
 
+    def standby_value(self, primary: Assignment) -> bytes:
+        """Return the value unchanged, because a simulated replica does not start over."""
+        return primary.kv.value
+
 
 def is_failed(assignment: Assignment) -> bool:
     """Return whether a replica's value says that it has failed."""

@@ -341,7 +341,7 @@ def _count_loads(
 
 
 class Consistency(Protocol):
-    """The application's rule for when a replica has caught up.
+    """The application's rules for when a replica has caught up, and for the value of one that hands over.
 
     It must be pure, because it is called off the event loop, on frozen values.
     """
@@ -355,6 +355,13 @@ class Consistency(Protocol):
             item: The item.
             assignment: One of its assignments.
             all_assignments: All of its assignments, by member and slot.
+        """
+        ...
+
+    def standby_value(self, primary: Assignment) -> bytes:
+        """Return the value of a primary's assignment once it has handed over and stands by.
+
+        Its member may write another only later, or, in a mixed cluster, may never lower what the primary said.
         """
         ...
 

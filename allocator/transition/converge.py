@@ -6,7 +6,8 @@ other, so one that is refused (another process wrote the key) does not affect th
     add        compares  item unchanged, member unchanged, key absent     puts an empty value on the member's lease
                          its siblings still there, and no others
     remove     compares  item unchanged, all assignments unchanged        deletes
-    move       compares  assignment unchanged, new key absent             deletes, puts value and lease at the new slot
+    move       compares  assignment unchanged, new key absent             deletes, puts value and lease at the new slot;
+                                                                          the value of a standby, if it was the primary
     promote    compares  all assignments unchanged, and no others         a move to slot 0
     hand over  compares  item and all assignments unchanged, and no others,
                          new primary's member unchanged                   two moves
@@ -132,14 +133,14 @@ def converge(
     )
     return Convergence(
         steps=(
-            *(_step(state, decision, keys) for decision in scheduled.decisions),
+            *(_step(state, decision, consistency, keys) for decision in scheduled.decisions),
             *chain.from_iterable(_dead_steps(state, item_id, keys) for item_id in dead),
         ),
         blocked=scheduled.blocked,
     )
 
 
-def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
+def _step(state: AllocState, decision: ItemDecision, consistency: Consistency, keys: Keys) -> Step:
     item = decision.pending.item
     compares: list[Compare] = []
     operations: list[Operation] = []
@@ -155,7 +156,7 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
     parts: Iterable[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = chain(
         (_add(state, item.item_id, add, keys) for add in decision.adds),
         (_remove(assignment) for assignment in decision.removes),
-        (_move(move, keys) for move in decision.moves),
+        (_move(move, consistency, keys) for move in decision.moves),
     )
     for more_compares, more_operations in parts:
         compares += more_compares
@@ -216,14 +217,18 @@ def _remove(assignment: Assignment) -> tuple[tuple[Compare, ...], tuple[Operatio
     return (_unchanged(assignment),), (Delete(assignment.kv.key),)
 
 
-def _move(move: SlotMove, keys: Keys) -> tuple[tuple[Compare, ...], tuple[Operation, ...]]:
+def _move(
+    move: SlotMove, consistency: Consistency, keys: Keys
+) -> tuple[tuple[Compare, ...], tuple[Operation, ...]]:
     assignment = move.assignment
+    # What a primary said of itself is not true of the standby that it becomes.
+    value = consistency.standby_value(assignment) if move.from_primary else assignment.kv.value
     key = keys.assignment(assignment.item_id, assignment.member_id, move.slot)
     return (
         (_unchanged(assignment), Compare.absent(key)),
         (
             Delete(assignment.kv.key),
-            Put(key, assignment.kv.value, lease=assignment.kv.lease),
+            Put(key, value, lease=assignment.kv.lease),
         ),
     )
 

@@ -1,16 +1,17 @@
-"""Hand-over of an item's primary between two live replicas: for balance, or because its member leaves.
+"""Hand-over of an item's primary: for balance, because its member leaves, or because it has failed for too long.
 
 One transaction: the old primary takes the standby's slot, the standby takes slot 0. It happens only while the item
 needs nothing else, and only if the standby could serve at once.
 
     wanted ──► the item is at rest ──► the standby has caught up ──► its turn has come ──► hand over
 
-A primary on a leaving member that cannot be replaced needs no turn, because the member may be gone at any moment.
+A primary on a leaving member that cannot be replaced needs no turn, because the member may be gone at any moment; nor
+does one that has failed for too long where it is planned, because its item is not served meanwhile.
 """
 
 from __future__ import annotations
 
-from broadsheet.allocator.model import Assignment
+from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.placement.primaries import HandOver
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
@@ -18,18 +19,24 @@ from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem,
 
 
 def parting_hand_over(state: AllocState, pending: PendingItem) -> HandOver | None:
-    """Return the hand-over from a leaving member to its most current standby; None without a primary or a ready
-    standby.
+    """Return the hand-over from a leaving member, or from a primary that has failed for too long, to the most current
+    standby; None without such a primary or a ready standby.
     """
     replicas = pending.replicas
     primary = next((a for a in replicas.current if a.slot == PRIMARY_SLOT), None)
     member = state.members.get(primary.member_id) if primary is not None else None
-    if primary is None or member is None or not member.value.is_exiting():
+    if primary is None or member is None:
         return None
+    has_failed = has_failed_primary(state, pending.item.item_id)
+    if not has_failed and not member.value.is_exiting():
+        return None
+    # A failed standby would count beside a failed primary, but would serve no better.
+    able = replicas.ready if has_failed else replicas.consistent
     ready = [
         assignment
         for assignment in replicas.current
-        if assignment.kv.key in replicas.consistent
+        if assignment.kv.key in able
+        and assignment is not primary
         and assignment.kv.key not in replicas.unwanted
         and not state.is_leaving(assignment.member_id)
     ]
@@ -37,6 +44,14 @@ def parting_hand_over(state: AllocState, pending: PendingItem) -> HandOver | Non
         return None
     warmest = min(ready, key=lambda assignment: (state.lag(assignment), assignment.slot))
     return HandOver(pending.item.item_id, primary.member_id, warmest.member_id)
+
+
+def has_failed_primary(state: AllocState, item_id: ItemId) -> bool:
+    """Return whether an item's primary has failed for too long, while another replica could serve."""
+    return any(
+        a.slot == PRIMARY_SLOT and (item_id, a.member_id) in state.avoided
+        for a in state.assignments.get(item_id, ())
+    )
 
 
 def decide_hand_over(

@@ -21,7 +21,11 @@ from broadsheet.allocator.policy import TransitionPolicy
 from broadsheet.allocator.state.alloc_state import AllocState, Consistency
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
 from broadsheet.allocator.transition.cycles import find_break
-from broadsheet.allocator.transition.handover import decide_hand_over, parting_hand_over
+from broadsheet.allocator.transition.handover import (
+    decide_hand_over,
+    has_failed_primary,
+    parting_hand_over,
+)
 from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem, charge, decide_item
 from broadsheet.allocator.transition.replicas import ItemReplicas, is_settled
 
@@ -83,7 +87,8 @@ class _Pass:
         )
         self._blocked: list[Blocked] = []
         self._parting: dict[ItemId, Item] = {}
-        """Items with a replica that stays on a leaving member, because it cannot be replaced."""
+        """Items with a replica that stays on a leaving member, because it cannot be replaced, or whose primary has
+        failed for too long."""
 
     def schedule(self) -> Schedule:
         pending = sorted(self._pending(), key=lambda each: (each.risk, each.item.item_id))
@@ -103,7 +108,10 @@ class _Pass:
             if wanted is None:
                 continue
             self._blocked += self._shortfall(item, wanted)
-            if not self._exiting.isdisjoint(wanted) and self._keeps_a_leaver(item, wanted):
+            keeps_a_leaver = not self._exiting.isdisjoint(wanted) and self._keeps_a_leaver(
+                item, wanted
+            )
+            if keeps_a_leaver or (state.avoided and has_failed_primary(state, item_id)):
                 self._parting[item_id] = item
             if not is_settled(state.assignments.get(item_id, ()), wanted):
                 yield self._pend(item, wanted)
@@ -157,8 +165,10 @@ class _Pass:
     def _hand_overs(self, decided: Mapping[ItemId, ItemDecision]) -> Iterator[ItemDecision]:
         state, targets = self._state, self._targets
         for item_id, left in self._parting.items():
-            # A hand-over waits until the item needs nothing else.
-            if item_id in decided:
+            known = decided.get(item_id)
+            # A hand-over waits until the item needs nothing else. From a failed primary it waits only for steps,
+            # and not for changes that wait themselves.
+            if known is not None and not (known.is_idle and has_failed_primary(state, item_id)):
                 continue
             pending = self._pend(left, targets.desired[item_id])
             parting = parting_hand_over(state, pending)

@@ -98,6 +98,10 @@ class _Behind:
     ) -> bool:
         return (item.item_id, assignment.member_id) not in self.replicas
 
+    def standby_value(self, primary: Assignment) -> bytes:
+        # The dry run does not read values: it follows which replicas have caught up.
+        return primary.kv.value
+
 
 class Sandbox:
     """The cluster during a dry run, and the changes so far."""

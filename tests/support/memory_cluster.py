@@ -81,6 +81,10 @@ class ValueConsistency:
         """Return whether the value is the word."""
         return assignment.kv.value == CONSISTENT
 
+    def standby_value(self, primary: Assignment) -> bytes:
+        """Return the value unchanged."""
+        return primary.kv.value
+
 
 class MemoryEtcd:
     """Keys with revisions and leases; transactions as etcd performs them."""

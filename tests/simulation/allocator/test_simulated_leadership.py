@@ -355,6 +355,10 @@ class Moody:
             raise AssertionError("no idea")
         return True
 
+    def standby_value(self, primary: Assignment) -> bytes:
+        """Return the value unchanged."""
+        return primary.kv.value
+
 
 def _assigned(etcd: FakeEtcd, keys: Keys) -> int:
     return sum(key.startswith(keys.assignments_prefix) for key in etcd.store.kvs)

@@ -124,15 +124,45 @@ def test_failures_recovered_or_recreated_replica_starts_anew() -> None:
     assert failed.next_seconds(30.0) == 60.0
 
 
-def test_failures_failed_primary_is_not_moved_about() -> None:
-    """A primary that fails would fail elsewhere too, and moving it is a promotion: not ours to decide."""
+def test_failures_failed_primary_is_given_up_only_beside_a_ready_standby() -> None:
+    """What fails on one member may work on another that is ready; without one, moving the primary helps nothing."""
     cluster, failed = _failing_cluster(), _failed_since()
     cluster.put_assignment("i", "a", "one", 0, b"failed")
+    for standby in (b"", b"failed"):
+        cluster.put_assignment("i", "a", "two", 1, standby)
+        _observe(failed, cluster, 10.0)
+        failed.expire(100.0)
+        assert (ItemId("i"), MemberId("a", "one")) not in failed.avoided
+
     cluster.put_assignment("i", "a", "two", 1, b"consistent")
+    _observe(failed, cluster, 110.0)
 
-    _observe(failed, cluster, 10.0)
+    failed.expire(169.0)
+    assert failed.avoided == frozenset()
+    assert failed.expire(170.0)
+    assert failed.avoided == {(ItemId("i"), MemberId("a", "one"))}
 
-    assert not failed.expire(100.0)
+
+def test_failures_primaries_that_fail_in_a_row_get_ever_more_time() -> None:
+    """A fault of the application is one of every member: the shard must not go around among them once a minute. One
+    that served for long starts with the first time again.
+    """
+    cluster, failed = _failing_cluster(), _failed_since()
+    now, waits = 0.0, list[float | None]()
+    for turn in range(7):
+        first, second = ("one", "two") if turn % 2 else ("two", "one")
+        group = cluster.state().assignments[ItemId("i")]
+        cluster.etcd.delete(*(assignment.kv.key for assignment in group))
+        cluster.put_assignment("i", "a", first, 0, b"failed")
+        cluster.put_assignment("i", "a", second, 1, b"consistent")
+        if turn == 6:
+            now += 1_000.0
+        _observe(failed, cluster, now)
+        waits.append(failed.next_seconds(now))
+        now += waits[-1] or 0.0
+        assert failed.expire(now)
+
+    assert waits == [60.0, 120.0, 240.0, 480.0, 960.0, 960.0, 60.0]
 
 
 def test_failures_look_at_the_clock_costs_nothing_however_many_fail() -> None:

@@ -111,6 +111,10 @@ class _AllConsistent:
         """Rely on all."""
         return True
 
+    def standby_value(self, primary: Assignment) -> bytes:
+        """Return the value unchanged."""
+        return primary.kv.value
+
 
 def _observation(key_space: KeySpace) -> Observation:
     return Observation(

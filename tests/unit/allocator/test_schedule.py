@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.allocator.model import Assignment, ItemId, MemberId
+from broadsheet.allocator.ops import Put
 from broadsheet.allocator.placement.primaries import HandOver
 from broadsheet.allocator.placement.problem import Desired
 from broadsheet.allocator.policy import TransitionPolicy
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
-from broadsheet.allocator.transition.converge import Convergence, converge
+from broadsheet.allocator.transition.converge import Convergence, ReplicaCounts, converge
 from broadsheet.allocator.transition.item_step import PendingItem, charge, decide_item
 from broadsheet.allocator.transition.membership_settling import Settling
 from broadsheet.allocator.transition.replicas import ItemReplicas
@@ -418,3 +419,64 @@ def test_item_counts_its_own_moves_within_the_budget() -> None:
     short = put(cluster, "short", 3, "a1#0", "a2#1")
     found = once(cluster, {short: (B1, B2, A1)}, policy=TransitionPolicy(moves_max=1))
     assert [step.counts.added for step in found.steps] == [2], "one of them is no move"
+
+
+def test_failed_primary_hands_over_to_a_ready_standby_where_the_plan_keeps_both() -> None:
+    """A primary has failed for too long and there is no third member: the ready standby takes over, at once and without
+    a turn, as long as nothing of the item is in motion. One that has not caught up does not.
+    """
+    cluster = cluster_of(A1, B1)
+    i = put(cluster, "i", 2, "a1#0", "b1#1")
+    cluster.put_assignment("i", "a", "a1", 0, b"failed")
+    assert once(cluster, {i: (A1, B1)}).steps == ()
+    cluster.avoided = frozenset({(i, A1)})
+
+    (step,) = once(cluster, {i: (A1, B1)}).steps
+
+    assert step.counts == ReplicaCounts(promoted=1, packed=1, handed_over=1)
+    assert cluster.etcd.perform(step.checkpoint)
+    group = cluster.state().assignments[i]
+    assert {(a.member_id, a.slot) for a in group} == {(B1, 0), (A1, 1)}
+    cluster.put_assignment("i", "b", "b1", 0, b"failed")
+    cluster.put_assignment("i", "a", "a1", 1, b"")
+    cluster.avoided = frozenset({(i, B1)})
+    assert once(cluster, {i: (A1, B1)}).steps == ()
+
+
+def test_failed_primary_does_not_wait_for_a_replica_that_finds_no_place() -> None:
+    """A third replica is wanted and its member is full: the item waits for it, and must not stand still meanwhile."""
+    cluster = cluster_of(A1, B1)
+    cluster.put_member("b", "b2", 0)
+    i = put(cluster, "i", 3, "a1#0", "b1#1")
+    cluster.put_assignment("i", "a", "a1", 0, b"failed")
+    cluster.avoided = frozenset({(i, A1)})
+
+    (step,) = once(cluster, {i: (A1, B1, B2)}).steps
+
+    assert step.counts.handed_over == 1
+
+
+def test_primary_that_hands_over_is_given_the_value_of_a_standby() -> None:
+    """What a primary said of itself is not true of the standby that it becomes, which would count as ready at once. The
+    application knows what is, because values are its own.
+    """
+    cluster = cluster_of(A1, B1)
+    i = put(cluster, "i", 2, "a1#0", "b1#1")
+
+    class StartsOver(ValueConsistency):
+        def standby_value(self, primary: Assignment) -> bytes:
+            assert primary.slot == 0
+            return b"starts over"
+
+    (step,) = converge(
+        cluster.state(),
+        Targets(desired={i: (A1, B1)}, hand_overs=(HandOver(i, A1, B1),), hand_overs_allowed=1),
+        consistency=StartsOver(),
+        keys=cluster.keys,
+    ).steps
+
+    written = {put.key: put.value for put in step.checkpoint.operations if isinstance(put, Put)}
+    assert written == {
+        cluster.keys.assignment(i, A1, 1): b"starts over",
+        cluster.keys.assignment(i, B1, 0): CONSISTENT,
+    }

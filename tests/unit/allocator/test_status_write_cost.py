@@ -79,6 +79,10 @@ class CountingConsistency:
         self.count.looks += 1
         return assignment.kv.value == b"consistent"
 
+    def standby_value(self, primary: Assignment) -> bytes:
+        """Return the value unchanged."""
+        return primary.kv.value
+
 
 class InPlace:
     """A solver that leaves everything where it is."""

@@ -213,3 +213,16 @@ def test_decoded_items_keep_no_decoded_spec_and_replicas_share_statuses() -> Non
     assert DECODER.decode_assignment(*replica, kv(status)) is DECODER.decode_assignment(
         *replica, kv(bytes(bytearray(status)))
     )
+
+
+def test_former_primary_counts_only_once_it_has_caught_up() -> None:
+    """A member of Gazette's never lowers what it said: as a standby it would stay PRIMARY, and count at once."""
+    consistency, spec = ReplicaConsistency(), item(shard_spec("shard-1"))
+    primary = assignment("shard-1", "m-1", 0, code=ReplicaStatus.PRIMARY)
+    value = consistency.standby_value(primary)
+    status = DECODER.decode_assignment(SHARD, member_id("m-1"), 1, kv(value))
+
+    standby = assignment("shard-1", "m-1", 1, code=status.code)
+
+    assert status.code == ReplicaStatus.IDLE
+    assert not consistency.is_consistent(spec, standby, [standby])

@@ -6,6 +6,9 @@
 The first append opens a stream, and after a break the next append opens another. At a break every append in progress
 fails with UNAVAILABLE, regardless of the stream's status, because it is unknown which of them were done.
 
+Before its first stream, a broker is asked by a call without appends whether it takes any: one that does not may refuse
+the method while a message is being written, and gRPC may then show a status that proves nothing about that message.
+
 Source: consumer/protocol/appends.proto.
 """
 
@@ -39,6 +42,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 # Encoded by hand. In quotes, because not every supported grpcio has generic classes at run time.
 OpenStream: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, AppendStreamResponse]"
+AskForStreams: TypeAlias = "grpc.aio.UnaryStreamMultiCallable[bytes, AppendStreamResponse]"
 
 # Messages of an append stream, encoded by hand around their contents, because protobuf copies
 # contents twice each way.
@@ -171,6 +175,10 @@ def _fields(message: memoryview) -> Iterator[_Field]:
         position = end
 
 
+class AppendNotSentError(grpc.aio.AioRpcError):
+    """An append was not sent, because no stream could be opened; its code is that of the refusal."""
+
+
 class StreamedAppend:
     """One append in progress. Await it for its answer, as a call."""
 
@@ -209,13 +217,17 @@ class StreamedAppend:
 class AppendStream:
     """Appends over one stream at a time. Lives on the event loop."""
 
-    def __init__(self, open_stream: OpenStream) -> None:
+    def __init__(self, open_stream: OpenStream, ask: AskForStreams) -> None:
         """Create the sender; a stream is opened by the first append.
 
         Args:
             open_stream: The method.
+            ask: The same method for a single message, by which nothing is appended.
         """
         self._open_stream = open_stream
+        self._ask = ask
+        self._is_supported = False
+        """Whether the broker has answered that it takes streams. Before that, nothing is sent."""
         self._numbers = itertools.count(1)
         self._queue: deque[WholeAppend] = deque()
         self._queued = asyncio.Event()
@@ -266,6 +278,11 @@ class AppendStream:
             await asyncio.wait({running})
 
     async def _run(self) -> None:
+        if not self._is_supported:
+            # The whole request goes in one operation, so that no write can meet the refusal.
+            async for _ in self._ask(b""):
+                continue
+            self._is_supported = True
         call = self._open_stream()
         try:
             async with TaskGroup() as group:
@@ -281,9 +298,15 @@ class AppendStream:
         self._queue.clear()
         failure = None if ended.cancelled() else ended.exception()
         code = failure.code() if isinstance(failure, grpc.aio.AioRpcError) else None
+        error: grpc.aio.AioRpcError
         # On a stream that has worked, UNIMPLEMENTED does not mean that the method is missing.
         if code is grpc.StatusCode.UNIMPLEMENTED and not self._heard:
-            error = _rpc_error(code, "the broker does not support append streams")
+            error = _not_sent(code, "the broker does not support append streams")
+        elif not self._is_supported:
+            problem = "it was closed" if failure is None else str(failure)
+            error = _not_sent(
+                code or grpc.StatusCode.UNAVAILABLE, f"no append stream was opened: {problem}"
+            )
         else:
             # Another code would describe the stream, but be taken for an append's outcome.
             problem = "it ended" if failure is None else str(failure)
@@ -333,6 +356,10 @@ class AppendStream:
             future.set_exception(_rpc_error(code, answer.detail))
         else:
             future.set_result(answer.append)
+
+
+def _not_sent(code: grpc.StatusCode, detail: str) -> AppendNotSentError:
+    return AppendNotSentError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=detail)
 
 
 def _rpc_error(code: grpc.StatusCode, detail: str) -> grpc.aio.AioRpcError:

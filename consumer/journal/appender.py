@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import grpc
@@ -30,6 +31,7 @@ from broadsheet.consumer.errors import (
     PredecessorNotCommittedError,
     RegisterMismatchError,
 )
+from broadsheet.consumer.journal.append_stream import AppendNotSentError
 from broadsheet.consumer.journal.channels import AppendUnderWay
 from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined
 from broadsheet.consumer.journal.transport import (
@@ -163,11 +165,8 @@ class _Append:
         return self._checked(peer, response)
 
     async def _append_streamed(self, peer: Peer) -> AppendResponse | None:
-        """Return the answer to a single message; None if the broker does not support those."""
-        response = await self._exchanged(peer, self._start(peer), self._exchange_whole)
-        if response is None:
-            peer.bulk.append_stream = None
-        return response
+        """Return the answer to a single message; None if it was not sent."""
+        return await self._exchanged(peer, self._start(peer), partial(self._exchange_whole, peer))
 
     def _require_no_predecessors(self) -> None:
         if self._in_turn is not None and self._in_turn.after:
@@ -237,18 +236,18 @@ class _Append:
             Capability.APPEND, self._journal, life_seconds=TOKEN_LIFE_SECONDS
         )
 
-    async def _exchange_whole(self, call: AppendUnderWay) -> AppendResponse | None:
-        """Return the answer; None if the broker does not support such appends."""
+    async def _exchange_whole(self, peer: Peer, call: AppendUnderWay) -> AppendResponse | None:
+        """Return the answer; None if the append was not sent, so that a separate call may send it."""
         # The single message includes the commit, so a lost answer leaves the outcome unknown.
         self._commit_sent = True
         try:
             return await call
-        except grpc.aio.AioRpcError as error:
+        except AppendNotSentError as error:
+            self._commit_sent = False
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                # The broker does not know the method, so it certainly wrote nothing.
-                self._commit_sent = False
-                return None
-            raise
+                peer.bulk.append_stream = None
+            # Otherwise the separate call tells what is wrong with the broker, and whether it takes this append.
+            return None
 
     async def _exchange(
         self, call: grpc.aio.StreamUnaryCall[AppendRequest | bytes, AppendResponse]

@@ -245,12 +245,18 @@ class BulkStub:
 
 
 def _append_stream(channel: grpc.aio.Channel) -> AppendStream:
+    method = f"/{APPEND_SERVICE}/AppendStream"
     return AppendStream(
         channel.stream_stream(
-            f"/{APPEND_SERVICE}/AppendStream",
+            method,
             request_serializer=serialize,
             response_deserializer=AppendStreamResponse.FromString,
-        )
+        ),
+        channel.unary_stream(
+            method,
+            request_serializer=serialize,
+            response_deserializer=AppendStreamResponse.FromString,
+        ),
     )
 
 

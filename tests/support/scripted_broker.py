@@ -83,6 +83,10 @@ class ScriptedBroker(journal_pb2_grpc.JournalServicer):
         self.apply_count = 0
         self.address = ""
 
+    def add_handler(self, handler: grpc.GenericRpcHandler) -> None:
+        """Serve methods beside those of the protocol; called before the broker starts."""
+        self._server.add_generic_rpc_handlers((handler,))
+
     async def __aenter__(self) -> Self:
         journal_pb2_grpc.add_JournalServicer_to_server(self, self._server)
         listen = f"unix:{self._socket}" if self._socket else "127.0.0.1:0"

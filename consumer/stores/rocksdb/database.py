@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from rocksdict import (
+    BlockBasedOptions,
     DBRecoveryMode,
     Options,
     Rdict,
@@ -29,6 +30,10 @@ Tune = Callable[[str, Options], None]
 
 MANIFEST_BYTES_MAX = 128 << 10
 """Length after which the manifest is started again, so that the recovery log need not keep old changes."""
+TABLE_FORMAT_VERSION: Final = 5
+"""Of the tables that are written, so that Gazette's members can read them: those have RocksDB 7.8, which refuses
+version 6, the default of ours. Tables of both are read.
+"""
 
 
 Changes = dict[bytes, bytes | None]
@@ -160,6 +165,9 @@ def new_options(write_buffer_bytes: int) -> Options:
     options.set_target_file_size_base(write_buffer_bytes)
     options.set_max_bytes_for_level_base(8 * write_buffer_bytes)
     options.set_max_background_jobs(2)
+    tables = BlockBasedOptions()
+    tables.set_format_version(TABLE_FORMAT_VERSION)
+    options.set_block_based_table_factory(tables)
     return options
 
 

@@ -98,7 +98,8 @@ class RocksDbStore:
             local_state: Where they are if it has none.
             families: Column families besides "default"; made if they are absent.
             write_buffer_bytes: Size of the memory table of each family.
-            tune: Called as tune(family, options) before each opening, e.g. to set filters and caches.
+            tune: Called as tune(family, options) before each opening, e.g. to set filters and caches. Table options
+                that it sets should have format version 5, if members of Gazette's share the shard.
             lock_wait_seconds: Longest wait for another holder of a directory that stays.
 
         Raises:

@@ -48,7 +48,7 @@ async def list_shards(
         wanted: The request's selector.
         allowed: The caller's claims.
     """
-    listing = Listing(key_space, wanted=wanted, allowed=allowed)
+    listing = Listing(key_space, selections_of(wanted, allowed))
     parts: list[bytes] = []
     for number, item_id in enumerate(list(key_space.items), 1):
         if number % ROWS_PER_TURN == 0:
@@ -61,15 +61,23 @@ async def list_shards(
     return ListResponse.FromString(b"".join(parts))
 
 
+def selections_of(wanted: LabelSelector, allowed: LabelSelector) -> Sequence[Selection]:
+    """Return what a row must match, prepared: a caller that lists again and again keeps it.
+
+    Args:
+        wanted: The request's selector.
+        allowed: The caller's claims.
+    """
+    return [Selection(each) for each in (wanted, allowed) if each.ByteSize()]
+
+
 class Listing:
     """Shards of a key space as one caller may see them, at one revision."""
 
-    def __init__(
-        self, key_space: ShardKeySpace, *, wanted: LabelSelector, allowed: LabelSelector
-    ) -> None:
-        """Prepare; see `list_shards` for the selectors."""
+    def __init__(self, key_space: ShardKeySpace, selections: Sequence[Selection]) -> None:
+        """Prepare; see `selections_of` for what a row must match."""
         self._key_space = key_space
-        self._selections = [Selection(each) for each in (wanted, allowed) if each.ByteSize()]
+        self._selections = selections
         self._routes: dict[tuple[tuple[MemberId, int], ...], bytes] = {}
         """Encoded routes by members and slots: many shards have few of them, and making one takes long."""
 

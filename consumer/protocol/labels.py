@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.protocol.alphabet import shown
@@ -137,8 +137,8 @@ class Selection:
         """Prepare a selector; it may be changed afterwards."""
         self.is_all = not wanted.include.labels and not wanted.exclude.labels
         """Whether it picks everything."""
-        self._included = _wanted_values(wanted.include.labels)
-        self._excluded = _wanted_values(wanted.exclude.labels)
+        self._included = _Half(wanted.include.labels)
+        self._excluded = _Half(wanted.exclude.labels)
 
     def picks(self, labels: LabelSet, *, meta: Mapping[str, str] | None = None) -> bool:
         """Tell whether the selector picks a label set; see `matches`."""
@@ -151,11 +151,31 @@ class Selection:
             values.setdefault(name, []).append(value)
         included, excluded = self._included, self._excluded
         # A set with fewer names than must be there lacks one of them.
-        if len(included) > len(values):
+        if len(included.names) > len(values):
             return False
         return not any(
-            name in excluded and excluded[name].agree(held) for name, held in values.items()
-        ) and all(name in values and each.agree(values[name]) for name, each in included.items())
+            name in excluded.names and excluded.agree(name, held) for name, held in values.items()
+        ) and all(name in values and included.agree(name, values[name]) for name in included.names)
+
+
+class _Half:
+    """A half of a selector. A name is prepared when a label set has it, because most sets have few of many names."""
+
+    __slots__ = ("_prepared", "names")
+
+    def __init__(self, labels: Iterable[Label]) -> None:
+        self.names: dict[str, list[tuple[str, bool]]] = {}
+        """What is said of each name: a value, and whether it is a prefix."""
+        for label in labels:
+            self.names.setdefault(label.name, []).append((label.value, label.prefix))
+        self._prepared: dict[str, _WantedValues] = {}
+
+    def agree(self, name: str, values: Iterable[str]) -> bool:
+        """Tell whether one of the values that a set has for one of the names is wanted."""
+        wanted = self._prepared.get(name)
+        if wanted is None:
+            wanted = self._prepared[name] = _WantedValues(self.names[name])
+        return wanted.agree(values)
 
 
 class _WantedValues:
@@ -163,8 +183,7 @@ class _WantedValues:
 
     __slots__ = ("_exact", "_is_any", "_prefixes")
 
-    def __init__(self, labels: Iterable[Label]) -> None:
-        given = [(label.value, label.prefix) for label in labels]
+    def __init__(self, given: Sequence[tuple[str, bool]]) -> None:
         self._is_any = any(not value for value, _ in given)
         self._exact = frozenset(value for value, is_prefix in given if not is_prefix)
         self._prefixes = _shortest(value for value, is_prefix in given if is_prefix)
@@ -177,10 +196,6 @@ class _WantedValues:
         # None of the prefixes begins another one, so a prefix of the value is the last that does not come after it.
         place = bisect_right(self._prefixes, value)
         return place > 0 and value.startswith(self._prefixes[place - 1])
-
-
-def _wanted_values(labels: Iterable[Label]) -> dict[str, _WantedValues]:
-    return {name: _WantedValues(listed) for name, listed in _by_name(labels).items()}
 
 
 def _shortest(prefixes: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -21,12 +21,13 @@ from broadsheet.consumer.errors import BoundExceededError
 from broadsheet.consumer.protocol import watch_pb2_grpc
 from broadsheet.consumer.protocol.alphabet import require
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
+from broadsheet.consumer.protocol.labels import Selection
 from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
 from broadsheet.consumer.protocol.validation_terms import validate_selector
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.guard import claims_of
-from broadsheet.consumer.shard_listing import Listing, ShardChangeLog
+from broadsheet.consumer.shard_listing import Listing, ShardChangeLog, selections_of
 
 ROWS_PER_RESPONSE = 256
 """Rows of one response, usually 50 to 100 KB; other tasks run after as many."""
@@ -40,8 +41,10 @@ SHARED_TABLES_MAX = 16
 """Tables kept while calls that share them take them; calls beyond these make each part for themselves."""
 SHARED_CHANGES_MAX = 64
 """Views whose changes at one revision are kept for others; calls with further views make them for themselves."""
-SELECTORS_BYTES_MAX = 64 << 20
-"""Selectors of all watches, which are kept as long as these last."""
+SELECTORS_BYTES_MAX = 4 << 20
+"""Different selectors of all watches, which are kept as long as these last; prepared they take some thirty times as
+much.
+"""
 AHEAD_SECONDS_MAX = 10.0
 """How long a call waits for a revision that its caller has and this member has not; then it gets the whole table."""
 
@@ -49,20 +52,56 @@ AHEAD_SECONDS_MAX = 10.0
 Context = Any
 
 
-@dataclass(frozen=True, slots=True)
+_ViewKey = tuple[bytes, bytes]
+"""Encodings of the selectors of a view; equal for equal views."""
+
+
+@dataclass(slots=True)
 class _View:
-    """The selectors of one call."""
+    """The selectors of calls that want and may see the same, prepared once for all changes that these are told of."""
 
-    wanted: LabelSelector
-    allowed: LabelSelector
+    key: _ViewKey
+    selections: Sequence[Selection]
+    calls: int = 0
+    """Calls that use it."""
 
-    @property
-    def key(self) -> tuple[bytes, bytes]:
-        """Equal for equal views."""
-        wanted, allowed = self.wanted, self.allowed
-        return wanted.SerializeToString(deterministic=True), allowed.SerializeToString(
-            deterministic=True
+
+class _Views:
+    """The views of all open calls."""
+
+    def __init__(self) -> None:
+        self._views: dict[_ViewKey, _View] = {}
+        self._bytes = 0
+        """Of the selectors."""
+
+    @contextmanager
+    def used(self, wanted: LabelSelector, allowed: LabelSelector) -> Iterator[_View]:
+        """Yield the view of a call, for as long as it lasts.
+
+        Entering raises BoundExceededError if the selectors of all calls are too long.
+        """
+        key = (
+            wanted.SerializeToString(deterministic=True),
+            allowed.SerializeToString(deterministic=True),
         )
+        length = sum(map(len, key))
+        view = self._views.get(key)
+        if view is None:
+            if self._bytes + length > SELECTORS_BYTES_MAX:
+                raise BoundExceededError(
+                    f"expected {SELECTORS_BYTES_MAX} bytes of different selectors of all watches at most; "
+                    "use shorter ones"
+                )
+            view = self._views[key] = _View(key, selections_of(wanted, allowed))
+            self._bytes += length
+        view.calls += 1
+        try:
+            yield view
+        finally:
+            view.calls -= 1
+            if not view.calls:
+                del self._views[key]
+                self._bytes -= length
 
 
 class WatchApi(watch_pb2_grpc.WatchServiceServicer):
@@ -96,8 +135,7 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
             WeakValueDictionary()
         )
         """Tables that are being sent, by revision and selectors."""
-        self._selector_bytes = 0
-        """Of the watches that are open."""
+        self._views = _Views()
 
     async def WatchShards(  # noqa: N802 - gRPC's name
         self, request: WatchShardsRequest, context: Context
@@ -106,19 +144,11 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         validate_selector(request.selector, "selector")
         revision = request.resume_revision
         require(revision >= 0, "resume_revision", f"expected 0 or a revision, got {revision}")
-        view = _View(request.selector, claims_of(context).selector)
-        length = view.wanted.ByteSize() + view.allowed.ByteSize()
-        if self._selector_bytes + length > SELECTORS_BYTES_MAX:
-            raise BoundExceededError(
-                f"expected {SELECTORS_BYTES_MAX} bytes of selectors of all watches at most; use shorter ones"
-            )
-        self._selector_bytes += length
-        try:
-            async with aclosing(self._follow(view, await self._position(request))) as responses:
+        with self._views.used(request.selector, claims_of(context).selector) as view:
+            position = await self._position(request)
+            async with aclosing(self._follow(view, position)) as responses:
                 async for response in responses:
                     yield response
-        finally:
-            self._selector_bytes -= length
 
     async def _position(self, request: WatchShardsRequest) -> int | None:
         """Return the revision of the caller's table; None if there is none to go on from."""
@@ -210,7 +240,7 @@ class WatchApi(watch_pb2_grpc.WatchServiceServicer):
         return known
 
     def _listing(self, view: _View) -> Listing:
-        return Listing(self._key_space, wanted=view.wanted, allowed=view.allowed)
+        return Listing(self._key_space, view.selections)
 
 
 class SharedTable:

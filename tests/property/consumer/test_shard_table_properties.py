@@ -21,7 +21,12 @@ from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
 from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
 from broadsheet.consumer.resolver.decision import header_of
 from broadsheet.consumer.rpc.watch_api import ROWS_PER_RESPONSE, difference_of, table_of
-from broadsheet.consumer.shard_listing import Listing, ShardChangeLog, list_shards
+from broadsheet.consumer.shard_listing import (
+    Listing,
+    ShardChangeLog,
+    list_shards,
+    selections_of,
+)
 from tests.support.key_space_values import KEYS, etcd_header, member_id, shard_spec
 
 ALL = LabelSelector()
@@ -92,7 +97,7 @@ class _Watcher:
 
     def _responses(self, world: _World) -> Sequence[WatchShardsResponse]:
         header = header_of(None, world.key_space.header)
-        listing = Listing(world.key_space, wanted=self._wanted, allowed=self._allowed)
+        listing = Listing(world.key_space, selections_of(self._wanted, self._allowed))
         touched = world.changes.since(self.table.revision) if self.table.revision else None
         if touched is not None:
             responses = difference_of(touched, listing, header)

@@ -64,7 +64,8 @@ from broadsheet.consumer.protocol.auth import (
     NoAuth,
     TokenVerifier,
 )
-from broadsheet.consumer.standard_services import SERVING, AllMetrics, Health
+from broadsheet.consumer.protocol.labels import is_scoped
+from broadsheet.consumer.standard_services import NO_CLAIMS, SERVING, AllMetrics, Health
 
 CONNECTIONS_MAX: Final = 128
 """Open connections. Prometheus, probes and a few browsers take one to six each."""
@@ -124,6 +125,8 @@ class AdminRoute:
     """GET serves HEAD, too."""
     require: Capability | None = None
     """What the caller's token must permit; None: anybody may call it."""
+    notes: Capability | None = None
+    """What a token is verified for that a public route's caller may show; without, the request has no claims."""
     streams: bool = False
     """Whether the handler may take any time, as a stream of events does."""
     body_bytes_max: int = BODY_BYTES_MAX
@@ -351,14 +354,23 @@ class AdminServer:
 
     async def _claims_of(self, route: AdminRoute, request: web.Request) -> Claims:
         if route.require is None:
-            return Claims(capability=Capability(0))
+            # Probes ask for no part, and pay for no token.
+            if route.notes is None or not request.query_string:
+                return NO_CLAIMS
+            try:
+                return await self._verified(route.notes, request)
+            except (UnauthenticatedError, NotAuthorizedError, web.HTTPForbidden):
+                return NO_CLAIMS
+        return await self._verified(route.require, request)
+
+    async def _verified(self, require: Capability, request: web.Request) -> Claims:
         context = peer_context(request)
         if self._verifier.allows_missing:
             self._require_other_guard(request, context)
         given = request.headers.get("Authorization")
         metadata = () if given is None else ((AUTHORIZATION, given),)
         return await self._verifier.verify_call(
-            metadata, route.require, identity=lambda: peer_identity(context)
+            metadata, require, identity=lambda: peer_identity(context)
         )
 
     def _require_other_guard(
@@ -582,7 +594,7 @@ def standard_routes(
 
     async def ready(request: web.Request) -> web.Response:
         name = request.query.get("service", "")
-        status = health.status_of(name)
+        status = health.status_of(name, request[CLAIMS])
         if status is None:
             return web.Response(status=404, text="no service or shard of this name\n")
         if status != SERVING:
@@ -590,8 +602,8 @@ def standard_routes(
         return web.Response(text="ok\n")
 
     async def tasks(request: web.Request) -> web.Response:
-        del request
-        return web.Response(text=task_report())
+        # Tasks and threads have the names of their shards.
+        return web.Response(text=task_report(are_named=not is_scoped(request[CLAIMS].selector)))
 
     async def show_variables(request: web.Request) -> web.Response:
         del request
@@ -600,7 +612,7 @@ def standard_routes(
     return [
         AdminRoute(path="/livez", handler=live),
         AdminRoute(path="/healthz", handler=live),
-        AdminRoute(path="/readyz", handler=ready),
+        AdminRoute(path="/readyz", handler=ready, notes=Capability.LIST),
         metrics_route("/metrics", registry),
         AdminRoute(path="/debug/tasks", handler=tasks, require=Capability.READ),
         AdminRoute(path="/debug/vars", handler=show_variables, require=Capability.READ),
@@ -718,19 +730,24 @@ def _as_json(value: object) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-def task_report() -> str:
-    """Return the stacks of tasks and threads: files, lines and functions, without values."""
+def task_report(*, are_named: bool = True) -> str:
+    """Return the stacks of tasks and threads: files, lines and functions, without values.
+
+    Args:
+        are_named: Whether names of tasks and threads are shown.
+    """
     tasks = asyncio.all_tasks()
     groups: dict[tuple[str, ...], list[str]] = {}
     for task in islice(tasks, TASKS_MAX):
         groups.setdefault(_stack_of(task), []).append(task.get_name())
     lines = [f"{len(tasks)} tasks, of which {min(len(tasks), TASKS_MAX)} are shown", ""]
     for stack, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        few = ", ".join(sorted(names)[:3])
-        lines += [f"{len(names)} x {few}{', …' if len(names) > 3 else ''}", *stack, ""]
+        few = ", ".join(sorted(names)[:3]) if are_named else "a task"
+        more = ", …" if are_named and len(names) > 3 else ""
+        lines += [f"{len(names)} x {few}{more}", *stack, ""]
     by_id = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented; it has no public name
-        lines.append(f"thread {by_id.get(ident, ident)}")
+        lines.append(f"thread {by_id.get(ident, ident) if are_named else ident}")
         summary = traceback.extract_stack(frame, limit=FRAMES_MAX)
         lines += [f"    {each.filename}:{each.lineno} {each.name}" for each in summary]
         lines.append("")

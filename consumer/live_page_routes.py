@@ -25,8 +25,8 @@ from broadsheet.consumer.admin import CLAIMS, AdminRoute
 from broadsheet.consumer.errors import NotAuthorizedError
 from broadsheet.consumer.leasing.addresses import StoreAddress, parse_store_address
 from broadsheet.consumer.protocol.auth import Capability
+from broadsheet.consumer.protocol.labels import is_scoped
 from broadsheet.consumer.secret_url import SecretUrl
-from broadsheet.consumer.shard_changes import is_scoped
 
 LEASES_MAX: Final = 10_000
 """Most leases of one store that are shown."""

@@ -32,6 +32,7 @@ from broadsheet.consumer.key_space import (
     spec_of,
 )
 from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.consumer.protocol.labels import is_scoped
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from broadsheet.consumer.recoverylog.hints import primary_hints_key
@@ -57,11 +58,6 @@ class _Draft:
         return TxnCheckpoint(tuple(dict.fromkeys(self.compares)), tuple(self.operations))
 
 
-def is_scoped(selector: LabelSelector) -> bool:
-    """Report whether claims restrict their holder to some shards."""
-    return bool(selector.include.labels or selector.exclude.labels)
-
-
 def plan_apply(
     changes: Sequence[ApplyRequest.Change],
     keys: Keys,
@@ -80,7 +76,7 @@ def plan_apply(
         encode_hints: How primary hints are written.
 
     Raises:
-        NotAuthorizedError: the claims do not cover a shard as it is, or as it would be.
+        NotAuthorizedError: the claims do not cover a shard as it would be, or one to be deleted.
         ValidationError: two changes are of one shard.
         BoundExceededError: there is more than one transaction takes.
     """
@@ -93,9 +89,11 @@ def plan_apply(
                 f"changes[{index}]", f"expected one change a shard, got a second of {shard_id!r}"
             )
         seen.add(shard_id)
+        held = stored.get(shard_id)
         if is_scoped(allowed):
-            _authorize_change(draft, change, keys, allowed=allowed, stored=stored.get(shard_id))
-        _add_change(draft, change, keys, encode_hints)
+            _authorize_change(draft, change, keys, allowed=allowed, stored=held)
+        if not (change.delete and held is not None and not is_visible(held.spec, allowed)):
+            _add_change(draft, change, keys, encode_hints)
     checkpoint = draft.finish()
     _require_bound(checkpoint, what=f"{len(changes)} changes", field_name="changes")
     return checkpoint
@@ -120,10 +118,9 @@ def plan_unassign(
     """Return the transaction that takes replicas away, and the affected shards in the order of the request.
 
     Failed replicas are removed; unless `only_failed`, the primary is removed too. Healthy standbys stay, so that one
-    takes over. Shards that do not exist are skipped.
+    takes over. Shards that do not exist, or that the claims do not cover, are skipped.
 
     Raises:
-        NotAuthorizedError: the claims do not cover a shard.
         BoundExceededError: there is more than one transaction takes.
     """
     draft = _Draft()
@@ -131,9 +128,9 @@ def plan_unassign(
     for shard_id in dict.fromkeys(shard_ids):
         item_id = ItemId(shard_id)
         item = key_space.items.get(item_id)
-        if item is None:
+        # What the caller may not see does not exist for it.
+        if item is None or not is_visible(spec_of(item), allowed):
             continue
-        _authorize_spec(spec_of(item), allowed)
         removed = [
             assignment
             for assignment in key_space.assignments_of(item_id)
@@ -157,14 +154,19 @@ def _authorize_change(
 ) -> None:
     if change.HasField("upsert"):
         _authorize_spec(change.upsert, allowed)
-    shard_id = change.upsert.id or change.delete
-    if stored is not None:
-        _authorize_spec(stored.spec, allowed)
-    elif change.delete:
-        # Only the id can be judged here: deleting an absent shard must not be distinguishable from a hidden one.
-        _authorize_spec(ShardSpec(id=shard_id), allowed)
-    judged = 0 if stored is None else stored.mod_revision
-    draft.compares.append(Compare.mod_revision(keys.item(ItemId(shard_id)), judged))
+    key = keys.item(ItemId(change.upsert.id or change.delete))
+    is_hidden = stored is not None and not is_visible(stored.spec, allowed)
+    if change.delete and (stored is None or is_hidden):
+        # Only the id can be judged of a shard that is absent, or hidden, which must look the same.
+        _authorize_spec(ShardSpec(id=change.delete), allowed)
+    if stored is None:
+        draft.compares.append(Compare.mod_revision(key, 0))
+        return
+    draft.compares.append(Compare.mod_revision(key, stored.mod_revision))
+    # A hidden shard is judged as an absent one: what would create it finds its key taken, what would change it finds
+    # another revision, and its deletion finds nothing to delete.
+    if is_hidden and (change.HasField("upsert") or change.expect_mod_revision > 0):
+        draft.compares.append(Compare.mod_revision(key, 0))
 
 
 def _authorize_spec(spec: ShardSpec, allowed: LabelSelector) -> None:

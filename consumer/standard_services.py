@@ -9,7 +9,8 @@ Names that health knows:
     ""                  SERVING once the process is ready, NOT_SERVING from when it starts to leave
     a gRPC service      the same
     "liveness"          SERVING as long as the process answers, also while it leaves
-    "shard/ID"          SERVING while this member's replica is PRIMARY, or a standby that has caught up (STANDBY)
+    "shard/ID"          SERVING while this member's replica is PRIMARY, or a standby that has caught up (STANDBY);
+                        for callers whose token or certificate permits LIST of the shard, and absent for others
 
 Source: gRPC health checking protocol, https://github.com/grpc/grpc/blob/master/doc/health-checking.md; gRFCs A14, A17.
 """
@@ -18,9 +19,18 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import re
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,9 +42,11 @@ from urllib.parse import unquote
 
 import grpc
 import structlog
+from google.protobuf import json_format
 from google.protobuf.descriptor_pool import Default
 from google.protobuf.message import DecodeError
-from grpc_channelz.v1 import channelz, channelz_pb2
+from grpc._cython import cygrpc
+from grpc_channelz.v1 import channelz_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from prometheus_client import (
@@ -54,6 +66,7 @@ from prometheus_client.samples import Exemplar
 from broadsheet.allocator.runtime.event_loop import Signal
 from broadsheet.allocator.runtime.log_output import LOSSES, Loss
 from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.consumer.protocol.auth import Capability, Claims
 from broadsheet.consumer.secret_url import SecretUrl
 
 _log = structlog.get_logger()
@@ -66,10 +79,12 @@ REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 LIVENESS: Final = "liveness"
 SHARD_PREFIX: Final = "shard/"
-PUBLIC_METHODS: Final = frozenset(
-    (f"/{HEALTH}/Check", f"/{HEALTH}/Watch", f"/{REFLECTION}/ServerReflectionInfo")
-)
-"""Methods that need no token. Each by its name, because an application may add methods to these services."""
+HEALTH_METHODS: Final = frozenset({f"/{HEALTH}/Check", f"/{HEALTH}/Watch"})
+PUBLIC_METHODS: Final = HEALTH_METHODS | {f"/{REFLECTION}/ServerReflectionInfo"}
+"""The methods that need no token: these alone, because an application may serve others under the same names."""
+
+NO_CLAIMS: Final = Claims(capability=Capability(0))
+"""Claims of a caller that was not asked for any, or has shown none."""
 
 # `Any` in this module: messages and contexts of several services, for which gRPC has no common types.
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -88,20 +103,22 @@ class Health:
 
     def __init__(self) -> None:
         self.is_serving = False
-        self.part_status: Callable[[str], ServingStatus | None] = lambda _: None
-        """Returns the status of a name that is no gRPC service; None if it does not exist."""
+        self.part_status: Callable[[str, Claims], ServingStatus | None] = lambda _name, _claims: (
+            None
+        )
+        """Returns the status of a name that is no gRPC service; None if it does not exist, or the claims hide it."""
         self.services: frozenset[str] = frozenset()
         """gRPC services of the process, which serve when it does."""
         self._changed = Signal()
         self._is_closed = False
 
-    def status_of(self, name: str) -> ServingStatus | None:
-        """Return the status of a service or part; None if there is none of that name."""
+    def status_of(self, name: str, claims: Claims) -> ServingStatus | None:
+        """Return the status of a service or part; None if there is none of that name that the claims cover."""
         if name == LIVENESS:
             return SERVING
         if not name or name in self.services:
             return SERVING if self.is_serving else NOT_SERVING
-        return self.part_status(name)
+        return self.part_status(name, claims)
 
     def set_serving(self, is_serving: bool) -> None:
         """Record whether the process serves."""
@@ -119,7 +136,7 @@ class Health:
 
     async def check(self, request: HealthCheckRequest, context: Any) -> HealthCheckResponse:
         """Serve `Check`."""
-        status = self.status_of(request.service)
+        status = self.status_of(request.service, _claims_in(context))
         if status is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service or shard of this name")
         return HealthCheckResponse(status=status)
@@ -130,7 +147,7 @@ class Health:
         while True:
             # Nothing is awaited between a look that changed nothing and the wait, so no change is missed; changes
             # during a slow write are coalesced into the newest.
-            status = self.status_of(request.service)
+            status = self.status_of(request.service, _claims_in(context))
             if status is None:
                 # Unlike Check, a watch stays open: the name may exist later.
                 status = HealthCheckResponse.SERVICE_UNKNOWN
@@ -141,6 +158,12 @@ class Health:
                 return
             else:
                 await self._changed.wait()
+
+
+def _claims_in(context: Any) -> Claims:
+    """Return the claims that a caller has shown; a broker's handlers of health have none, and show no parts."""
+    claims = getattr(context, "claims", None)
+    return claims if isinstance(claims, Claims) else NO_CLAIMS
 
 
 def standard_handlers(
@@ -228,18 +251,44 @@ def _is_described(service: str) -> bool:
     return True
 
 
+_CHANNELZ_CALLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "GetTopChannels": ("start_channel_id",),
+    "GetServers": ("start_server_id",),
+    "GetServer": ("server_id",),
+    "GetServerSockets": ("server_id", "start_socket_id", "max_results"),
+    "GetChannel": ("channel_id",),
+    "GetSubchannel": ("subchannel_id",),
+    "GetSocket": ("socket_id",),
+}
+"""Fields of each request, in the order in which gRPC's core takes them."""
+
+
 def _channelz_methods(private: Wrap) -> Methods:
-    described = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"]
-    servicer = channelz.aio.ChannelzServicer
+    """Return our own handlers: the library's answer INTERNAL where its core tells fields that it does not know."""
     methods: Methods = {}
-    for method in described.methods:
+    for method in channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].methods:
         request = getattr(channelz_pb2, method.input_type.name)
         answer = getattr(channelz_pb2, method.output_type.name)
-        serve = private(_parsing(request.FromString, getattr(servicer, method.name)))
+        words = re.findall("[A-Z][a-z]+", method.name)
+        ask = getattr(cygrpc, f"channelz_{'_'.join(words).lower()}")
+        serve = private(
+            _parsing(request.FromString, _asking(ask, _CHANNELZ_CALLS[method.name], answer))
+        )
         methods[method.name] = grpc.unary_unary_rpc_method_handler(
             serve, None, answer.SerializeToString
         )
     return methods
+
+
+def _asking(ask: Callable[..., bytes], names: Sequence[str], answer: Callable[[], Any]) -> Handler:
+    async def asking(request: Any, context: Any) -> Any:
+        try:
+            told = ask(*(getattr(request, name) for name in names))
+        except ValueError:
+            return await context.abort(grpc.StatusCode.NOT_FOUND, "nothing of this id")
+        return json_format.Parse(told, answer(), ignore_unknown_fields=True)
+
+    return asking
 
 
 # Metrics.

@@ -38,7 +38,9 @@ from broadsheet.consumer.key_space import (
     ReplicaConsistency,
     ShardDecoder,
     is_failed,
+    is_visible,
     process_of,
+    spec_of,
     status_of,
 )
 from broadsheet.consumer.load_report import decode_report
@@ -48,7 +50,14 @@ from broadsheet.consumer.member.failure_detector import FailureDetector
 from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
 from broadsheet.consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
-from broadsheet.consumer.protocol.auth import KeyedAuth, NoAuth, TokenVerifier, server_auth
+from broadsheet.consumer.protocol.auth import (
+    Capability,
+    Claims,
+    KeyedAuth,
+    NoAuth,
+    TokenVerifier,
+    server_auth,
+)
 from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
 from broadsheet.consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
@@ -596,10 +605,18 @@ def _unchanged(handler: Handler) -> Handler:
     return handler
 
 
-def _part_status(local_shards: LocalShards, key_space: KeySpace, name: str) -> ServingStatus | None:
-    """Return the health of `shard/ID`: whether this member's replica of a shard of the cluster is ready."""
+def _part_status(
+    local_shards: LocalShards, key_space: KeySpace, name: str, claims: Claims
+) -> ServingStatus | None:
+    """Return the health of `shard/ID`: whether this member's replica of a shard of the cluster is ready.
+
+    A shard that the claims do not cover is absent.
+    """
     shard_id = ItemId(name.removeprefix(SHARD_PREFIX))
-    if not name.startswith(SHARD_PREFIX) or shard_id not in key_space.items:
+    item = key_space.items.get(shard_id) if name.startswith(SHARD_PREFIX) else None
+    if item is None or Capability.LIST not in claims.capability:
+        return None
+    if not is_visible(spec_of(item), claims.selector):
         return None
     shard = local_shards.shards.get(shard_id)
     if shard is None or status_of(shard.assignment).code not in _READY_CODES:

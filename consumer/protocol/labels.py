@@ -277,3 +277,8 @@ def weight_thousandths(labels: LabelSet) -> int | None:
             f"got {shown(values[0])}",
         )
     return thousandths
+
+
+def is_scoped(selector: LabelSelector) -> bool:
+    """Report whether claims restrict their holder to some shards."""
+    return bool(selector.include.labels or selector.exclude.labels)

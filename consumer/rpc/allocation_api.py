@@ -57,6 +57,7 @@ from broadsheet.consumer.protocol.allocation_pb2 import (
 )
 from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from broadsheet.consumer.protocol.call_metadata import ACTOR, FORWARDED, actor_of
+from broadsheet.consumer.protocol.labels import is_scoped
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
 from broadsheet.consumer.resolver.resolver import LocalMember, Peers
@@ -69,7 +70,7 @@ from broadsheet.consumer.rpc.allocation_messages import (
 from broadsheet.consumer.rpc.cordon import Cordon
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.plan_cache import CachedPlan, PlanCache
-from broadsheet.consumer.shard_changes import UNCONDITIONAL, is_scoped
+from broadsheet.consumer.shard_changes import UNCONDITIONAL
 
 HOP_SECONDS_MAX = 60.0
 """Deadline of a forwarded request, if its caller set none."""

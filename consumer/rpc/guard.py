@@ -36,7 +36,11 @@ from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.runtime.certificates import peer_identity
-from broadsheet.consumer.errors import ClaimsMissingError
+from broadsheet.consumer.errors import (
+    ClaimsMissingError,
+    NotAuthorizedError,
+    UnauthenticatedError,
+)
 from broadsheet.consumer.places import host_of
 from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
 from broadsheet.consumer.protocol.call_metadata import (
@@ -47,7 +51,14 @@ from broadsheet.consumer.protocol.call_metadata import (
 )
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
-from broadsheet.consumer.standard_services import CallMetrics, MeasuredCall, is_public, shape_of
+from broadsheet.consumer.standard_services import (
+    HEALTH_METHODS,
+    NO_CLAIMS,
+    CallMetrics,
+    MeasuredCall,
+    is_public,
+    shape_of,
+)
 from broadsheet.consumer.tracing import NO_SPAN, tracing
 
 log = structlog.get_logger()
@@ -121,8 +132,6 @@ and of channelz require READ.
 GUARDED_METHODS_MAX = 1_024
 """Bound on the methods whose guarded handlers are kept."""
 _NO_SHARE = nullcontext()
-_NO_CLAIMS = Claims(capability=Capability(0))
-"""Claims of a caller that was not asked for any."""
 _UNTRACED = ("/broadsheet.v1.PeerService/", "/broadsheet.v1.WatchService/", "/grpc.")
 """Prefixes of methods without spans: members call the first all the time, and watches last for hours."""
 
@@ -188,7 +197,11 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             try:
                 # Checked before anything expensive, so that refusing a client at its bounds costs only microseconds.
                 with self._limits.taken(context.peer(), streams=streams, public=require is None):
-                    claims = await self._claims_of(context, require)
+                    claims = (
+                        await self._claims_shown(context, method)
+                        if require is None
+                        else await self._claims_of(context, require)
+                    )
                     with (
                         self._share(claims, context, streams=streams, public=require is None),
                         self._traced(method, found, context, measured),
@@ -221,9 +234,16 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         measured.exemplar = self._tracing.exemplar_of(serving.span)
         return serving
 
-    async def _claims_of(self, context: Any, require: Capability | None) -> Claims:
-        if require is None:
-            return _NO_CLAIMS
+    async def _claims_shown(self, context: Any, method: str) -> Claims:
+        """Return the claims of a caller who needs none: health tells of shards to who may list them."""
+        if method not in HEALTH_METHODS:
+            return NO_CLAIMS
+        try:
+            return await self._claims_of(context, Capability.LIST)
+        except (UnauthenticatedError, NotAuthorizedError):
+            return NO_CLAIMS
+
+    async def _claims_of(self, context: Any, require: Capability) -> Claims:
         return await self._verifier.verify_call(
             context.invocation_metadata(),
             require,

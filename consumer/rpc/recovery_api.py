@@ -22,6 +22,7 @@ from broadsheet.consumer.key_space import is_visible
 from broadsheet.consumer.protocol import recovery_pb2_grpc
 from broadsheet.consumer.protocol.alphabet import validate_journal
 from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.protocol.labels import is_scoped
 from broadsheet.consumer.protocol.recovery_pb2 import (
     FragmentTally,
     PlanPruneRequest,
@@ -47,7 +48,6 @@ from broadsheet.consumer.recoverylog.pruner import PruneOutcome, Pruner
 from broadsheet.consumer.recoverylog.rewinder import Rewinder
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
-from broadsheet.consumer.shard_changes import is_scoped
 
 DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
 """Maximum time for which dead fragments are kept."""

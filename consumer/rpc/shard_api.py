@@ -37,7 +37,7 @@ from broadsheet.consumer.protocol import shard_pb2_grpc
 from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth
 from broadsheet.consumer.protocol.call_metadata import actor_of
 from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
+from broadsheet.consumer.protocol.labels import ID, is_scoped, label_set, selector
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.protocol.shard_pb2 import (
     ApplyRequest,
@@ -69,7 +69,6 @@ from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.shard_changes import (
     StoredSpec,
     certainly_writes,
-    is_scoped,
     plan_apply,
     plan_unassign,
 )
@@ -156,20 +155,27 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         validate_shard_apply_request(request)
         _require_batch(len(request.changes), field_name="changes")
         allowed = claims_of(context).selector
+        stored = await self._stored_specs(request.changes, allowed)
         checkpoint = plan_apply(
             request.changes,
             self._keys,
             allowed=allowed,
-            stored=await self._stored_specs(request.changes, allowed),
+            stored=stored,
             encode_hints=encode_hints,
         )
-        if not checkpoint.operations:
+        # The deletion of a hidden shard has compares alone.
+        if not (checkpoint.operations or checkpoint.compares):
             return ApplyResponse(status=Status.OK, header=self._header())
         # After the plan, which authorizes: a refusal names other shards.
         check_logs(
             request.changes,
             root=self._keys.root,
-            stored=await self._stored_logs(request.changes),
+            stored={
+                shard_id: held
+                for shard_id, held in (await self._stored_logs(request.changes)).items()
+                # Of a hidden shard, nothing is told; its transaction fails.
+                if held.spec is None or is_visible(held.spec, allowed)
+            },
             spec_of=self._spec_or_none,
         )
         result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
@@ -180,7 +186,12 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         if certainly_writes(request.changes):
             await self._read_back(result.header.revision)
         else:
-            await self._await_deletion(request.changes, result.header.revision)
+            seen = [
+                change
+                for change in request.changes
+                if change.delete not in stored or is_visible(stored[change.delete].spec, allowed)
+            ]
+            await self._await_deletion(seen, result.header.revision)
         return ApplyResponse(status=Status.OK, header=header)
 
     async def GetHints(self, request: GetHintsRequest, context: Context) -> GetHintsResponse:  # noqa: N802 - gRPC's name

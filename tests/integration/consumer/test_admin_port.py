@@ -116,7 +116,8 @@ async def test_standard_pages_of_a_process() -> None:
     of the default registry, of which none is named twice.
     """
     health, registry = Health(), CollectorRegistry()
-    health.part_status = {"shard/a": 1, "shard/b": 2}.get
+    statuses = {"shard/a": 1, "shard/b": 2}
+    health.part_status = lambda name, _claims: statuses.get(name)
     Counter("mine", "Counted.", registry=registry).inc()
     Gauge("process_open_fds", "Also of the default registry.", registry=registry).set(-1)
     async with _admin(*standard_routes(health, registry, dict)) as server:
@@ -549,9 +550,16 @@ async def test_member_shows_itself_without_secrets(cluster: Cluster) -> None:
         await client.apply(upserts(shard("shard-1", SOURCE)))
         await wait_for_primaries(client, "shard-1")
         root = service.admin_address
-        await eventually(lambda: _is(f"{root}/readyz?service=shard/shard-1", 200))
         assert (await _get(f"{root}/readyz"))[0] == 200
-        token = dict(AUTH.metadata(Claims(capability=Capability.READ)))["authorization"]
+        token = dict(AUTH.metadata(Claims(capability=Capability.ALL)))["authorization"]
+
+        async def is_ready() -> bool:
+            url = f"{root}/readyz?service=shard/shard-1"
+            return (await _get(url, Authorization=token))[0] == 200
+
+        await eventually(is_ready)
+        # Without a token, no shard is told from one that does not exist.
+        assert await _is(f"{root}/readyz?service=shard/shard-1", 404)
         _, variables = await _get(f"{root}/debug/vars", Authorization=token)
         _, tasks = await _get(f"{root}/debug/tasks", Authorization=token)
         found = json.loads(variables)

@@ -26,7 +26,7 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
 from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
 from broadsheet.consumer.rpc.guard import RpcGuard
-from broadsheet.consumer.standard_services import Health, standard_handlers
+from broadsheet.consumer.standard_services import NO_CLAIMS, Health, standard_handlers
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
 
@@ -216,7 +216,7 @@ async def test_application_keeps_a_standard_service_of_its_own() -> None:
         assert await _check(channel) == STATUS.UNKNOWN
         # Nothing describes a service without a .proto, so it is not listed as one that is described.
         assert "my.Application" not in await _services(channel)
-        assert health.status_of("my.Application") == STATUS.NOT_SERVING
+        assert health.status_of("my.Application", NO_CLAIMS) == STATUS.NOT_SERVING
     await named.stop(None)
 
 

@@ -75,8 +75,7 @@ async def test_tokens_of_others_open_what_they_say(
             scoped = bearer(Capability.LIST | Capability.APPLY, sel=TEAM_A)
             async with ShardClient(service.address, auth=scoped) as client:
                 assert [each.spec.id for each in (await client.list()).shards] == ["shard-a"]
-                with pytest.raises(NotAuthorizedError, match="does not cover"):
-                    await client.unassign(["shard-b"])
+                assert await client.unassign(["shard-b"]) == ()
             async with ShardClient(service.address, auth=BearerAuth(stranger.token())) as client:
                 with pytest.raises(UnauthenticatedError):
                     await client.list()

@@ -104,10 +104,9 @@ class Rewinder:
 
     async def _begin_of(self, spec: ShardSpec) -> int:
         """Return the offset of the first byte of a shard's log, bytes; 0 if it has none."""
-        if not has_recovery_log(spec):
-            return 0
-        fragments = await self._journals.list_fragments(recovery_log_of(spec))
-        return min((each.spec.begin for each in fragments), default=0)
+        return (
+            await log_begin(self._journals, recovery_log_of(spec)) if has_recovery_log(spec) else 0
+        )
 
     async def _read(self, spec: ShardSpec) -> TxnResult:
         """Read spec, assignments and hints at one revision."""
@@ -134,3 +133,16 @@ class Rewinder:
             value=status,
             kv=kv,
         )
+
+
+async def log_begin(journals: JournalClient, log: str) -> int:
+    """Return the offset of the first byte that a log still has, bytes; its head if all that it had is gone.
+
+    Raises:
+        ConsumerError: no broker tells.
+    """
+    fragments = await journals.list_fragments(log)
+    if fragments:
+        return min(each.spec.begin for each in fragments)
+    # Nothing was ever written, or everything was pruned or lost: to play that would begin with an empty store.
+    return await journals.write_head(log)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,15 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from broadsheet.consumer.protocol.recovery_pb2 import RewindStatus
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.recoverylog.hints import backup_hints_keys, encode_hints, primary_hints_key
-from broadsheet.consumer.recoverylog.rewinder import Rewinder
+from broadsheet.consumer.recoverylog.rewinder import Rewinder, log_begin
+from tests.support.broker import journal_spec
 
 pytestmark = pytest.mark.etcd
 
@@ -157,3 +162,20 @@ async def test_statuses_and_other_shards_do_not_matter(setting: Setting, *, forc
     ]
     prefix = setting.keys.assignments_of(SHARD)
     assert sum(key.startswith(prefix) for key in contents) == (0 if force else 2)
+
+
+async def test_begin_of_a_log_that_lost_everything_is_its_head(tmp_path: Path) -> None:
+    """A broker lost the log's files, and its head was reset. To play that as the whole log would begin with an empty
+    store, and apply all messages again; a log in which nothing was ever written has nothing to lose.
+    """
+    log = "logs/shard-a"
+    async with EmbeddedBroker(tmp_path / "data") as broker, JournalClient(broker.address) as client:
+        await client.apply([ApplyRequest.Change(upsert=journal_spec(log))])
+        assert await log_begin(client, log) == 0
+        head = (await client.append(log, b"operations")).commit.end
+        assert await log_begin(client, log) == 0
+    shutil.rmtree(tmp_path / "data" / "journals")
+
+    async with EmbeddedBroker(tmp_path / "data") as broker, JournalClient(broker.address) as client:
+        await client.reset_head(log)
+        assert await log_begin(client, log) == head

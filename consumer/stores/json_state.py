@@ -265,6 +265,11 @@ def _unlike(value: object, decoded: object, place: str) -> str:
 
 def _difference_of_dicts(value: dict[Any, Any], decoded: dict[Any, Any], place: str) -> str:
     for key in value:
+        if key not in decoded and isinstance(key, str):
+            return (
+                f"{place}[{_shown(key)}]: expected a key that state_type declares, because the state would be read "
+                "back without this one"
+            )
         if key not in decoded:
             return (
                 f"{place}[{_shown(key)}]: expected a key that is text, because JSON has no other, got "

@@ -24,7 +24,7 @@ from broadsheet.allocator.documents import decode_json
 from broadsheet.consumer.errors import ForeignStoreError, StoreError
 from broadsheet.consumer.local_state import LocalState, recorded_path
 from broadsheet.consumer.private_directory import FILE_MODE
-from broadsheet.consumer.stores.settled_files import sync_directory
+from broadsheet.consumer.stores.settled_files import sync_directory, write_at
 
 RECORD: Final = ".store-record"
 _NAMED_MAX: Final = 5
@@ -171,6 +171,9 @@ class StoreFiles:
                 f"renamed to this one, remove {directory / RECORD}",
             )
         names = _names_in(directory)
+        if not self._local_state.temporary:
+            # File systems and their users leave such files (.nfs…, .snapshot, .DS_Store); no store does.
+            names = [name for name in names if not name.startswith(".")]
         refusal = check_files(self._kind, names, record)
         if refusal:
             raise ForeignStoreError(
@@ -238,7 +241,7 @@ def _write_durably(directory: Path, content: bytes) -> None:
     following = directory / f"{RECORD}.next"
     descriptor = os.open(following, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     try:
-        os.write(descriptor, content)
+        write_at(descriptor, content, 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -124,6 +124,27 @@ def test_directory_that_lost_its_file_is_refused(tmp_path: Path, kind: str) -> N
         _commit(kind, shard, local_state, 8)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_directory_with_hidden_files_of_a_file_system_is_that_of_a_new_shard(
+    tmp_path: Path, kind: str
+) -> None:
+    """Volumes come with such files; a refusal would lock out every new shard on them. Other files are still refused."""
+    shard, local_state = FixedShard(), LocalState(tmp_path / "kept")
+    local_state.directory.mkdir(mode=0o700)
+    for name in (".nfs000000000001", ".snapshot", ".DS_Store"):
+        (local_state.directory / name).touch()
+    (local_state.directory / "lost+found").mkdir()
+
+    assert _commit(kind, shard, local_state, 7) == 0
+    assert _commit(kind, shard, local_state, 8) == 7
+
+    other = LocalState(tmp_path / "other")
+    other.directory.mkdir(mode=0o700)
+    (other.directory / "counts.bin").touch()
+    with pytest.raises(ForeignStoreError, match=r"another store \(counts\.bin\)"):
+        _commit(kind, shard, other, 7)
+
+
 @pytest.mark.parametrize("has_record", [True, False], ids=["record", "no record"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_shard_that_gets_a_log_later_does_not_leave_its_state_behind(

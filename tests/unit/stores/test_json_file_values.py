@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
@@ -22,6 +22,12 @@ class Mean(msgspec.Struct):
 
     n: int
     mean: float
+
+
+class Named(TypedDict):
+    """A dict of one declared key."""
+
+    n: int
 
 
 def count(directory: Path, key: object, messages: int, **parts: Any) -> dict[Any, int]:
@@ -83,6 +89,8 @@ def test_refused_state_leaves_the_last_commit(tmp_path: Path) -> None:
         (dict, {"a": {(1, 2): 3}}, r"state\['a'\]\[\(1, 2\)\] \(the key\): "),
         (dict, {"a": "\ud800"}, r"state\['a'\]: .*surrogates not allowed"),
         (dict, {"7": 8, 7: 4}, r"state\[7\]: expected a key that is text"),
+        (dict[str, Named], {"a": {"n": 1, "m": 2}}, r"state\['a'\]\['m'\]: .* state_type declares"),
+        (dict[int, int], {1: 1, "2": 2}, r"state\['2'\]: expected a key that state_type declares"),
         (dict[str, int], {"a": 1, "b": 2.5}, r"state\['b'\]: Expected `int`, got `float`"),
         (dict[int, int], {1: 1, "b": 2}, r"state\['b'\] \(the key\): Expected `int`"),
         (

@@ -34,6 +34,7 @@ from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
 from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
 from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.broker import journal_spec
+from tests.support.eventually import DEADLINE_SECONDS
 
 JSON_TYPE = JsonType()
 JOURNAL = "tests/messages"
@@ -184,7 +185,7 @@ async def test_read_committed_blocking_waits_for_the_acknowledgement(
                 if seen[-1] is None:
                     complete.set()
 
-    async with TaskGroup() as group, asyncio.timeout(30):
+    async with TaskGroup() as group, asyncio.timeout(DEADLINE_SECONDS):
         group.start_soon(follow(), name="follow")
         await publish(journals, publisher, 1, 2)
         await acknowledge(journals, publisher)

@@ -262,7 +262,7 @@ class _Held:
 def _kill_an_executor(directory: Path, release: Path) -> None:
     """Kill the executor of the first task that read something, and let the others go on."""
     try:
-        told = eventually_sync(lambda: list(directory.glob("worker-*")), timeout_seconds=60)
+        told = eventually_sync(lambda: list(directory.glob("worker-*")))
         pid = int(told[0].name.partition("-")[2])
         executor_of(psutil.Process(pid)).send_signal(signal.SIGKILL)
         (directory / "killed").touch()

@@ -80,7 +80,7 @@ def test_processors_on_executors_count_each_record_once_over_a_kill(
 
     publish(services, ["a", "b", "a"] * 10)
     once = Counter(a=20, b=10)
-    eventually_sync(lambda: counted(once), timeout_seconds=60, message="the first lot is counted")
+    eventually_sync(lambda: counted(once), message="the first lot is counted")
 
     primaries = cluster.wait_for_primary(SHARDS)
     victim = next(one for one in cluster.members() if one.member_id == primaries[SHARDS[0]])
@@ -89,4 +89,4 @@ def test_processors_on_executors_count_each_record_once_over_a_kill(
     cluster.wait_for_primary(SHARDS, not_on={victim.member_id})
 
     twice = once + Counter(b=10, c=10)
-    eventually_sync(lambda: counted(twice), timeout_seconds=60, message="the second lot is counted")
+    eventually_sync(lambda: counted(twice), message="the second lot is counted")

@@ -82,7 +82,7 @@ def _wait_for_members(
         assert len(members) == len(counting) >= count, (members, cluster.last_failure())
         return members
 
-    return eventually_sync(are_there, timeout_seconds=60)
+    return eventually_sync(are_there)
 
 
 def test_shard_cluster_members_are_processes_of_executors(cluster: ShardCluster) -> None:
@@ -195,7 +195,7 @@ def test_shard_cluster_stop_leaves_no_key(spark: SparkSession, services: Service
         broker=services.broker_address,
         lease_ttl_seconds=LEASE_SECONDS,
     )
-    eventually_sync(lambda: _executors_of_a_job(spark) == 2, timeout_seconds=60)
+    eventually_sync(lambda: _executors_of_a_job(spark) == 2)
     cluster.start()
     executors = {executor_of(process_listening_at(one.endpoint)).pid for one in cluster.members()}
 

@@ -153,7 +153,7 @@ def test_application_of_a_notebook_serves_and_its_logs_name_member_and_shard(
                 assert each in logs, f"no {each!r} in {logs[-4000:]}"
             return True
 
-        eventually_sync(is_told, timeout_seconds=60)
+        eventually_sync(is_told)
         assert f"executorId={member.executor_id}&" in member.log_url
 
 

@@ -230,7 +230,7 @@ def test_member_killed_under_tasks_delays_them_only(
 
     assert dict(answers) == expected
     assert not process.is_running()
-    eventually_sync(lambda: len(cluster.members()) == 2, timeout_seconds=60)
+    eventually_sync(lambda: len(cluster.members()) == 2)
 
 
 def test_task_that_goes_on_watches_and_leaves_nothing(
@@ -296,7 +296,7 @@ def _wait_for_nobody_connected(cluster: ShardCluster) -> None:
         ]
         return not [one for one in left if one.status == psutil.CONN_ESTABLISHED]
 
-    eventually_sync(none_left, timeout_seconds=60)
+    eventually_sync(none_left)
 
 
 def _remote_port(connection: Any) -> int:

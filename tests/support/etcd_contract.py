@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from broadsheet.allocator.etcd.api import Etcd, WatchEvent
 from broadsheet.allocator.ops import Put
+from tests.support.eventually import DEADLINE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ async def events_of(etcd: Etcd, prefix: bytes, start_revision: int, count: int) 
     """Return the first changes below a prefix since a revision, `count` or more."""
     events: list[WatchEvent] = []
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(DEADLINE_SECONDS),
         aclosing(etcd.watch(prefix, start_revision=start_revision)) as batches,
     ):
         async for batch in batches:

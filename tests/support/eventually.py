@@ -12,7 +12,7 @@ from typing import TypeVar, cast, overload
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 """A wait ends when its condition holds; this is for what never will, on a machine that has other things to do."""
 
 LINGER_SECONDS = float(os.environ.get("BROADSHEET_TEST_LINGER_SECONDS", "0"))

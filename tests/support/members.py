@@ -35,7 +35,7 @@ from broadsheet.consumer.protocol.shard_pb2 import (
 )
 from broadsheet.consumer.protocol.shard_pb2_grpc import ShardServicer
 from tests.support.broker import journal_spec
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.tally import JsonTally, Tally, counts_in, json_counts_in
 
 
@@ -181,7 +181,7 @@ async def statuses(client: ShardClient) -> dict[str, list[tuple[str, str]]]:
 
 
 async def wait_for_primaries(
-    client: ShardClient, *shard_ids: str, timeout_seconds: float = 15.0
+    client: ShardClient, *shard_ids: str, timeout_seconds: float = DEADLINE_SECONDS
 ) -> dict[str, str]:
     """Wait until each shard has a PRIMARY; return the suffix of its process, by shard."""
 

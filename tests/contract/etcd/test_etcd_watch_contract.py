@@ -18,7 +18,7 @@ from broadsheet.allocator.etcd.api import (
 )
 from broadsheet.allocator.ops import Delete, LeaseId, Put
 from tests.support.etcd_contract import EtcdUnderTest, events_of, put
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 
 
 class TestLease:
@@ -107,7 +107,7 @@ class TestWatch:
         seen: list[WatchEvent] = []
 
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(DEADLINE_SECONDS),
             aclosing(etcd.watch(b"/w/", start_revision=start)) as batches,
         ):
             async for batch in batches:
@@ -139,7 +139,7 @@ class TestWatch:
         batches: list[WatchBatch] = []
 
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(DEADLINE_SECONDS),
             aclosing(etcd.watch(b"/w/", start_revision=start)) as watch,
         ):
             async for batch in watch:

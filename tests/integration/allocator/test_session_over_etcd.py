@@ -228,7 +228,7 @@ async def test_session_slow_solver_holds_up_neither_loop_nor_stop(
 
         member.session.stop()
 
-        await eventually(lambda: member.ended, timeout_seconds=8.0)
+        await eventually(lambda: member.ended)
         solver.released.set()
 
 
@@ -268,7 +268,7 @@ async def test_session_stop_returns_at_once_and_keeps_the_key(
 
         member.session.stop()
 
-        await eventually(lambda: member.ended, timeout_seconds=8.0)
+        await eventually(lambda: member.ended)
         found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
         assert [kv.lease for kv in found.kvs] == [member.session.lease]
 

@@ -26,7 +26,7 @@ from broadsheet.consumer.shard.transaction_events import TxnLimits
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardThread
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.fixed_shard import FixedShard
 from tests.support.live_shards import OUTPUT, SOURCE, Counting
 from tests.support.members import Producer, committed, create_journals
@@ -110,7 +110,7 @@ async def one_transaction(
         group.stop()
     await worker.run(store.destroy)
     worker.close()
-    assert await worker.join(timeout_seconds=10)
+    assert await worker.join(timeout_seconds=DEADLINE_SECONDS)
 
 
 async def test_first_append_waits_until_its_rollback_is_on_file(

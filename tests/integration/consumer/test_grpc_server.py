@@ -20,7 +20,7 @@ from broadsheet.consumer.broker.config import BrokerConfig
 from broadsheet.consumer.broker.server import Broker
 from broadsheet.consumer.errors import ServerEndedError
 from broadsheet.consumer.grpc_server import GrpcServer, IntakeBounds
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import Cluster
 from tests.support.raw_http2 import (
     END_HEADERS,
@@ -49,7 +49,7 @@ async def _call_oddly(port: int) -> None:
         async with raw_connection(port) as connection:
             headers = call_headers(path)
             await connection.send(frame(HEADERS, headers, flags=END_HEADERS, stream=1))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 async for _, stream, _ in connection.frames():
                     if stream == 1:
                         break
@@ -179,7 +179,7 @@ async def test_calls_without_a_request_are_bounded_in_number() -> None:
     async with _serving(server, _methods()) as port, raw_connection(port) as connection:
         await _begin_calls(connection, 50)
         ended = set[int]()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             async for kind, stream, _ in connection.frames():
                 if kind == HEADERS:
                     ended.add(stream)
@@ -199,7 +199,7 @@ async def test_calls_without_a_request_end_in_time() -> None:
     async with _serving(server, _methods()) as port, raw_connection(port) as connection:
         await _begin_calls(connection, 3)
         statuses = dict[int, bytes]()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             async for kind, stream, payload in connection.frames():
                 if kind == HEADERS:
                     statuses[stream] = payload
@@ -285,7 +285,10 @@ async def test_broker_whose_server_ends_says_so_and_ends(
 ) -> None:
     """Probes must see it, and whoever runs the broker must get the error, so that a supervisor starts it again."""
     with pytest.raises(ServerEndedError):
-        async with asyncio.timeout(30), Broker(BrokerConfig(data_dir=tmp_path)) as broker:
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        ):
             await started[0].core.shutdown(None)
             await eventually(lambda: not broker.health.is_serving)
             await asyncio.Event().wait()

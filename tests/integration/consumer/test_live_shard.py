@@ -24,7 +24,7 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key, recovery_log_of
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_shards import (
     OUTPUT,
     SECOND_SOURCE,
@@ -102,7 +102,7 @@ async def test_promotion_ends_a_rest(host: ShardHost, tmp_path: Path) -> None:
     await host.assign(spec, slot=1)
     shard = host.start(spec, Counting(tmp_path), slot=1)
 
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await asyncio.gather(shard.rest(3600.0), host.promote(SHARD, slot=1))
 
     assert shard.primary

@@ -28,7 +28,7 @@ from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_shards import (
     OUTPUT,
     SECOND_SOURCE,
@@ -217,7 +217,7 @@ async def test_query_that_breaks_off_fails_its_caller(
     with shard.acquire() as reference:
         await reference.wait_ready()
         with pytest.raises(RuntimeError):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 await reference.call(query)
     assert await counts(shard) == {}
 

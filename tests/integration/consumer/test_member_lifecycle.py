@@ -33,7 +33,7 @@ from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.protocol.auth import Claims
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, Status
 from broadsheet.consumer.shard.environment import ShardConfig
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.member_lives import error_of, is_assigned, primary_is
 from tests.support.members import Cluster, Producer, client_of, shard, upserts, wait_for_primaries
 from tests.support.tally import COUNT_METHOD, Tally, total_of
@@ -59,7 +59,7 @@ async def test_lost_lease_stops_primaries_and_another_takes_over(
 ) -> None:
     """The lease is revoked behind a member's back: it ends with an error, the other serves, nothing counts twice."""
     application = cluster.tally()
-    victim = Service(application, cluster.config("a", lease_ttl_seconds=3.0))
+    victim = Service(application, cluster.config("a"))
     async with TaskGroup() as group:
         ended = group.start_soon(error_of(victim), name="victim")
         await victim.ready
@@ -75,7 +75,9 @@ async def test_lost_lease_stops_primaries_and_another_takes_over(
             end = await producer.publish(SOURCE, ["k"] * 100)
             error = await ended
             await eventually(lambda: primary_is(client, "member-b"))
-            await client.stat("shard-1", read_through={SOURCE: end}, timeout_seconds=20)
+            await client.stat(
+                "shard-1", read_through={SOURCE: end}, timeout_seconds=DEADLINE_SECONDS
+            )
 
             assert isinstance(error, LeaseLostError | MemberKeyLostError)
             assert not victim.is_ready

@@ -32,6 +32,7 @@ from broadsheet.consumer.protocol.labels import (
 )
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, Status
 from tests.support.broker import journal_spec
+from tests.support.eventually import DEADLINE_SECONDS
 from tests.support.members import (
     Cluster,
     client_of,
@@ -158,7 +159,7 @@ async def test_client_closed_under_a_call_names_the_address(cluster: Cluster) ->
             waiting = group.start_soon(wait_long(), name="stat")
             # The client closes only once its own request is under way.
             await client.list()
-        await asyncio.wait_for(waiting, 5.0)
+        await asyncio.wait_for(waiting, DEADLINE_SECONDS)
 
 
 async def test_verify_referenced_journals(journals: JournalClient) -> None:

@@ -353,6 +353,6 @@ async def test_process_that_computes_is_heard_and_one_that_is_stopped_is_not(
             async def as_expected() -> bool:
                 return await Hearing(NoAuth()).hears(f"http://127.0.0.1:{port}") is heard
 
-            await eventually(as_expected, timeout_seconds=15)
+            await eventually(as_expected)
         finally:
             process.kill()

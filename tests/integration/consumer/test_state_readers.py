@@ -22,7 +22,7 @@ from broadsheet.spark_bridge.shard_tables.access import (
 from broadsheet.spark_bridge.shard_tables.shards_format import list_shards, progress_of
 from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder, scan_batches
 from tests.support.certificates import CertificateAuthority
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (
     Cluster,
     Producer,
@@ -93,7 +93,7 @@ async def test_reader_goes_on_to_the_primary_from_wherever_it_was_sent(
         await client.apply(upserts(recorded(shard(SHARD, SOURCE, hot_standbys=1), cluster.root)))
         end = await Producer(journals).publish(SOURCE, KEYS)
         await wait_for_primaries(client, SHARD)
-        await client.wait_read_through(SHARD, {SOURCE: end}, timeout_seconds=10.0)
+        await client.wait_read_through(SHARD, {SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
         async with cluster.member("b", application=tally(), state_dir=str(tmp_path / "b")) as two:
 
             async def standing() -> bool:

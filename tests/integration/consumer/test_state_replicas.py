@@ -17,7 +17,7 @@ from broadsheet.consumer.protocol.call_metadata import FORWARDED
 from broadsheet.consumer.protocol.labels import parse_selector
 from broadsheet.consumer.protocol.state_pb2 import ListReplicasRequest
 from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (
     Cluster,
     Producer,
@@ -53,7 +53,7 @@ async def test_list_replicas_tells_what_a_primary_has_read_and_what_is_left(
         end = await producer.publish(SOURCE, ["a", "b"])
         await shards.apply(upserts(shard("reading", SOURCE, env="test"), shard("other", OUTPUT)))
         await wait_for_primaries(shards, "reading", "other")
-        await shards.wait_read_through("reading", {SOURCE: end}, timeout_seconds=10.0)
+        await shards.wait_read_through("reading", {SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
 
         (one,) = (await client.list_replicas(parse_selector("env=test"))).replicas
         assert (one.shard, one.slot, dict(one.read_through)) == ("reading", 0, {SOURCE: end})

@@ -28,7 +28,7 @@ from broadsheet.consumer.protocol.auth import Claims, KeyedAuth
 from broadsheet.consumer.protocol.state_pb2 import ScannedState, ScanStateResponse
 from broadsheet.consumer.state_tables import TableScan
 from broadsheet.consumer.stores.json_file import JsonFileStore
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (
     Cluster,
     Producer,
@@ -100,7 +100,7 @@ async def _counting(
         await client.apply(upserts(spec))
         end = await producer.publish(SOURCE, KEYS)
         await wait_for_primaries(client, SHARD)
-        await client.wait_read_through(SHARD, {SOURCE: end}, timeout_seconds=10.0)
+        await client.wait_read_through(SHARD, {SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
         yield member, client, producer, end
 
 
@@ -168,7 +168,7 @@ async def test_scan_does_not_hold_up_transactions(
         received = [await anext(parts), await anext(parts), await anext(parts)]
         later = await producer.publish(SOURCE, KEYS)
 
-        await client.wait_read_through(SHARD, {SOURCE: later}, timeout_seconds=10.0)
+        await client.wait_read_through(SHARD, {SOURCE: later}, timeout_seconds=DEADLINE_SECONDS)
         counts = await counts_of(member.resolver, SHARD, "json", read_through={SOURCE: later})
 
         assert counts == {key: 2 * n for key, n in COUNTS.items()}
@@ -242,7 +242,7 @@ async def test_standby_answers_within_the_staleness_allowed(
         assert 0 < state.staleness_seconds < 10
         assert not [path for path in files_below(tmp_path / "two") if "copy-" in str(path)]
         later = await producer.publish(SOURCE, KEYS)
-        await client.wait_read_through(SHARD, {SOURCE: later}, timeout_seconds=10.0)
+        await client.wait_read_through(SHARD, {SOURCE: later}, timeout_seconds=DEADLINE_SECONDS)
         state, rows = await _rows(two.address, max_staleness_seconds=10.0)
         assert dict(_entry(kind, row) for row in rows) == {k: 2 * n for k, n in COUNTS.items()}
         assert dict(state.read_through) == {SOURCE: later}

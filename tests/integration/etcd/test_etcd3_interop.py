@@ -17,6 +17,7 @@ from broadsheet.allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.ops import Compare, Put, prefix_range_end
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
+from tests.support.eventually import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.etcd
 WITNESS = Path(__file__).parents[2] / "support" / "etcd3_witness.py"
@@ -37,7 +38,7 @@ async def _witness(server: EmbeddedEtcd, prefix: str) -> dict[str, Any]:  # deco
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     report: dict[str, Any] = json.loads(output)
@@ -62,7 +63,7 @@ async def test_etcd3_reads_what_we_wrote_and_we_what_it_wrote(
         read = await client.get_range(theirs, prefix_range_end(theirs))
         events: list[WatchEvent] = []
         watch = client.watch(theirs, start_revision=rewritten + 1)
-        async with asyncio.timeout(30), aclosing(watch) as batches:
+        async with asyncio.timeout(DEADLINE_SECONDS), aclosing(watch) as batches:
             async for batch in batches:
                 events.extend(batch.events)
                 if len(events) >= 5:

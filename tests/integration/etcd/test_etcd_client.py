@@ -13,6 +13,7 @@ from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.ops import Compare, Get, Put, prefix_range_end
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
+from tests.support.eventually import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.etcd
 
@@ -124,7 +125,7 @@ async def test_close_ends_calls_and_watches_under_way(etcd_server: EmbeddedEtcdP
         except EtcdUnavailableError as error:
             ended.append(error)
 
-    async with TaskGroup() as group, asyncio.timeout(30), client:
+    async with TaskGroup() as group, asyncio.timeout(DEADLINE_SECONDS), client:
         start = await client.put(b"/close/k", b"")
         group.start_soon(watch(), name="watch")
         await opened.wait()

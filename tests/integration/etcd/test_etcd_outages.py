@@ -24,7 +24,7 @@ from broadsheet.allocator.ops import Put, prefix_range_end
 from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.etcd
@@ -327,7 +327,7 @@ async def test_watch_of_a_backlog_beyond_the_message_limit_comes_in_fragments(
         sizes: list[int] = []
         events: list[WatchEvent] = []
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(DEADLINE_SECONDS),
             aclosing(client.watch(PREFIX, start_revision=start)) as batches,
         ):
             async for batch in batches:

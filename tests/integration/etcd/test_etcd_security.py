@@ -15,7 +15,7 @@ from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
 from tests.support.certificates import CertificateAuthority, yesterday
 from tests.support.etcd_users import call_auth
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.etcd
@@ -54,7 +54,7 @@ async def test_tls_with_a_client_certificate_works_for_calls_and_watches(
         key_file=own.key_file,
     )
 
-    async with EtcdClient(config) as client, asyncio.timeout(30):
+    async with EtcdClient(config) as client, asyncio.timeout(DEADLINE_SECONDS):
         revision = await client.put(b"/k", b"v")
         async with aclosing(client.watch(b"/k", start_revision=revision)) as batches:
             batch = await anext(batches)
@@ -147,7 +147,10 @@ async def test_user_logs_in_again_when_the_token_is_no_longer_valid(
     auth_server: EmbeddedEtcd,
 ) -> None:
     """A restart makes etcd forget its tokens: writes, reads and an open watch go on with a new one, unnoticed."""
-    async with EtcdClient(_as(auth_server, "root", "secret")) as client, asyncio.timeout(20):
+    async with (
+        EtcdClient(_as(auth_server, "root", "secret")) as client,
+        asyncio.timeout(DEADLINE_SECONDS),
+    ):
         first = await client.put(b"/k", b"1")
         async with aclosing(client.watch(b"/k", start_revision=first)) as batches:
             assert (await anext(batches)).header.revision == first
@@ -165,7 +168,7 @@ async def test_watch_cut_off_after_its_token_ended_logs_in_again(auth_server: Em
     """Etcd tells a watch with a token that has ended that permission is denied, as it does a user without rights. An
     idle member makes no other call that would get it a new token, and must not end.
     """
-    async with TcpProxy(auth_server.endpoint) as proxy, asyncio.timeout(30):
+    async with TcpProxy(auth_server.endpoint) as proxy, asyncio.timeout(DEADLINE_SECONDS):
         config = replace(_as(auth_server, "root", "secret"), endpoints=(proxy.endpoint,))
         async with EtcdClient(config) as client, EtcdClient(_as(auth_server)) as other:
             first = await client.put(b"/k", b"1")

@@ -18,7 +18,7 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.plain_values import PlainDecoder, PlainItem
 from tests.support.tcp_proxy import TcpProxy
 
@@ -52,7 +52,7 @@ async def test_key_space_loads_an_exact_revision_and_follows_from_there(
 
     assert key_space.header.revision == announced
     assert key_space.items[ITEM].value == PlainItem(1)
-    async with _watched(key_space), asyncio.timeout(30):
+    async with _watched(key_space), asyncio.timeout(DEADLINE_SECONDS):
         last = await etcd.put(keys.member(MemberId("z", "m")), b"limit=1")
         await key_space.wait_for_revision(last)
         assert key_space.items[ITEM].value == PlainItem(2)
@@ -82,7 +82,7 @@ async def test_key_space_applies_a_lone_change_at_once_and_a_burst_together(
     passes: list[int] = []
     key_space.observe(lambda: passes.append(key_space.header.revision))
 
-    async with _watched(key_space), asyncio.timeout(30):
+    async with _watched(key_space), asyncio.timeout(DEADLINE_SECONDS):
         # The stream may take a moment to open; the second lone change measures only the application.
         await key_space.wait_for_revision(await etcd.put(keys.item(ITEM), b"R=0"))
         quiet_from = time.monotonic() + delay_seconds + 0.1
@@ -126,7 +126,7 @@ async def test_key_space_reloads_after_compaction_and_tells_observers_once() -> 
         await direct.put(keys.item(ITEM), b"R=1")
         key_space = KeySpace(cut_off, keys, PlainDecoder())
         await key_space.load()
-        async with _watched(key_space), asyncio.timeout(30):
+        async with _watched(key_space), asyncio.timeout(DEADLINE_SECONDS):
             first = await direct.put(keys.item(ItemId("first")), b"R=1")
             await key_space.wait_for_revision(first)
             seen: list[set[str]] = []
@@ -163,7 +163,7 @@ async def test_key_space_of_20000_keys_loads_and_follows_quickly(
     load_seconds = time.monotonic() - started
 
     assert list(key_space.items) == names
-    async with _watched(key_space), asyncio.timeout(20):
+    async with _watched(key_space), asyncio.timeout(DEADLINE_SECONDS):
         change_seconds: list[float] = []
         for _ in range(100):
             started = time.monotonic()

@@ -15,7 +15,7 @@ from broadsheet.allocator.etcd.lease import SAFETY_SHARE, LeaseKeeper
 from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.etcd
 KEY = b"/member"
@@ -174,7 +174,7 @@ async def test_lease_whose_holder_was_suspended_is_lost_long_before_its_next_ren
     clock = _SettableClock()
     keeper = await LeaseKeeper.grant(client, 600, clock)
 
-    async with TaskGroup() as group, asyncio.timeout(30):
+    async with TaskGroup() as group, asyncio.timeout(DEADLINE_SECONDS):
         lost = group.start_soon(_lost(keeper), name="keep")
         await asyncio.sleep(0)
         clock.now = 590.0

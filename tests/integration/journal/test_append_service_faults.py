@@ -20,7 +20,7 @@ from broadsheet.consumer.journal.append_service import AppendService
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.labels import parse_selector
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.journal_in_memory import JournalInMemory, Requests
 from tests.support.scripted_broker import Context, ScriptedBroker, committed, received, refused
 
@@ -284,7 +284,7 @@ async def test_service_tells_which_journal_does_not_answer(size: int, overdue: b
         return committed(0, len(content))
 
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(DEADLINE_SECONDS),
         ScriptedBroker(on_append=answer) as broker,
         JournalClient(broker.address) as client,
         AppendService(client) as service,

@@ -33,7 +33,7 @@ from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, Append
 from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.scripted_broker import ScriptedBroker, committed, received
 
 KEYS = base64.b64encode(b"one key of some length, 32 bytes or more").decode()
@@ -376,7 +376,7 @@ async def test_streams_end_with_a_broker_that_stops(tmp_path: Path) -> None:
             group.start_soon(refused(), name="refused")
             await eventually(lambda: sent)
             await client.append("test/one", b"", in_turn=Pipelined(b"behind it"))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 await broker.stop()
 
 

@@ -14,6 +14,7 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.protocol import journal_pb2 as pb
 from tests.support.broker import journal_spec
+from tests.support.eventually import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -63,7 +64,7 @@ async def test_watch_and_unary_calls_survive_a_killed_broker(
         watch = client.watch_list()
         before = await anext(watch)
         broker_process.kill()
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as group:
             group.create_task(asyncio.to_thread(broker_process.start))
             listing = await client.list()
             await client.append("test/one", b"x")

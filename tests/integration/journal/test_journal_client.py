@@ -28,7 +28,7 @@ from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.protocol.auth import KeyedAuth
 from broadsheet.consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 
 
 async def create(client: JournalClient, *names: str, **labels: str) -> pb.ApplyResponse:
@@ -195,7 +195,7 @@ async def test_watch_sees_each_change_of_the_listing(journals: JournalClient) ->
             ]
         )
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as group:
         async for snapshot in journals.watch_list(parse_selector("prefix=test/")):
             seen.append([(item.spec.name, item.mod_revision) for item in snapshot.journals])
             if len(seen) == 1:
@@ -291,7 +291,7 @@ async def test_closing_ends_what_waits(broker: EmbeddedBroker, closing: str) -> 
         async for snapshot in client.watch_list():
             snapshots.append(snapshot)  # noqa: PERF401 - seen from outside while it grows
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         reading, watching = asyncio.gather(read(), return_exceptions=True), asyncio.gather(watch())
         await eventually(lambda: reader.write_head and snapshots)
         if closing == "reader":

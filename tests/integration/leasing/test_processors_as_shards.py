@@ -11,6 +11,7 @@ from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.leasing.codec import decode
 from tests.support.counting_processors import Lives, counting_member, row_of
+from tests.support.eventually import DEADLINE_SECONDS
 from tests.support.members import (
     Cluster,
     Producer,
@@ -58,7 +59,7 @@ async def test_processor_counts_exactly_once_over_a_fail_over(
             await client.apply(upserts(shard(SHARD, SOURCE)))
             await wait_for_primaries(client, SHARD)
             end = await producer.publish(SOURCE, ["k"] * 52)
-            await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=10)
+            await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
         assert counts_in(cluster.directory, SHARD) == {"k": 49}
 
     async with (
@@ -67,7 +68,7 @@ async def test_processor_counts_exactly_once_over_a_fail_over(
     ):
         await wait_for_primaries(client, SHARD)
         end = await producer.publish(SOURCE, ["k"] * 4)
-        await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=10)
+        await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
 
     assert counts_in(cluster.directory, SHARD) == {"k": 56}
     assert [life.sequence_number for life in lives.initialized] == ["TRIM_HORIZON", "49"]
@@ -86,7 +87,7 @@ async def test_checkpoint_and_counts_are_in_one_transaction(
             await client.apply(upserts(shard(SHARD, SOURCE)))
             await wait_for_primaries(client, SHARD)
             end = await Producer(journals).publish(SOURCE, ["x", "y"] * 6)
-            await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=10)
+            await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
 
         found = row_of(cluster.directory, SHARD, "SELECT record FROM broadsheet_processor_leases")
         kept = row_of(

@@ -18,7 +18,7 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.leasing.codec import decode
 from broadsheet.consumer.leasing.record import LeaseRecord
 from tests.support.counting_processors import Lives, counting_member
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (
     Cluster,
     Producer,
@@ -82,7 +82,7 @@ def database(postgresql_url: str) -> Iterator[Database]:
 async def _is_read(client: ShardClient, end: int) -> bool:
     """Tell whether all is committed; a life that fails meanwhile knows nothing."""
     try:
-        await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=5)
+        await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
     except ShardStoppedError:
         return False
     return True
@@ -128,7 +128,7 @@ async def test_checkpoints_rows_and_offsets_are_in_one_transaction_through_failu
     ):
         await wait_for_primaries(client, SHARD)
         end = await producer.publish(SOURCE, ["k"] * 4)
-        await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=10)
+        await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=DEADLINE_SECONDS)
 
     assert database.rows("SELECT key, count FROM counts") == [("k", 56)]
     assert database.rows("SELECT COUNT(*) FROM broadsheet_retained_records") == [(0,)]

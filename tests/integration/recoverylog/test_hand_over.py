@@ -20,7 +20,7 @@ from broadsheet.consumer.protocol.labels import label_set
 from broadsheet.consumer.recoverylog.fsm import author_text, fence_of
 from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_logs import (
     NO_HINTS,
     TwinRecorder,
@@ -86,7 +86,7 @@ async def test_log_is_taken_from_a_recorder_at_full_speed(
     same files, and go on with the new owner.
     """
     old = await recover(journals, NO_HINTS, tmp_path / "old", author=1)
-    async with AsyncExitStack() as stack, asyncio.timeout(30):
+    async with AsyncExitStack() as stack, asyncio.timeout(DEADLINE_SECONDS):
         busy = Busy(await stack.enter_async_context(recording(journals, old)), seed=seed)
         standbys = [
             await stack.enter_async_context(tailing(journals, NO_HINTS, tmp_path / f"standby-{n}"))

@@ -12,7 +12,7 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_logs import (
     NO_HINTS,
     TwinRecorder,
@@ -108,7 +108,7 @@ async def test_log_that_ends_in_garbage_is_handed_over(
 ) -> None:
     """Fewer bytes than a frame begins with, or more: they are no reason to wait."""
     await journals.append(LOG, garbage)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
         async with recording(journals, first) as recorder:
             recorder.create("/a")
@@ -133,7 +133,7 @@ async def test_operation_without_an_end_is_told_not_waited_for(
     write = chain.create("/a").framed, chain.write(1, 0, bytes(1000)).framed[:-900]
     await journals.append(LOG, b"".join(write))
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         with pytest.raises(RecoveryLogError, match=r"what stands at \d+ has no end"):
             await recover(journals, NO_HINTS, tmp_path / "one", author=1)
     assert not (tmp_path / "one").exists()
@@ -152,7 +152,7 @@ async def test_foreign_bytes_at_the_end_of_a_log_are_completed_by_its_hand_over(
         await asyncio.wrap_future(recorder.barrier())
     await journals.append(LOG, OpChain(9).write(1, 0, bytes(1000)).framed[:-900])
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         second = await recover(journals, NO_HINTS, tmp_path / "two", author=2)
     async with recording(journals, second) as recorder:
         recorder.write("/a", 0, b"content")

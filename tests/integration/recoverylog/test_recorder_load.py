@@ -17,7 +17,7 @@ from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 from broadsheet.consumer.recoverylog.player import Recovered
 from broadsheet.consumer.recoverylog.recorder import UNSENT_BYTES_MAX, Recorder
 from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
-from tests.support.eventually import eventually
+from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_logs import NO_HINTS, TwinRecorder, create_log, files_in, recording, recover
 from tests.support.recorded_ops import LOG
 
@@ -120,7 +120,7 @@ async def test_hints_are_consistent_while_a_store_is_busy(
         twin = TwinRecorder(recorder, MirroredFiles())
         group.start_soon(asyncio.to_thread(store), name="store")
         distinct: dict[bytes, FSMHints] = {}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while len(distinct) < 7:
                 hints, covered = recorder.snapshot_hints()
                 await asyncio.wrap_future(covered)

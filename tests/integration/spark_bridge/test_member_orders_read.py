@@ -12,6 +12,7 @@ from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
 from broadsheet.spark_bridge.member.identity import Incarnation
 from broadsheet.spark_bridge.member.orders import Order, all_members_key
 from broadsheet.spark_bridge.member.serving import _Orders
+from tests.support.eventually import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.etcd
 PREFIX = b"/orders/"
@@ -23,7 +24,7 @@ async def test_orders_that_etcd_does_not_tell_for_longer_than_a_call_are_still_o
         config = EtcdConfig(endpoints=(etcd.endpoint,), request_timeout_seconds=0.1)
         incarnation = Incarnation(application_id="app", partition=0, attempt=0)
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(DEADLINE_SECONDS),
             EtcdClient(config) as client,
             EtcdClient(
                 EtcdConfig(endpoints=(etcd.endpoint,), request_timeout_seconds=20.0)

@@ -141,7 +141,7 @@ class RecordedLife:
         self.log.hold()
         future = self.store.start_commit(self.shard, reading(self.step), ())
         # What is committed is copied once the recovery log has it.
-        eventually_sync(lambda: newest_in(self.database) == {(self.step,)}, timeout_seconds=10)
+        eventually_sync(lambda: newest_in(self.database) == {(self.step,)})
         reader = begin_reading(self.database)
         self.log.release()
         wait(future)
@@ -175,7 +175,7 @@ def test_recorded_log_is_whole_after_a_reader_held_the_newest_commit(
     life.commit()
 
     with closing(life.commit_under_reader()):
-        eventually_sync(lambda: "sqlite.log_held" in capsys.readouterr().out, timeout_seconds=10)
+        eventually_sync(lambda: "sqlite.log_held" in capsys.readouterr().out)
     for _ in range(6):
         life.commit()
 

@@ -267,9 +267,10 @@ atexit.register(_end)
 class _Descriptor(io.RawIOBase):
     """A standard descriptor as a raw stream: a write to it never raises and never waits."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
         self._writer = line_writer(descriptor)
+        self.name = name
 
     def fileno(self) -> int:
         return self._descriptor
@@ -323,11 +324,14 @@ def guard_standard_streams() -> None:
             stream.flush()
         except OSError:
             LOSSES.add(Loss.NOT_WRITTEN)
+        # Without a buffer, as for `python -u`: a buffer has a lock, which another thread may hold when a child is
+        # forked, and the child would wait for it for ever.
         guarded = _GuardedStream(
-            io.BufferedWriter(_Descriptor(descriptor)),
+            _Descriptor(descriptor, f"<{name}>"),
             encoding="utf-8",
             errors="backslashreplace",
             line_buffering=True,
+            write_through=True,
         )
         setattr(sys, name, guarded)
 

@@ -354,3 +354,33 @@ def test_process_whose_log_is_not_read_ends_all_the_same(tmp_path: Path) -> None
     finally:
         os.close(reader)
         os.close(descriptor)
+
+
+_FORKING_PROGRAM = """
+import os, threading, time
+from broadsheet.allocator.runtime.log_output import guard_standard_streams
+guard_standard_streams()
+def print_on():
+    while True:
+        print("a thread of the parent")
+threading.Thread(target=print_on, daemon=True).start()
+for number in range(20):
+    pid = os.fork()
+    if pid == 0:
+        print("a child")
+        os._exit(0)
+    os.waitpid(pid, 0)
+os._exit(0)
+"""
+
+
+def test_child_that_is_forked_while_a_thread_prints_can_print() -> None:
+    """Pools of processes are forked from members whose threads print: a lock of the stream would hold the child up."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING_PROGRAM],
+        stdout=subprocess.DEVNULL,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+    )
+
+    assert done.returncode == 0

@@ -52,7 +52,7 @@ CALLERS = (NOBODY, REBOUND, BEARER, FORGER, BINARY, KNOWN, STRANGER)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class GuardingWay:
     """A way of guarding a process, and the callers whom its guarded routes serve."""
 
     name: str
@@ -63,18 +63,18 @@ class _Way:
 
 
 WAYS = (
-    _Way("nothing, on loopback", (NOBODY, BEARER, FORGER, BINARY)),
-    _Way("keys", (BEARER,), {"auth_keys": KEYS}),
-    _Way("keys that are not asked for yet", (NOBODY, BEARER), {"auth_keys": f"{KEYS} AA=="}),
-    _Way("certificates", (KNOWN, STRANGER), mutual=True),
-    _Way("certificates and keys", (BEARER,), {"auth_keys": KEYS}, mutual=True),
-    _Way(
+    GuardingWay("nothing, on loopback", (NOBODY, BEARER, FORGER, BINARY)),
+    GuardingWay("keys", (BEARER,), {"auth_keys": KEYS}),
+    GuardingWay("keys that are not asked for yet", (NOBODY, BEARER), {"auth_keys": f"{KEYS} AA=="}),
+    GuardingWay("certificates", (KNOWN, STRANGER), mutual=True),
+    GuardingWay("certificates and keys", (BEARER,), {"auth_keys": KEYS}, mutual=True),
+    GuardingWay(
         "certificates and optional keys",
         (KNOWN, STRANGER),
         {"auth_keys": f"{KEYS} AA=="},
         mutual=True,
     ),
-    _Way("identities", (BEARER, KNOWN), {"auth_keys": KEYS}, mutual=True, identities=True),
+    GuardingWay("identities", (BEARER, KNOWN), {"auth_keys": KEYS}, mutual=True, identities=True),
 )
 
 
@@ -95,7 +95,7 @@ def ports(monkeypatch: pytest.MonkeyPatch) -> list[AdminServer]:
 @pytest.mark.etcd
 @pytest.mark.parametrize("way", WAYS, ids=lambda each: each.name)
 async def test_guarded_routes_serve_whom_the_process_admits(
-    way: _Way, cluster: Cluster, ports: list[AdminServer], tmp_path: Path
+    way: GuardingWay, cluster: Cluster, ports: list[AdminServer], tmp_path: Path
 ) -> None:
     """A guard is decided for each port: with certificates alone, the admin port had none, and deleted shards for all
     who came. Plan: a broker and a member of each way; each caller asks for each route. Public routes serve all of them.

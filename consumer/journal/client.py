@@ -397,6 +397,19 @@ class JournalClient:
                 raise AssertionError("a metadata-only read delivers nothing")
             return Present(reader.write_head, reader.identity)
 
+    async def has_content_at(self, journal: str, offset: int) -> bool:
+        """Tell whether the journal has the byte at an offset, which may be gone, or not be there yet.
+
+        Raises:
+            JournalError: the journal does not exist, is suspended, or may not be read.
+            EndpointError: no broker could be reached.
+        """
+        async with self.reader(journal, offset=offset, block=False, metadata_only=True) as reader:
+            async for _ in reader:
+                raise AssertionError("a metadata-only read delivers nothing")
+            fragment = reader.fragment
+        return fragment is not None and fragment.begin <= offset < fragment.end
+
     async def list_fragments(
         self,
         journal: str,

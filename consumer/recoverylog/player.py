@@ -148,6 +148,8 @@ class Player:
         self._hinted = list(self._playback.fsm.hinted_segments)
         self._files = PlayedFiles(directory, hints.log)
         self._heads: dict[str, int] = {}
+        self._lost_ends: dict[str, tuple[int, int]] = {}
+        """Bytes [begin, end) before a log's head that the broker has lost."""
         self._author = 0
         self._injected_at = -1
         """Where our newest operation stands that is to hand the log over."""
@@ -289,6 +291,8 @@ class Player:
                     thread, self._playback.fsm, played_to=self._playback.position.offset
                 )
             spans = self._take(feeds)
+            if not spans and self._pass_lost_end():
+                continue
             if not spans:
                 if not self.progress.behind_bytes:
                     self.progress.on_idle()
@@ -372,6 +376,20 @@ class Player:
                 f"it ends at {position.offset}, before {self._playback.fsm.hinted_segments[0]} of the hints: "
                 f"{self._why_short()}",
             )
+        return True
+
+    def _pass_lost_end(self) -> bool:
+        """Go to the head if the broker has nothing before it, because a read would wait there; return whether it did.
+
+        Raises:
+            LogDataLossError: the hints have live content there.
+        """
+        position = self._playback.position
+        begin, end = self._lost_ends.get(position.log, (0, 0))
+        if not begin <= position.offset < end:
+            return False
+        del self._lost_ends[position.log]  # What is appended from now on comes behind it.
+        self._playback.feed(end, b"")
         return True
 
     def _check_claim(self) -> None:
@@ -481,9 +499,29 @@ class Player:
         response = await self._journals.append(log, b"")
         return response.commit.end
 
+    async def _content_end(self, log: str, head: int) -> int:
+        """Return where a log's content ends, bytes: its head, unless the broker lost the end, and its head was reset.
+
+        Raises:
+            LogDataLossError: there was content, and nothing is left.
+        """
+        if not head or await self._journals.has_content_at(log, head - 1):
+            return head
+        ends = [each.spec.end for each in await self._journals.list_fragments(log)]
+        if not ends:
+            raise LogDataLossError(
+                log,
+                f"all of it, up to {head}, is gone: restore the journal's files. For a shard that starts from nothing, "
+                "delete the shard and its log, and apply both again",
+            )
+        return max(ends)
+
     async def _find_heads(self) -> None:
         for log in {self._log, *(segment.log for segment in self._hinted)}:
             self._heads[log] = await self._write_head(log)
+            end = await self._content_end(log, self._heads[log])
+            if end < self._heads[log]:
+                self._lost_ends[log] = end, self._heads[log]
         for segment in self._hinted:
             head = self._heads[segment.log]
             if segment.first_offset >= head or segment.last_offset > head:

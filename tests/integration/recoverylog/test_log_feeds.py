@@ -168,6 +168,8 @@ class Watched(JournalClient):
 
     def reader(self, journal: str, **parameters: Any) -> Reader:
         """Return a reader."""
+        if parameters.get("metadata_only"):
+            return super().reader(journal, **parameters)
         assert self.player is not None
         self.reads.append((journal, parameters["offset"]))
         self.lingers.append(parameters["linger_seconds"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,12 +15,14 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.errors import LogDataLossError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from broadsheet.consumer.protocol.recovery_pb2 import RewindStatus
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.recoverylog.hints import backup_hints_keys, encode_hints, primary_hints_key
+from broadsheet.consumer.recoverylog.player import Player
 from broadsheet.consumer.recoverylog.rewinder import Rewinder, log_begin
 from tests.support.broker import journal_spec
 
@@ -162,6 +165,33 @@ async def test_statuses_and_other_shards_do_not_matter(setting: Setting, *, forc
     ]
     prefix = setting.keys.assignments_of(SHARD)
     assert sum(key.startswith(prefix) for key in contents) == (0 if force else 2)
+
+
+async def test_player_of_a_log_that_lost_its_end_does_not_wait_for_it(tmp_path: Path) -> None:
+    """A broker lost a log's files, or has an older copy, and its head was reset: a read waits before the head, where
+    nothing comes until the player appends. With nothing left it fails by name; with the beginning left, it goes on.
+    """
+    log, root = "logs/shard-a", tmp_path / "data"
+    async with EmbeddedBroker(root) as broker, JournalClient(broker.address) as client:
+        await client.apply([ApplyRequest.Change(upsert=journal_spec(log))])
+        await client.append(log, b"older")
+    shutil.copytree(root / "journals", tmp_path / "copy")
+    async with EmbeddedBroker(root) as broker, JournalClient(broker.address) as client:
+        await client.append(log, b"newer")
+    for copy in (tmp_path / "copy", None):
+        shutil.rmtree(root / "journals")
+        if copy is not None:
+            shutil.copytree(copy, root / "journals")
+        async with EmbeddedBroker(root) as broker, JournalClient(broker.address) as client:
+            await client.reset_head(log)
+            player = Player(client, FSMHints(log=log), tmp_path / "played")
+            player.hand_over(7)
+            async with asyncio.timeout(10):
+                if copy is not None:
+                    assert (await player.run()).head > len(b"older" + b"newer")
+                    continue
+                with pytest.raises(LogDataLossError, match="is gone: restore"):
+                    await player.run()
 
 
 async def test_begin_of_a_log_that_lost_everything_is_its_head(tmp_path: Path) -> None:

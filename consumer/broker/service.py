@@ -114,7 +114,7 @@ class Admission:
                     request = _parsed(message, parse)
                     if not changes:
                         return await inner(request, claims, context)
-                    record = audit_record(changes, request, claims.subject, context)
+                    record = audit_record(changes, request, claims, context)
                     with audited(record, _code_of) as told:
                         answer = await inner(request, claims, context)
                         if answer is not None:

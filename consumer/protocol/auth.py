@@ -85,6 +85,8 @@ class Claims:
     """None: `TOKEN_LIFE_SECONDS` after it is signed; in verified claims, never."""
     subject: str = ""
     """The caller, as its token or certificate names it; for the audit log. Empty: not named."""
+    is_hop: bool = False
+    """Whether a member passes the call on: signed with the keys of the members, or nothing is asked of callers."""
 
     @classmethod
     def process(cls) -> Claims:
@@ -154,7 +156,7 @@ class NoAuth:
     def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
         """Return claims with `require`, on everything, without expiry."""
         del metadata
-        return Claims(capability=require)
+        return Claims(capability=require, is_hop=True)
 
     async def verify_call(
         self, metadata: Metadata | None, require: Capability, *, identity: Identity
@@ -214,6 +216,8 @@ class KeyedAuth:
         }
         if claims.subject:
             payload["sub"] = claims.subject
+        if claims.is_hop:
+            payload["hop"] = True
         return jwt.encode(payload, self._keys_in_use().keys[0], algorithm=ALGORITHM)
 
     def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
@@ -247,7 +251,9 @@ class KeyedAuth:
         Raises:
             UnauthenticatedError: it is malformed, expired or signed with an unknown key.
         """
-        return _claims_of(self._decode(token))
+        decoded = self._decode(token)
+        # Only here: those who sign with keys of their own are no members.
+        return replace(_claims_of(decoded), is_hop=decoded.get("hop") is True)
 
     def _decode(self, token: str) -> dict[str, Any]:
         import jwt

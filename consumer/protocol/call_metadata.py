@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import BoundExceededError
+from broadsheet.consumer.protocol.auth import Claims
 from broadsheet.consumer.protocol.journal_pb2 import Header
 from broadsheet.consumer.protocol.shard_pb2 import Status
 
@@ -154,7 +155,7 @@ def _value(metadata: Pairs | None, wanted: str) -> bytes | None:
 # It proves nothing, because a caller's permissions depend on its token. A client without this
 # metadata is identified by its address.
 FORWARDED = "broadsheet-forwarded"
-"""Metadata of a request that a member forwarded, which is not forwarded again."""
+"""Metadata of a request that a member forwarded, which is not forwarded again; of other callers it is ignored."""
 ACTOR = "broadsheet-actor"
 """Key of the metadata. Only printable ASCII is passed."""
 ACTOR_CHARACTERS_MAX = 128
@@ -311,13 +312,23 @@ class AuditRecord:
         )
 
 
-def audit_record(method: str, request: Any, subject: str, context: Any) -> AuditRecord | None:
+def is_forwarded(metadata: Pairs, *, is_hop: bool) -> bool:
+    """Report whether a member passed a call on.
+
+    Args:
+        metadata: Of the call.
+        is_hop: Whether its claims are those of a member's hop: anybody can write the metadata.
+    """
+    return is_hop and any(key == FORWARDED for key, _ in metadata)
+
+
+def audit_record(method: str, request: Any, claims: Claims, context: Any) -> AuditRecord | None:
     """Return the record of a call; None if it changes nothing.
 
     Args:
         method: `/package.Service/Method`.
         request: Its message; `Any`, because they differ in type.
-        subject: Of the caller's claims.
+        claims: Of the caller.
         context: Of the call; `Any`, because gRPC's and its wrappers have no common class.
     """
     name, describe = _AUDITED.get(method, ("", lambda _: None))
@@ -328,11 +339,11 @@ def audit_record(method: str, request: Any, subject: str, context: Any) -> Audit
     return AuditRecord(
         name,
         {
-            "subject": subject,
+            "subject": claims.subject,
             "actor": actor_of(metadata, context.peer()),
             "peer": context.peer(),
             # Of a call that another member passed on, which logs it too.
-            "forwarded": any(key == FORWARDED for key, _ in metadata),
+            "forwarded": is_forwarded(metadata, is_hop=claims.is_hop),
             **{key: _loggable(value) for key, value in what.items()},
         },
     )

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
@@ -56,7 +57,7 @@ from broadsheet.consumer.protocol.allocation_pb2 import (
     PlanResponse,
 )
 from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from broadsheet.consumer.protocol.call_metadata import ACTOR, FORWARDED, actor_of
+from broadsheet.consumer.protocol.call_metadata import ACTOR, FORWARDED, actor_of, is_forwarded
 from broadsheet.consumer.protocol.labels import is_scoped
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
@@ -124,8 +125,11 @@ class MemberForwarder:
         remaining = context.time_remaining()
         timeout_seconds = HOP_SECONDS_MAX if remaining is None else min(remaining, HOP_SECONDS_MAX)
         caller = claims_of(context)
-        claims = expiring(
-            capability, caller.selector, life_seconds=timeout_seconds, subject=caller.subject
+        claims = replace(
+            expiring(
+                capability, caller.selector, life_seconds=timeout_seconds, subject=caller.subject
+            ),
+            is_hop=True,
         )
         try:
             return await method_of(self._peers.channel_at(endpoint))(
@@ -442,4 +446,5 @@ def _actor_of(context: Context) -> str:
 
 def was_forwarded(context: Context) -> bool:
     """Report whether another member passed the call on."""
-    return any(key == FORWARDED for key, _ in context.invocation_metadata() or ())
+    metadata = tuple(context.invocation_metadata() or ())
+    return is_forwarded(metadata, is_hop=claims_of(context).is_hop)

@@ -274,7 +274,7 @@ def _audited(inner: Handler, method: str) -> Handler:
         return inner
 
     def record_of(request: Any, context: Any) -> AuditRecord | None:
-        return audit_record(method, request, claims_of(context).subject, context)
+        return audit_record(method, request, claims_of(context), context)
 
     def code_of(error: BaseException) -> str:
         return status_code_of(error).name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -22,7 +23,9 @@ from broadsheet.consumer.protocol.auth import (
     expiring,
     server_auth,
 )
+from broadsheet.consumer.protocol.call_metadata import FORWARDED, is_forwarded
 from broadsheet.consumer.protocol.labels import parse_selector
+from tests.support.token_signers import key_set, signer
 
 OLD, NEW = (
     b64encode(b"old-secret, 32 bytes or more....").decode(),
@@ -214,6 +217,33 @@ def test_token_that_is_no_ascii_is_malformed(value: str | bytes) -> None:
     for verifier in (KeyedAuth(OLD), server_auth(OLD, TrustConfig())):
         with pytest.raises(UnauthenticatedError, match="expected Bearer TOKEN"):
             verifier.verify((("authorization", value),), Capability.READ)  # type: ignore[attr-defined]
+
+
+def test_hop_is_believed_of_members_alone() -> None:
+    """A caller that claims to be a hop of a member would have its changes logged as forwarded, and not be passed on.
+    The claim counts in a token of the shared keys; the metadata alone is anybody's.
+    """
+    metadata = ((FORWARDED, "1"),)
+    hop = _verify(KeyedAuth(OLD).sign(Claims(capability=Capability.READ, is_hop=True)))
+    plain = _verify(KeyedAuth(OLD).sign(Claims(capability=Capability.READ)))
+    forged = _verify(_forged({"cap": 8, "exp": _in_an_hour(), "hop": 1}))
+
+    assert is_forwarded(metadata, is_hop=hop.is_hop)
+    assert not is_forwarded((), is_hop=hop.is_hop)
+    assert not is_forwarded(metadata, is_hop=plain.is_hop)
+    assert not is_forwarded(metadata, is_hop=forged.is_hop)
+
+
+async def test_hop_of_another_signer_is_none(tmp_path: Path) -> None:
+    """Who signs with a key of its own is no member, whatever it writes into its tokens."""
+    issuer = signer("ES256")
+    (tmp_path / "jwks.json").write_bytes(key_set(issuer))
+    verifier = server_auth(OLD, TrustConfig(jwks=str(tmp_path / "jwks.json")))
+    metadata = (("authorization", f"Bearer {issuer.token(cap=8, hop=True)}"),)
+
+    claims = await verifier.verify_call(metadata, Capability.READ, identity=lambda: None)
+
+    assert not claims.is_hop
 
 
 @pytest.mark.parametrize("length", [0, 1, 16, 31])

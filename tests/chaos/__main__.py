@@ -66,12 +66,11 @@ def main(
             # First, for it starts a JVM, which must happen before gRPC is used.
             new_hosts = _spark_hosts(stack) if hosts == "spark" else ProcessHosts
             services = stack.enter_context(ChaosServices(directory))
-            plan = ClusterPlan(
-                etcd_endpoint=services.etcd.endpoint,
-                broker_address=services.broker.address,
-                directory=directory,
+            plan = services.plan(
+                directory,
                 store=store,
                 recorded=recorded,
+                ends_on_empty_disk=True,
             )
             wanted = [FaultKind[name.upper()] for name in kinds]
             report = asyncio.run(

@@ -36,6 +36,10 @@ class Hosts(Protocol):
         """Undo it, if that can be."""
         ...
 
+    def delay_etcd(self, round_trip_seconds: float) -> None:
+        """Let what members send to etcd, and are answered, take so long from now on."""
+        ...
+
     async def check_alive(self) -> None:
         """Return once every member is there and serves."""
         ...

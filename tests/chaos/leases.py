@@ -4,50 +4,36 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Final
-
-import grpc.aio
 
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.etcd import rpc_pb2
-from broadsheet.allocator.etcd.calls import Method
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import SEPARATOR, Keys
 from broadsheet.allocator.ops import LeaseId, prefix_range_end
 
-ANSWER_SECONDS = 5.0
-_TIME_TO_LIVE: Final[Method[rpc_pb2.LeaseTimeToLiveRequest, rpc_pb2.LeaseTimeToLiveResponse]] = (
-    Method("/etcdserverpb.Lease/LeaseTimeToLive", rpc_pb2.LeaseTimeToLiveResponse)
-)
-
 
 class MemberLeases:
     """Finds the lease of a member by the suffix of its name."""
 
-    def __init__(self, endpoint: str, root: str) -> None:
-        """Look at `root` in the etcd at `endpoint`."""
-        self._endpoint = endpoint
+    def __init__(self, config: EtcdConfig, root: str) -> None:
+        """Look at `root` in an etcd."""
+        self._config = config
         self._prefix = Keys(root).members_prefix
 
     async def revoke(self, suffix: str) -> None:
         """End the lease of the member with this suffix; nothing, if there is none or etcd is down."""
         with suppress(EtcdError):
-            async with EtcdClient(EtcdConfig(endpoints=(self._endpoint,))) as etcd:
+            async with EtcdClient(self._config) as etcd:
                 lease = await self._lease_of(etcd, suffix)
                 if lease is not None:
                     await etcd.lease_revoke(lease)
 
     async def seconds_left(self, suffix: str) -> int | None:
         """Return how long the lease of the member with this suffix lives, in whole seconds; None if it has none."""
-        async with EtcdClient(EtcdConfig(endpoints=(self._endpoint,))) as etcd:
+        async with EtcdClient(self._config) as etcd:
             lease = await self._lease_of(etcd, suffix)
-        if lease is None:
-            return None
-        request = rpc_pb2.LeaseTimeToLiveRequest(id=lease)
-        async with grpc.aio.insecure_channel(self._endpoint) as channel:
-            left = (await _TIME_TO_LIVE.invoke(channel, request, (), ANSWER_SECONDS)).ttl
-        return left if left >= 0 else None
+            life = None if lease is None else await etcd.lease_life(lease)
+        return None if life is None else life.left_seconds
 
     async def _lease_of(self, etcd: EtcdClient, suffix: str) -> LeaseId | None:
         for kv in (await etcd.get_range(self._prefix, prefix_range_end(self._prefix))).kvs:

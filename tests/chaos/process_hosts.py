@@ -22,14 +22,16 @@ from tests.chaos.clock_shim.sitecustomize import OFFSET_FILE_VARIABLE
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.schedule import JUMP_SECONDS, PROCESS_FAULTS, FaultKind
 from tests.support.eventually import eventually
+from tests.support.tcp_proxy import TcpProxy
 
-APPLICATION = "broadsheet.examples.stream_sum.app:create"
+APPLICATION = "tests.chaos.application:create"
 RESTART_SECONDS = 0.2
 """Between the end of a process and the start of its next life."""
 READY_SECONDS = 60.0
 """Longest wait for a member; it waits for etcd itself."""
 STOP_SECONDS = 45.0
 CLOCK_SHIM = Path(__file__).parent / "clock_shim"
+REPOSITORY = Path(__file__).parents[2]
 _LOOK_SECONDS = 0.05
 
 
@@ -67,6 +69,7 @@ class ProcessHosts:
         """Describe the members; entering starts them."""
         self._plan = plan
         self._door = BrokerDoor(plan.broker_address)
+        self._etcd_door = TcpProxy(plan.etcd_endpoint)
         self._lives: list[list[_Life]] = [[] for _ in range(plan.members)]
         self._frozen: set[str] = set()
         self._leaving: set[str] = set()
@@ -123,6 +126,10 @@ class ProcessHosts:
         self._frozen.discard(victim.name)
         victim.process.send_signal(signal.SIGCONT)
 
+    def delay_etcd(self, round_trip_seconds: float) -> None:
+        """Let what members send to etcd, and are answered, take so long from now on."""
+        self._etcd_door.delay_seconds = round_trip_seconds / 2
+
     async def check_alive(self) -> None:
         """Return once every member serves."""
         await eventually(
@@ -159,6 +166,7 @@ class ProcessHosts:
 
     async def __aenter__(self) -> Self:
         await self._door.__aenter__()
+        await self._etcd_door.__aenter__()
         await self._group.__aenter__()
         for index in range(self._plan.members):
             self._group.start_soon(self._supervise(index), name=f"supervise {index}")
@@ -179,6 +187,7 @@ class ProcessHosts:
             for lives in self._lives:
                 for life in lives:
                     life.process.kill()
+            await self._etcd_door.__aexit__(None, None, None)
             await self._door.__aexit__(None, None, None)
 
     async def _supervise(self, index: int) -> None:
@@ -195,7 +204,7 @@ class ProcessHosts:
         name = f"member-{index}-{len(self._lives[index])}"
         arguments = {
             "--root": plan.root,
-            "--etcd": plan.etcd_endpoint,
+            "--etcd": self._etcd_door.endpoint,
             "--broker": self._door.address,
             "--zone": f"zone-{index}",
             "--suffix": name,
@@ -213,11 +222,12 @@ class ProcessHosts:
             [part for pair in arguments.items() for part in pair],
             log_file=log_file,
             variables={
+                **_login(plan),
                 STORE_VARIABLE: plan.store,
                 STATE_DIRECTORY_VARIABLE: str(plan.states),
                 OFFSET_FILE_VARIABLE: str(clock_file),
                 "PYTHONPATH": os.pathsep.join(
-                    (str(CLOCK_SHIM), package_environment()["PYTHONPATH"])
+                    (str(CLOCK_SHIM), str(REPOSITORY), package_environment()["PYTHONPATH"])
                 ),
             },
         )
@@ -228,3 +238,10 @@ class ProcessHosts:
         if not lives or lives[-1].is_over or lives[-1].name in self._frozen:
             return None
         return lives[-1].process.address_or_none()
+
+
+def _login(plan: ClusterPlan) -> dict[str, str]:
+    """Return the variables that log a member in to etcd, if it asks for that."""
+    if plan.etcd_user is None or plan.etcd_password is None:
+        return {}
+    return {"ETCD_USER": plan.etcd_user, "ETCD_PASSWORD": plan.etcd_password}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from broadsheet.examples.stream_sum.publish import Producers
-from tests.chaos.schedule import Fault
+from tests.chaos.schedule import Fault, FaultKind
 from tests.chaos.witness import Witness
 
 OFTEN_MADE = ("chunks", "outside", "repeated", "forged", "committed", "rolled back")
@@ -25,7 +26,10 @@ _FORBIDDEN_LINES_MAX = 20
 class ChaosReport:
     """The figures of a run that went well."""
 
-    faults: int
+    faults: Mapping[FaultKind, int]
+    """How often each kind struck."""
+    remarks: Sequence[str] = ()
+    """What faults came to, beside the sums."""
     streams: int
     longest_gap_seconds: float
     """Longest time without a new sum."""
@@ -33,10 +37,18 @@ class ChaosReport:
     """What producers made, by kind."""
 
     @classmethod
-    def of(cls, producers: Producers, witness: Witness, *, faults: int) -> Self:
+    def of(
+        cls,
+        producers: Producers,
+        witness: Witness,
+        *,
+        schedule: Sequence[Fault],
+        remarks: Sequence[str] = (),
+    ) -> Self:
         """Collect the figures."""
         return cls(
-            faults=faults,
+            faults=Counter(fault.kind for fault in schedule),
+            remarks=remarks,
             streams=len(producers.expected),
             longest_gap_seconds=witness.longest_gap_seconds,
             counts={kind: producers.count(kind) for kind in (*OFTEN_MADE, *SELDOM_MADE)},
@@ -45,8 +57,10 @@ class ChaosReport:
     def __str__(self) -> str:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in self.counts.items())
         return (
-            f"exactly once: {self.streams:,} streams through {self.faults} faults; {counts}; "
-            f"longest wait for a sum {self.longest_gap_seconds:.1f} s"
+            f"exactly once: {self.streams:,} streams through {sum(self.faults.values())} faults; {counts}; "
+            f"longest wait for a sum {self.longest_gap_seconds:.1f} s\n"
+            + "\n".join(f"{count:5} × {kind.value}" for kind, count in self.faults.items())
+            + "".join(f"\n{remark}" for remark in self.remarks)
         )
 
 

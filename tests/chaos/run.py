@@ -24,18 +24,26 @@ from broadsheet.consumer.cli import journal_space, shard_space
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.errors import ConsumerError, EmbeddedServerError
 from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.protocol import journal_pb2
 from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest
 from broadsheet.examples.stream_sum.check import Comparison, all_sums, compare
-from broadsheet.examples.stream_sum.messages import CHUNK_JOURNALS
+from broadsheet.examples.stream_sum.messages import CHUNK_JOURNALS, SUM_JOURNALS
 from broadsheet.examples.stream_sum.publish import Producers
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
 from tests.chaos.leases import MemberLeases, Renewals
-from tests.chaos.replaced_journal import SHARD as REPLACED_SHARD
-from tests.chaos.replaced_journal import ReplacedJournal
 from tests.chaos.report import ChaosError, ChaosReport, forbidden_lines
-from tests.chaos.schedule import JUMP_SECONDS, PAUSE_SECONDS, Fault, FaultKind, make_schedule
+from tests.chaos.schedule import (
+    JUMP_SECONDS,
+    OF_SERVICES,
+    OF_SHARDS,
+    PAUSE_SECONDS,
+    Fault,
+    FaultKind,
+    make_schedule,
+)
 from tests.chaos.services import ChaosServices
+from tests.chaos.shard_faults import SHARDS, ShardFaults
 from tests.chaos.witness import Witness
 from tests.support.eventually import eventually
 
@@ -45,6 +53,8 @@ SETTLE_SECONDS = 90.0
 END_SECONDS = 60.0
 """Longest wait for the producers' last appends."""
 PROGRESS_SECONDS = 5.0
+STORED_FRAGMENT_BYTES = 1 << 16
+"""So that even a short run has sealed fragments, which a store keeps."""
 ZOMBIE_SECONDS = 1.5
 """How long etcd is down for a member that woke up without its lease."""
 
@@ -69,7 +79,7 @@ class ChaosRun:
 
     @property
     def _leases(self) -> MemberLeases:
-        return MemberLeases(self.plan.etcd_endpoint, self.plan.root)
+        return MemberLeases(self.plan.etcd_config(), self.plan.root)
 
     @classmethod
     def planned(
@@ -102,7 +112,11 @@ class ChaosRun:
             members=plan.members,
             lease_seconds=plan.lease_seconds,
             pause_seconds=pause_seconds,
-            kinds=[kind for kind in hosts.kinds if not kinds or kind in kinds],
+            kinds=[
+                kind
+                for kind in hosts.kinds
+                if plan.may_suffer(kind) and (not kinds or kind in kinds)
+            ],
         )
         tell(f"seed {seed}")
         for fault in schedule:
@@ -129,16 +143,18 @@ class ChaosRun:
         """
         producers = Producers(seed=self.seed)
         witness = Witness(producers)
-        replaced = ReplacedJournal(self.hosts.address, Random(self.seed))
         try:
             async with AsyncExitStack() as stack:
                 journals = await stack.enter_async_context(
                     JournalClient(self.services.broker.address)
                 )
-                await self.apply_specs(journals, replaced)
+                shard_faults = ShardFaults(
+                    journals, self.hosts.address, Random(self.seed), store=self.plan.store
+                )
+                await self.apply_specs(journals, shard_faults)
                 group = await stack.enter_async_context(TaskGroup())
                 group.start_soon(witness.run(journals), name="witness")
-                await self._suffer(journals, producers, witness, replaced)
+                await self._suffer(journals, producers, witness, shard_faults)
                 await self._settle(journals, witness)
                 group.stop()
             await self._stop_and_compare(producers)
@@ -147,17 +163,17 @@ class ChaosRun:
             raise ChaosError(
                 error, replay=self.replay, schedule=self.schedule, logs=logs
             ) from error
-        return ChaosReport.of(producers, witness, faults=len(self.schedule))
+        remarks = (
+            f"FAILED by name, because another author took a number: {shard_faults.refused}",
+            f"fragments that the broker lost from its disk, and had in its store alone: {self.services.fragments_lost}",
+        )
+        return ChaosReport.of(producers, witness, schedule=self.schedule, remarks=remarks)
 
     async def apply_specs(
-        self, journals: JournalClient, replaced: ReplacedJournal | None = None
+        self, journals: JournalClient, shard_faults: ShardFaults | None = None
     ) -> None:
-        """Make the journals and shards of the example, and the shard whose journal is replaced, if there is one."""
-        text = (EXAMPLE / "journals.yaml").read_text()
-        tree = journal_space.parse_journal_space(text, "journals.yaml")
-        await journals.apply(journal_space.changes_of(tree))
-        if replaced is not None:
-            await replaced.create(journals, like=(await journals.get(CHUNK_JOURNALS[0])).spec)
+        """Make the journals and shards of the example, and those that faults of shards strike, if there are any."""
+        await journals.apply(self._journal_changes())
         text = (EXAMPLE / "shards.yaml").read_text()
         space = shard_space.parse_shard_space(text, "shards.yaml")
         if not self.plan.recorded:
@@ -165,18 +181,30 @@ class ChaosRun:
             common.recovery_log_prefix = common.hint_prefix = ""
             common.hint_backups = common.hot_standbys = 0
         changes = shard_space.changes_of(shard_space.push_down(space))
-        if replaced is not None:
-            spec = replaced.spec(like=changes[0].upsert)
+        if shard_faults is not None:
+            like = (await journals.get(CHUNK_JOURNALS[0])).spec
+            spec = await shard_faults.create(like, changes[0].upsert)
             changes = [*changes, ApplyRequest.Change(upsert=spec)]
         async with ShardClient(await self.hosts.address()) as client:
             await client.apply(changes)
+
+    def _journal_changes(self) -> list[journal_pb2.ApplyRequest.Change]:
+        text = (EXAMPLE / "journals.yaml").read_text()
+        tree = journal_space.parse_journal_space(text, "journals.yaml")
+        changes = journal_space.changes_of(tree)
+        if self.plan.fragment_store:
+            for change in changes:
+                fragment = change.upsert.fragment
+                fragment.length = STORED_FRAGMENT_BYTES
+                fragment.stores.append(self.plan.fragment_store)
+        return changes
 
     async def _suffer(
         self,
         journals: JournalClient,
         producers: Producers,
         witness: Witness,
-        replaced: ReplacedJournal,
+        shard_faults: ShardFaults,
     ) -> None:
         """Publish and strike until the run's time is over and every fault undone."""
         began = time.monotonic()
@@ -187,7 +215,7 @@ class ChaosRun:
             )
             async with TaskGroup() as faults:
                 for index, fault in enumerate(self.schedule):
-                    strike = self._strike(fault, producers, replaced, journals, began=began)
+                    strike = self._strike(fault, producers, shard_faults, began=began)
                     faults.start_soon(strike, name=f"fault {index}")
             await _sleep_until(began + self.seconds)
             producers.end()
@@ -199,8 +227,7 @@ class ChaosRun:
         self,
         fault: Fault,
         producers: Producers,
-        replaced: ReplacedJournal,
-        journals: JournalClient,
+        shard_faults: ShardFaults,
         *,
         began: float,
     ) -> None:
@@ -211,9 +238,13 @@ class ChaosRun:
             case FaultKind.PRODUCER_CLOCK:
                 # For good: a clock of messages never goes back.
                 producers.set_clock_ahead(fault.member, JUMP_SECONDS)
-            case FaultKind.JOURNAL:
-                await replaced.replace(journals, time.time())
-            case FaultKind.ETCD | FaultKind.ETCD_LONG | FaultKind.BROKER:
+            case FaultKind.ETCD_SLOW:
+                self.hosts.delay_etcd(fault.round_trip_seconds)
+                await asyncio.sleep(fault.lasts_seconds)
+                self.hosts.delay_etcd(0.0)
+            case kind if kind in OF_SHARDS:
+                await shard_faults.strike(kind)
+            case kind if kind in OF_SERVICES:
                 await self.services.restart(fault)
             case _:
                 await self._hurt(fault)
@@ -293,8 +324,8 @@ class ChaosRun:
         try:
             async with ShardClient(await self.hosts.address()) as client:
                 for listed in (await client.list()).shards:
-                    if listed.spec.id == REPLACED_SHARD:
-                        continue  # What becomes of its journal has been seen.
+                    if listed.spec.id not in SHARDS:
+                        continue  # What becomes of the others has been seen.
                     journals = [source.journal for source in listed.spec.sources]
                     wanted = {journal: heads[journal] for journal in journals}
                     await client.stat(listed.spec.id, read_through=wanted, timeout_seconds=5.0)
@@ -305,10 +336,34 @@ class ChaosRun:
     async def _stop_and_compare(self, producers: Producers) -> None:
         await self.hosts.stop()
         async with JournalClient(self.services.broker.address) as journals:
-            comparison = compare(producers.expected, await all_sums(journals))
+            await self._compare(producers, journals)
+            if not self.plan.ends_on_empty_disk:
+                return
+            await self._store_sums(journals)
+        self.tell("  the broker starts on an empty disk")
+        await self.services.lose_broker_disk()
+        async with JournalClient(self.services.broker.address) as journals:
+            await journals.apply(self._journal_changes())
+            await self._compare(producers, journals)
+
+    async def _compare(self, producers: Producers, journals: JournalClient) -> None:
+        comparison = compare(producers.expected, await all_sums(journals))
         if not comparison.exact:
             raise AssertionError("; ".join(comparison.differences))
         self._check(comparison)
+
+    async def _store_sums(self, journals: JournalClient) -> None:
+        """Wait until the store has every sum: a broker that was killed seals what it finds."""
+        await self.services.restart(Fault(at_seconds=0.0, kind=FaultKind.BROKER))
+        for journal in SUM_JOURNALS:
+
+            async def is_stored(journal: str = journal) -> bool:
+                listed = await journals.list_fragments(journal)
+                return all(each.spec.backing_store for each in listed)
+
+            await eventually(
+                is_stored, timeout_seconds=SETTLE_SECONDS, message=f"{journal} is stored"
+            )
 
     def _check(self, comparison: Comparison) -> None:
         """Raise what no patience helps against."""

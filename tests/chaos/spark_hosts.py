@@ -19,14 +19,15 @@ import psutil
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.shard.environment import ShardConfig
-from broadsheet.examples.stream_sum.app import StreamSums
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.errors import ClusterStoppedError
+from tests.chaos.application import ChaosSums
 from tests.chaos.broker_door import BrokerDoor
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.schedule import FaultKind
 from tests.support.eventually import eventually
 from tests.support.spark import process_listening_at
+from tests.support.tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,23 +61,35 @@ class SparkHosts:
         """
         self._standalone = standalone
         self._door = BrokerDoor(plan.broker_address)
-        self._cluster = ShardCluster(
-            spark,
-            functools.partial(StreamSums, plan.store, plan.states),
+        self._etcd_door = TcpProxy(plan.etcd_endpoint)
+        self._plan = plan
+        self._spark = spark
+        self._started: ShardCluster | None = None
+        self._members = plan.members
+        self._directory = plan.directory
+        self._workers: dict[int, tuple[MemberInfo, psutil.Process]] = {}
+        """Each member's newest life and its process, by the member's index."""
+        self._group = TaskGroup()
+
+    @property
+    def _cluster(self) -> ShardCluster:
+        assert self._started is not None, "entered"
+        return self._started
+
+    def _new_cluster(self) -> ShardCluster:
+        plan = self._plan
+        return ShardCluster(
+            self._spark,
+            functools.partial(ChaosSums, plan.store, plan.states),
             members=plan.members,
             root=plan.root,
-            etcd=[plan.etcd_endpoint],
+            etcd=plan.etcd_config(self._etcd_door.endpoint),
             broker=self._door.address,
             start_timeout_seconds=READY_SECONDS,
             lease_ttl_seconds=plan.lease_seconds,
             # Members die in a row here; no shard is to blame, and none may be held back.
             shards=ShardConfig(young_deaths_max=0),
         )
-        self._members = plan.members
-        self._directory = plan.directory
-        self._workers: dict[int, tuple[MemberInfo, psutil.Process]] = {}
-        """Each member's newest life and its process, by the member's index."""
-        self._group = TaskGroup()
 
     async def address(self) -> str:
         """Return where a member serves that is alive now; wait for one."""
@@ -126,6 +139,10 @@ class SparkHosts:
         with suppress(psutil.NoSuchProcess):  # It may have been killed meanwhile.
             victim.send_signal(signal.SIGCONT)
 
+    def delay_etcd(self, round_trip_seconds: float) -> None:
+        """Let what members and the driver send to etcd, and are answered, take so long from now on."""
+        self._etcd_door.delay_seconds = round_trip_seconds / 2
+
     async def check_alive(self) -> None:
         """Return once every member serves."""
         await eventually(
@@ -148,6 +165,8 @@ class SparkHosts:
 
     async def __aenter__(self) -> Self:
         await self._door.__aenter__()
+        await self._etcd_door.__aenter__()
+        self._started = self._new_cluster()
         await asyncio.to_thread(self._cluster.start)
         await self._group.__aenter__()
         self._group.start_soon(self._look_for_workers(), name="look for workers")
@@ -167,6 +186,7 @@ class SparkHosts:
             for _, worker in self._workers.values():
                 await self.heal(worker)
             await asyncio.to_thread(self._cluster.stop)
+            await self._etcd_door.__aexit__(None, None, None)
             await self._door.__aexit__(None, None, None)
             for name, log in self.logs().items():  # Spark's directory goes with it.
                 (self._directory / f"{name.replace('/', '-')}.log").write_text(log)

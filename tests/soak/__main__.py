@@ -40,10 +40,8 @@ def main(seconds: float, idle_seconds: float, every: float, seed: int | None) ->
     click.echo(f"seed {chosen}, {seconds:g} s of traffic; logs in {directory}")
     with (directory / "harness.log").open("w") as log, ChaosServices(directory) as services:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
-        plan = ClusterPlan(
-            etcd_endpoint=services.etcd.endpoint,
-            broker_address=services.broker.address,
-            directory=directory,
+        plan = services.plan(
+            directory,
         )
         soak = _Soak(plan, services, seed=chosen, seconds=seconds, every_seconds=every)
         measured = asyncio.run(soak.run(idle_seconds))

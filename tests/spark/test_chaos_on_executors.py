@@ -35,10 +35,8 @@ def test_every_stream_is_summed_once_whatever_befalls_executors(
     A failure tells the seed and the schedule, and shows the executors' logs.
     """
     with ChaosServices(tmp_path) as services:
-        plan = ClusterPlan(
-            etcd_endpoint=services.etcd.endpoint,
-            broker_address=services.broker.address,
-            directory=tmp_path,
+        plan = services.plan(
+            tmp_path,
         )
         hosts = SparkHosts(plan, spark=spark, standalone=standalone)
         report = asyncio.run(_run(plan, services, hosts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +23,7 @@ class TcpProxy:
         self._listen_port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self.delay_seconds = 0.0
-        """How long what is forwarded takes, each way."""
+        """How long what is forwarded takes, each way; what was sent before stays before."""
         self.connections = 0
         """Connections accepted so far."""
         self.bytes_answered = 0
@@ -100,16 +101,38 @@ class TcpProxy:
         sink: asyncio.StreamWriter,
         flow: asyncio.Event,
     ) -> None:
+        late = _LateWriter(sink)
         try:
             while data := await source.read(65_536):
                 await flow.wait()
-                if self.delay_seconds:
-                    asyncio.get_running_loop().call_later(self.delay_seconds, sink.write, data)
-                else:
-                    sink.write(data)
+                late.write(data, self.delay_seconds)
                 if flow is self._answers_flow:
                     self.bytes_answered += len(data)
                 await sink.drain()
         except ConnectionError:
             pass
         group.stop()
+
+
+class _LateWriter:
+    """Writes what it is given after a while, in order whatever the delays."""
+
+    def __init__(self, sink: asyncio.StreamWriter) -> None:
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[bytes] = deque()
+        self._due = 0.0
+        """When the last of it is written, by the loop's time."""
+
+    def write(self, data: bytes, delay_seconds: float) -> None:
+        now = self._loop.time()
+        self._due = max(self._due, now + delay_seconds)
+        if not self._waiting and self._due <= now:
+            self._sink.write(data)
+            return
+        self._waiting.append(data)
+        # Timers of one instant come in any order, and each writes the oldest.
+        self._loop.call_at(self._due, self._write_next)
+
+    def _write_next(self) -> None:
+        self._sink.write(self._waiting.popleft())

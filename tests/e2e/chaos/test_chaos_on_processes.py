@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.process_hosts import ProcessHosts
 from tests.chaos.report import OFTEN_MADE
 from tests.chaos.run import ChaosRun
@@ -26,10 +25,8 @@ async def test_every_stream_is_summed_once_whatever_befalls_processes(tmp_path: 
     A failure tells the seed and the schedule, and shows the members' logs.
     """
     with ChaosServices(tmp_path) as services:
-        plan = ClusterPlan(
-            etcd_endpoint=services.etcd.endpoint,
-            broker_address=services.broker.address,
-            directory=tmp_path,
+        plan = services.plan(
+            tmp_path,
         )
         async with ProcessHosts(plan) as hosts:
             run = ChaosRun.planned(

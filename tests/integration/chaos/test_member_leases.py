@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import LeaseId
@@ -27,7 +27,7 @@ async def test_member_renews_only_if_its_lease_was_renewed_since_the_last_look(
     etcd: EtcdClient, etcd_server: EmbeddedEtcdProcess, etcd_root: str
 ) -> None:
     """The first look shows nothing, and neither does a lease that runs down, or another member's renewal."""
-    leases = MemberLeases(etcd_server.endpoint, etcd_root)
+    leases = MemberLeases(EtcdConfig(endpoints=(etcd_server.endpoint,)), etcd_root)
     renewals = Renewals(leases)
     lease = await _announced(etcd, etcd_root, "m-1")
     other = await _announced(etcd, etcd_root, "m-11")
@@ -50,7 +50,7 @@ async def test_member_without_lease_does_not_renew_and_its_successor_begins_anew
     etcd: EtcdClient, etcd_server: EmbeddedEtcdProcess, etcd_root: str
 ) -> None:
     """A revoked lease leaves nothing to compare with."""
-    leases = MemberLeases(etcd_server.endpoint, etcd_root)
+    leases = MemberLeases(EtcdConfig(endpoints=(etcd_server.endpoint,)), etcd_root)
     renewals = Renewals(leases)
     await _announced(etcd, etcd_root, "m-1")
     assert not await renewals.renews("m-1")

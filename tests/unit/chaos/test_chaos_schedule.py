@@ -10,7 +10,7 @@ from tests.chaos.report import ChaosError, forbidden_lines
 from tests.chaos.schedule import Fault, FaultKind, make_schedule
 
 
-def _schedule(seed: int, *, seconds: float = 90.0) -> tuple[Fault, ...]:
+def _schedule(seed: int, *, seconds: float = 150.0) -> tuple[Fault, ...]:
     return make_schedule(
         seed, seconds=seconds, members=2, lease_seconds=5.0, kinds=tuple(FaultKind)
     )
@@ -23,7 +23,7 @@ def test_chaos_schedule_is_the_seeds_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_chaos_schedule_of_90_seconds_has_every_fault(seed: int) -> None:
+def test_chaos_schedule_of_150_seconds_has_every_fault(seed: int) -> None:
     """Whatever the seed: each kind about as often as another, on both members, none at the end of the run."""
     schedule = _schedule(seed)
 
@@ -34,14 +34,14 @@ def test_chaos_schedule_of_90_seconds_has_every_fault(seed: int) -> None:
     assert [fault.at_seconds for fault in schedule] == sorted(
         fault.at_seconds for fault in schedule
     )
-    assert schedule[-1].at_seconds <= 81.0
+    assert schedule[-1].at_seconds <= 135.0
 
 
 def test_chaos_schedule_outlasts_leases_only_where_it_says_so() -> None:
     """A member that sleeps past its lease wakes as a zombie; one that only hiccups must keep its shards."""
     for fault in _schedule(1, seconds=2000.0):
-        if fault.kind is FaultKind.BROKER_CUT:
-            continue  # It costs no lease, however long it lasts.
+        if fault.kind in (FaultKind.BROKER_CUT, FaultKind.ETCD_SLOW):
+            continue  # They may be shorter or longer.
         outlasts = fault.kind in (FaultKind.FREEZE, FaultKind.ETCD_LONG)
         assert (fault.lasts_seconds > 5.0) == outlasts, fault
 

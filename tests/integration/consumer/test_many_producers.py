@@ -32,19 +32,19 @@ LAST_CLOCK = clock_at(time.time_ns() - 60_000_000_000)
 """Of each: none is old."""
 
 
-def _store(directory: Path) -> JsonFileStore[Counts]:
-    return JsonFileStore(FixedShard(id=SHARD), directory, initial={}, state_type=dict[str, int])
+def _store(shard: FixedShard, directory: Path) -> JsonFileStore[Counts]:
+    return JsonFileStore(shard, directory, initial={}, state_type=dict[str, int])
 
 
-def _commit_many_producers(directory: Path) -> None:
+def _commit_many_producers(shard: FixedShard, directory: Path) -> None:
     """Commit what an earlier life may have left: a checkpoint that names them all."""
     checkpoint = Checkpoint()
     for number in range(PRODUCERS):
         entry = checkpoint.sources[SOURCE].producers.add(id=number.to_bytes(6, "big"))
         entry.state.last_ack, entry.state.begin = LAST_CLOCK, -1
-    store = _store(directory)
-    store.restore_checkpoint(FixedShard(id=SHARD))
-    store.start_commit(FixedShard(id=SHARD), checkpoint, ()).result(20)
+    store = _store(shard, directory)
+    store.restore_checkpoint(shard)
+    store.start_commit(shard, checkpoint, ()).result(20)
     store.destroy()
 
 
@@ -54,7 +54,8 @@ async def test_commit_does_not_write_silent_producers_again(
     """A shard takes over from a checkpoint of 5,000 producers, of which one writes on. Its commits write what is new,
     and who restores next knows all of them.
     """
-    _commit_many_producers(tmp_path)
+    same = FixedShard(id=SHARD, root=host.key_space.keys.root)
+    _commit_many_producers(same, tmp_path)
     spec = spec_of(SHARD, SOURCE)
     await host.assign(spec)
     shard = host.start(spec, Counting(tmp_path))
@@ -66,8 +67,8 @@ async def test_commit_does_not_write_silent_producers_again(
     state_bytes = (tmp_path / quote(SHARD, safe="") / "state.json").stat().st_size
 
     assert state_bytes < 20_000
-    following = _store(tmp_path)
-    restored = following.restore_checkpoint(FixedShard(id=SHARD))
+    following = _store(same, tmp_path)
+    restored = following.restore_checkpoint(same)
     following.destroy()
     known = {entry.id: entry.state.last_ack for entry in restored.sources[SOURCE].producers}
     assert len(known) == PRODUCERS + 1

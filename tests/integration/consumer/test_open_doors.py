@@ -20,7 +20,7 @@ MAY_SPEAK_IT = {
     "allocator/etcd/channel.py",
     "allocator/runtime/tls.py",
     "consumer/journal/channels.py",
-    "consumer/standard_services.py",  # passes on what a server is told
+    "consumer/grpc_server.py",  # passes on what a server is told
     "examples/flights/client.py",
     "spark_bridge/routing/channels.py",
 }

@@ -12,6 +12,7 @@ import pytest
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.consumer.broker.commit_log import MAGIC_BYTES
 from broadsheet.consumer.embedded.broker import EmbeddedBroker
+from broadsheet.consumer.errors import IndexHasGreaterOffsetError
 from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
@@ -166,20 +167,26 @@ async def test_lost_data_directory_fails_the_shard(
         await eventually(lambda: failed(host, f"write head is {head}"))
 
 
-async def test_lost_last_frame_fails_the_shard_that_read_it(
+async def test_lost_last_frame_is_never_written_over(
     etcd: EtcdClient, etcd_root: str, tmp_path: Path
 ) -> None:
-    """A broker cannot know of a frame that its disk lost: the head goes back, and others write where the frame was."""
+    """The broker remembers the head of a log that was cut, and refuses appends until the loss is accepted. So the shard
+    that read the lost frame goes on behind it, and what others write is read once.
+    """
     directory, files = tmp_path / "broker", tmp_path
     end = await one_life(directory, etcd, etcd_root, files, ["before"], ["lost"])
     assert list(lose_last_frame(directory)), "the test is of a cut log"
     async with broker_and_host(directory, etcd, etcd_root) as (host, journals, _):
-        assert await journals.write_head(SOURCE) < end
-        head = await Producer(journals).publish(SOURCE, ["after"] * AFTER)
-        assert head > end
-        host.start(spec_of(SHARD, SOURCE), Counting(files), config=CONFIG)
+        assert await journals.write_head(SOURCE) == end
+        with pytest.raises(IndexHasGreaterOffsetError):
+            await journals.append(SOURCE, b"refused\n")
+        await journals.reset_head(SOURCE)
+        head = await Producer(journals).publish(SOURCE, ["after"])
+        shard = host.start(spec_of(SHARD, SOURCE), Counting(files), config=CONFIG)
+        await read_through(shard, source=head)
 
-        await eventually(lambda: failed(host, f"offset {end}"))
+        assert head > end
+        assert await counts(shard) == {"before": 1, "lost": 1, "after": 1}
 
 
 async def test_shard_goes_on_once_the_journal_is_restored(

@@ -18,8 +18,10 @@ from tests.chaos.schedule import Fault, FaultKind
 from tests.support.etcd_users import add_user, enable_users
 
 USER, PASSWORD = "chaos", "chaos-secret"
-PREFIXES = ("/chaos/", "/broadsheet.v1/chaos/", "/stream-sum/hints/")
-"""Keys that members need: of their root, of what the allocator keeps beside it, and of their shards' hints."""
+PREFIXES = ("/chaos/", "/broadsheet.v1/chaos/", "/stream-sum/hints/", "/chaos.clusters/")
+"""Keys that members need: of their root, of what the allocator keeps beside it, of their shards' hints, and on Spark of
+their cluster.
+"""
 TOKEN_SECONDS = 2
 """Life of a token that is not used."""
 STORE = "file:///chaos/"

@@ -92,7 +92,8 @@ def test_shard_cluster_members_are_processes_of_executors(cluster: ShardCluster)
     processes = [process_listening_at(member.endpoint) for member in members]
     primaries = cluster.wait_for_primary(SHARDS)
 
-    assert [member.partition for member in members] == [0, 1, 2], cluster.last_failure()
+    # Not 0 to 2: members whose jobs were cancelled come back under new numbers.
+    assert len({member.partition for member in members}) == 3, cluster.last_failure()
     assert len({process.pid for process in processes}) == 3
     assert all(executor_of(process).is_running() for process in processes)
     assert set(primaries.values()) <= {member.member_id for member in members}
@@ -117,8 +118,8 @@ def test_shard_cluster_worker_killed_in_mid_run_counts_each_flight_once(
     alerts = wait_for_rounds(cluster, shards=SHARDS, rounds=2)
     _wait_for_members(cluster, 3)
 
-    successor = cluster.members()[victim.partition]
-    assert (successor.partition, successor.attempt) == (victim.partition, victim.attempt + 1)
+    [successor] = [one for one in cluster.members() if one.partition == victim.partition]
+    assert successor.attempt == victim.attempt + 1
     assert alerts == 2 * FLIGHTS_A_ROUND // LATE_EVERY
     assert failover_seconds < LEASE_LEFT_SECONDS
 

@@ -93,7 +93,7 @@ async def test_reads_beside_a_prune_get_content_or_a_jump(tmp_path: Path) -> Non
         deleted = await pruned
         left = await _blocks(client)
 
-    assert reads > 1
+    assert reads
     assert len(deleted) == count - 4
     assert left == list(range(count - 4, count))
 

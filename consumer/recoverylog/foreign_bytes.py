@@ -78,7 +78,8 @@ def examined(log: str, begin: int, contents: Sequence[bytes], own: OwnOperations
                 raise LogDataLossError(
                     log,
                     f"operation {expected} at {found.begin} is of author {found.op.author:#x}, and ours is "
-                    f"{own.author:#x}: find the other recorder. The log is sound up to there",
+                    f"{own.author:#x}: find the other recorder and stop it, then unassign the shard "
+                    "(shardctl shards unassign). Recovery follows our operations, which are behind it",
                 )
             expected, checksum = expected + 1, next_checksum(checksum, found.payload)
     wanted_bytes = completion_bytes(decoder)

@@ -341,6 +341,12 @@ def fence_check(author: int) -> LabelSelector:
     return LabelSelector(include=fence_of(author))
 
 
+def fence_holders(registers: LabelSet) -> frozenset[int]:
+    """Return the authors that the registers name: one, or none if the registers were lost."""
+    named = [label.value for label in registers.labels if label.name == AUTHOR_REGISTER]
+    return frozenset(int(text, 32) for text in named if text and set(text) <= set(_DIGITS))
+
+
 def holds_fence(registers: LabelSet, author: int) -> bool:
     """Tell whether the registers name `author`.
 

@@ -9,6 +9,7 @@ sequence after missing bytes is data loss, whatever the hints say, is ours.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ from typing import Final
 from broadsheet.consumer.errors import LogDataLossError
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from broadsheet.consumer.recoverylog.foreign_bytes import completion_bytes
+from broadsheet.consumer.recoverylog.forks import Fork, ForkDetector
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from broadsheet.consumer.recoverylog.operation import (
     DecodedOp,
@@ -71,14 +73,21 @@ _APPLIED = OperationOutcome.APPLIED
 class Playback:
     """The state of one playback."""
 
-    def __init__(self, hints: FSMHints) -> None:
+    def __init__(self, hints: FSMHints, passed_over: Mapping[int, int] | None = None) -> None:
         """Begin at the start of the hints.
+
+        Args:
+            hints: What to play.
+            passed_over: Authors whose operations are no part of the log's history, each with the sequence number from
+                which on that is so.
 
         Raises:
             HintsError: the hints contradict themselves.
         """
         self.fsm = FileStateMachine(hints)
         self._log = hints.log
+        self._passed_over = passed_over or {}
+        self._forks = ForkDetector()
         self._author = 0
         self._target_fnode = 0
         """The file to which the next raw bytes belong."""
@@ -154,6 +163,15 @@ class Playback:
         self._author = author
         op = RecordedOp(author=author, seq_no=self.fsm.next_seq, checksum=self.fsm.next_checksum)
         return framed(op.SerializeToString())
+
+    @property
+    def fork(self) -> Fork | None:
+        """The first fork that was found, and is not accepted; None if there is none."""
+        return self._forks.fork(self.fsm.next_seq)
+
+    def accept_fork(self) -> None:
+        """Stay on the branch that was followed."""
+        self._forks.accept()
 
     @property
     def completion(self) -> int:
@@ -240,6 +258,8 @@ class Playback:
 
     def _on_op(self, found: DecodedOp, changes: list[FileChange]) -> None:
         op = found.op
+        if self._passed_over and op.seq_no >= self._passed_over.get(op.author, op.seq_no + 1):
+            return
         self._place.first_offset, self._place.last_offset = found.begin, found.end
         verdict = self.fsm.apply(op, found.payload, self._place)
         if verdict is not _APPLIED:
@@ -247,6 +267,8 @@ class Playback:
             return
         self._hole = None
         self.strayed = 0
+        if op.author != self._forks.author:
+            self._forks.on_turn(op, found.begin)
         if found.raw_bytes:
             write = op.write
             self._target_fnode, self._target_offset = write.fnode, write.offset
@@ -256,10 +278,16 @@ class Playback:
             return  # A write of no bytes changes no file.
         elif op.HasField("create"):
             changes.append(CreateFile(op.seq_no))
-        elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.fnodes:
-            changes.append(RemoveFile(op.unlink.fnode))
-        # The hand-over is the first operation of its author.
-        elif self._author:
+        elif op.HasField("unlink"):
+            if op.unlink.fnode not in self.fsm.fnodes:
+                changes.append(RemoveFile(op.unlink.fnode))
+        elif not op.HasField("link") and not op.HasField("property"):
+            self._on_turn_only(op)
+
+    def _on_turn_only(self, op: RecordedOp) -> None:
+        """Take an operation that changes nothing; the hand-over is one, and the first of its author."""
+        self._forks.on_turn_only(op.seq_no)
+        if self._author:
             self.handed_over = op.author == self._author
 
     def _on_written(self, content: memoryview, changes: list[FileChange]) -> None:
@@ -274,6 +302,10 @@ class Playback:
         if verdict.stepped:
             self._hole = None
             self.strayed = 0
+            if op.author != self._forks.author:
+                self._forks.on_turn(op, self._place.first_offset)
+        elif verdict is OperationOutcome.STALE:
+            self._forks.on_stale(op)
         elif verdict is OperationOutcome.SEQUENCE_SKIPPED and self._hole is not None:
             # Operations are missing right after missing bytes, so the missing bytes held them.
             raise self._loss(

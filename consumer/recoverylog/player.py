@@ -11,6 +11,9 @@ operation came first, as is likely where the old recorder is busy, ours does not
 so nothing follows what came first: the log is recovered once all before ours is read. Only if its answer did not tell
 that the fence was ours is it tried again from where the log is then.
 
+A log may have a fork (`broadsheet.consumer.recoverylog.forks`). Whose branch is the log's history is asked at its end,
+and before it is handed over; if it is the other one, all is played once more.
+
 An operation whose answer was lost may arrive at any later time, and take the fence with it. So it is repeated under
 another author: were it ours, it would give the log back to us when others have long recorded in it.
 
@@ -19,8 +22,9 @@ One enum says what is decided about the end; it never goes back, whatever is ask
     PLAYING ── stop_at_head ──► STOPPING ── all is played ───────────────────────► FINISHED
        │                           │ hand_over                                      ▲    ▲
        └─────── hand_over ─────────┴─► HANDING_OVER ── our operation is played ─────┘    │
-                                            │                                            │
-                                            └── it took the fence ──► FENCED ── all before it is played, or it is
+                                       ▲    │                                            │
+                                       │    └── it took the fence ──► FENCED ── all before it is played, or it is
+                                       └──── a fork stands before it ───┘
 
 `tailing` is beside it: set at the first head, in whatever state. Only the event loop moves the state, because requests
 arrive there while the thread plays.
@@ -58,7 +62,14 @@ from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.journal.reader import ReadSpan
 from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.foreign_bytes import COMPLETION_BYTES_MAX
-from broadsheet.consumer.recoverylog.fsm import FileStateMachine, author_from, fence_of, holds_fence
+from broadsheet.consumer.recoverylog.forks import Fork, leads_elsewhere
+from broadsheet.consumer.recoverylog.fsm import (
+    FileStateMachine,
+    author_from,
+    fence_holders,
+    fence_of,
+    holds_fence,
+)
 from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
 from broadsheet.consumer.recoverylog.ownership import LogClaim, check_claim
 from broadsheet.consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
@@ -109,7 +120,7 @@ _NEXT: Final[Mapping[PlayerState, frozenset[PlayerState]]] = {
     PlayerState.PLAYING: frozenset({PlayerState.STOPPING, PlayerState.HANDING_OVER}),
     PlayerState.STOPPING: frozenset({PlayerState.HANDING_OVER, PlayerState.FINISHED}),
     PlayerState.HANDING_OVER: frozenset({PlayerState.FENCED, PlayerState.FINISHED}),
-    PlayerState.FENCED: frozenset({PlayerState.FINISHED}),
+    PlayerState.FENCED: frozenset({PlayerState.HANDING_OVER, PlayerState.FINISHED}),
     PlayerState.FINISHED: frozenset(),
 }
 _STORY_FIELDS: Final = ("state", "tailing", "author", "log", "played_to", "head")
@@ -141,10 +152,15 @@ class Player:
         """
         self._journals = journals
         self._log = hints.log
+        self._hints = hints
         self._directory = directory
         self._clock = clock or SystemClock()
         self._claim = claim
         self._playback = Playback(hints)
+        self._passed_over: dict[int, int] = {}
+        """Authors who are not followed, each with the sequence number from which on."""
+        self._goes_elsewhere = False
+        """The log's history is the other branch of a fork, so all is to be played once more."""
         self._hinted = list(self._playback.fsm.hinted_segments)
         self._files = PlayedFiles(directory, hints.log)
         self._heads: dict[str, int] = {}
@@ -252,11 +268,11 @@ class Player:
         live = False
         try:
             self._check_claim()  # Hints name the owner, too: a stranger need not read the log.
-            await thread.run(self._files.prepare)
-            await self._find_heads()
-            async with TaskGroup() as group:
-                await self._play(group, thread)
-                group.stop()
+            await self._play_through(thread)
+            while self._goes_elsewhere:
+                await thread.run(self._files.discard)
+                self._go_back()
+                await self._play_through(thread)
             # Once more: two strangers may have begun with an empty log, and the other was first.
             self._check_claim()
             await thread.run(lambda: self._files.make_live(self._playback.fsm))
@@ -268,6 +284,13 @@ class Player:
         log, end = self._playback.position.log, self._playback.whole_to
         return Recovered(self._playback.fsm, self._directory, log, end, self._author)
 
+    async def _play_through(self, thread: PlayThread) -> None:
+        await thread.run(self._files.prepare)
+        await self._find_heads()
+        async with TaskGroup() as group:
+            await self._play(group, thread)
+            group.stop()
+
     # -- reading
 
     async def _play(self, group: TaskGroup, thread: PlayThread) -> None:
@@ -278,12 +301,12 @@ class Player:
             self._wake.set,
             linger_seconds=LINGER_SECONDS if self._state is PlayerState.PLAYING else 0.0,
         )
-        while not self._is_finished():
+        while not self._is_over():
             if self._state is not PlayerState.PLAYING:
                 feeds.hurry(self._playback.position)
             if self._at_head():
                 await self._on_head()
-                if self._is_finished():
+                if self._is_over():
                     break
             self._wake.clear()
             if self._playback.position.log == self._log:
@@ -301,8 +324,7 @@ class Player:
             began = self._clock.monotonic_seconds()
             await thread.run(partial(self._play_spans, spans))
             if self._playback.handed_over:
-                self._move(PlayerState.FINISHED)
-                self._tell("handed over")
+                await self._on_handed_over()
             self._go_on(feeds)
             self.progress.on_played(
                 self._playback.position.offset,
@@ -356,9 +378,9 @@ class Player:
         if self._state is PlayerState.PLAYING or not self._at_head():
             await self._wake.wait()
 
-    def _is_finished(self) -> bool:
+    def _is_over(self) -> bool:
         # A method, for type checkers believe that what they just compared stays.
-        return self._state is PlayerState.FINISHED
+        return self._state is PlayerState.FINISHED or self._goes_elsewhere
 
     # -- at the head
 
@@ -411,6 +433,8 @@ class Player:
             self.progress.tailing = True
             self.tailing.set()
             self._tell("tailing")
+        if self._state is not PlayerState.PLAYING and await self._leaves_branch():
+            return
         match self._state:
             case PlayerState.STOPPING:
                 await self._stop_unless_more_is_there()
@@ -423,6 +447,62 @@ class Player:
                 self._tell("all before the fence is played")
             case PlayerState.PLAYING | PlayerState.FINISHED:
                 pass
+
+    async def _on_handed_over(self) -> None:
+        if not await self._leaves_branch():
+            self._move(PlayerState.FINISHED)
+            self._tell("handed over")
+
+    async def _leaves_branch(self) -> bool:
+        """Tell whether the log has a fork, and its history is the branch that was not followed.
+
+        Raises:
+            LogDataLossError: nothing tells which branch it is, and each may hold commits.
+        """
+        fork = self._playback.fork
+        if fork is None:
+            return False
+        response = await self._journals.append(self._log, b"")
+        elsewhere = leads_elsewhere(
+            fork,
+            fence_holders(response.registers),
+            taken_by_us=self._state is PlayerState.FENCED or self._playback.handed_over,
+        )
+        if elsewhere is None:
+            raise LogDataLossError(
+                self._log,
+                f"authors {fork.passed:#x} and {next(iter(fork.followed)):#x} both recorded operation {fork.seq_no}, "
+                f"at {fork.offset} and behind it, and both went on; the journal's registers do not tell who held the "
+                "log. Find out who else records there, and recover from a backup of the hints (shardctl shards rewind)",
+            )
+        _log.warning(
+            "recovery_log.fork",
+            log=self._log,
+            seq_no=fork.seq_no,
+            offset=fork.offset,
+            authors=[f"{author:#x}" for author in (fork.passed, *fork.followed)],
+            followed=f"{fork.passed if elsewhere else next(iter(fork.followed)):#x}",
+        )
+        self._tell("fork", fork.seq_no, elsewhere)
+        if elsewhere:
+            self._leave_branch(fork)
+        else:
+            self._playback.accept_fork()
+        return elsewhere
+
+    def _leave_branch(self, fork: Fork) -> None:
+        self._goes_elsewhere = True
+        self._passed_over.update(fork.followed)
+        if self._state is PlayerState.FENCED:
+            self._move(PlayerState.HANDING_OVER)
+        if self._injected_at >= 0:
+            # Operations under the name that stands on the branch which is left would be passed over with it.
+            self._author = author_from(self._author)
+
+    def _go_back(self) -> None:
+        """Begin once more, on the other branch."""
+        self._playback = Playback(self._hints, self._passed_over)
+        self._injected_at, self._goes_elsewhere = -1, False
 
     async def _stop_unless_more_is_there(self) -> None:
         head = await self._write_head(self._log)

@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+STUBS := $(VENV)/stubs
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
 EXAMPLE_PROTOS := examples/flights/flights.proto examples/word_count/word_count.proto examples/enrich/enrich.proto
 SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto \
@@ -13,7 +14,7 @@ BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
 TEST_JOBS ?= 2
-SIMULATORS ?= allocator consumer
+SIMULATORS ?= allocator shards
 DURATION ?= 600
 HOGS ?= 2
 ROUNDS ?= 3
@@ -57,7 +58,7 @@ fmt: setup ## format
 
 test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=consumer, SEED=n to replay one
 	status=0; for simulator in $(SIMULATORS); do \
-		$(BIN)/python -m broadsheet.$$simulator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
+		$(BIN)/python -m broadsheet.testing.$$simulator $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
 	done; exit $$status
 
 chaos: setup ## kill, freeze, drain and restart everything for DURATION=600 seconds; SEED=n to repeat, HOSTS=processes without Spark
@@ -94,17 +95,21 @@ docs: setup ## build docs/ and the reference as a site into site/; warnings are 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 proto: setup ## generate stubs from proto/
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=. \
+	rm -rf $(STUBS) && mkdir -p $(STUBS)
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(STUBS) --mypy_out=$(STUBS) \
 		--plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy $(PROTOS)
-	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=. --mypy_grpc_out=. \
+	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=$(STUBS) --mypy_grpc_out=$(STUBS) \
 		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(SERVICE_PROTOS)
-	$(BIN)/python -m grpc_tools.protoc -I proto -I . --python_out=. --mypy_out=. --grpc_python_out=. \
-		--mypy_grpc_out=. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	$(BIN)/python -m grpc_tools.protoc -I proto -I . --python_out=$(STUBS) --mypy_out=$(STUBS) --grpc_python_out=$(STUBS) \
+		--mypy_grpc_out=$(STUBS) --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(EXAMPLE_PROTOS)
-	# protoc names modules after .proto files, whose names are names of the wire: the modules are in `broadsheet`.
-	find allocator consumer examples -name '*_pb2*.py*' ! -name '*.pyc' -exec sed -i -E \
-		-e 's/^from (allocator|consumer|spark_bridge|examples)\./from broadsheet.\1./' \
-		-e "s/^(_builder\.BuildTopDescriptorsAndMessages\(DESCRIPTOR, ')(allocator|consumer|examples)\./\1broadsheet.\2./" {} +
+	# protoc names modules after .proto files, whose names are names of the wire: the modules are elsewhere.
+	find $(STUBS) -type f -exec sed -i -E \
+		-e 's/^from consumer\.protocol( |\.)/from broadsheet.wire\1/' -e 's/^from (allocator|examples)\./from broadsheet.\1./' \
+		-e "s/^(_builder\.BuildTopDescriptorsAndMessages\(DESCRIPTOR, ')consumer\.protocol\./\1broadsheet.wire./" \
+		-e "s/^(_builder\.BuildTopDescriptorsAndMessages\(DESCRIPTOR, ')(allocator|examples)\./\1broadsheet.\2./" {} +
+	cp $(STUBS)/consumer/protocol/* broadsheet/wire/
+	cp -r $(STUBS)/allocator $(STUBS)/examples .
 
 proto-check: proto ## lint proto/, refuse breaking changes, refuse stale stubs
 	$(BIN)/buf lint

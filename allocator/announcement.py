@@ -25,7 +25,7 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import Keys, MemberKey
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Compare, Get, KeyValue, LeaseId, Put, prefix_range_end
-from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.runtime.backoff import Backoff
 
 CONFLICT_POLL_SECONDS_MAX = 1.0
 """Longest pause between two reads of a held key: the wait of a restart beyond its predecessor's lease."""

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.clock import Clock, SystemClock
 
 T = TypeVar("T")
 

@@ -1,59 +1,12 @@
-"""Every exception that the allocator raises.
-
-AllocatorError
-├── ValidationError(field_path, problem)
-├── ExtraMissingError(what, extra, packages)   also an ImportError: an extra is not installed
-├── KeySpaceError
-│   ├── KeyDecodeError(key)
-│   └── RevisionCompactedError(revision, compact_revision)
-├── EtcdError
-│   ├── EtcdUnavailableError(endpoints, detail)
-│   ├── EtcdLimitError(limit, detail)
-│   ├── EtcdAuthenticationError(endpoints, detail)
-│   ├── EtcdRequestError(detail)
-│   │   └── LeaseNotFoundError(detail)
-│   ├── TxnConflictError(keys)
-│   └── ClusterMismatchError(expected, actual)
-├── LeaseLostError(lease_id, reason)
-├── MemberKeyLostError(key)
-└── AnnounceConflictError(key, holder_lease)
-"""
+"""Exceptions of the allocator and of etcd."""
 
 from __future__ import annotations
 
+from broadsheet.runtime.errors import BroadsheetError
 
-class AllocatorError(Exception):
+
+class AllocatorError(BroadsheetError):
     """Root of the allocator's exceptions."""
-
-
-class ValidationError(AllocatorError):
-    """A value breaks a rule; `field_path` names the field, `problem` says what was expected."""
-
-    def __init__(self, field_path: str, problem: str) -> None:
-        super().__init__(f"{field_path}: {problem}" if field_path else problem)
-        self.field_path = field_path
-        self.problem = problem
-
-    def under(self, parent: str) -> ValidationError:
-        """Return the same error with `parent` before its path, e.g. `sources[2]` before `journal`."""
-        if not self.field_path:
-            return ValidationError(parent, self.problem)
-        joint = "" if self.field_path.startswith("[") else "."
-        return ValidationError(f"{parent}{joint}{self.field_path}", self.problem)
-
-
-class ExtraMissingError(AllocatorError, ImportError):
-    """A feature needs an extra that is not installed; the message is the command that installs it."""
-
-    def __init__(self, what: str, extra: str, packages: str, *, module: str = "") -> None:
-        super().__init__(f"{what} {needs_extra(extra, packages)}")
-        self.extra = extra
-        self.name = module
-
-
-def needs_extra(extra: str, packages: str) -> str:
-    """Return the message for a feature whose extra is missing."""
-    return f"needs {packages}: pip install 'broadsheet[{extra}]'"
 
 
 class KeySpaceError(AllocatorError):

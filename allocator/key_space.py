@@ -43,10 +43,9 @@ from broadsheet.allocator.etcd.api import (
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue, prefix_range_end
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.state.mirror import Changes, Mirror
-from broadsheet.allocator.state.mirror import Decoder as Decoder
+from broadsheet.allocator.state.mirror import Changes, Decoder as Decoder, Mirror
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.task_group import TaskGroup
 
 APPLY_DELAY_SECONDS = 0.03
 """Source: gazette/core, flag `watch-delay`."""

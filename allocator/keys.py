@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.model import ItemId, MemberId
+from broadsheet.runtime.errors import ValidationError
 
 SEPARATOR = "#"
 AUXILIARY_ROOT = "/broadsheet.v1"

@@ -56,9 +56,9 @@ from broadsheet.allocator.ops import LeaseId
 from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.placement.weighted import WeightedSolver
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.alloc_state import Consistency
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.task_group import TaskGroup
 
 RENEWAL_AGE_SECONDS_MAX = 1.0
 """Oldest renewal of the lease when a plan is begun, so that nearly all of the TTL is left for it."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc.aio
 
-from broadsheet.consumer.embedded.broker import package_environment
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.broker import package_environment
+from broadsheet.embedded.child_process import ChildProcess
 
 START_SECONDS = 20.0
 OPTIONS = [("grpc.max_receive_message_length", 16 << 20)]

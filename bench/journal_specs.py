@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.consumer.protocol.journal_pb2 import NONE, ApplyRequest, JournalSpec
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
+from broadsheet.wire.journal_pb2 import NONE, ApplyRequest, JournalSpec
+from broadsheet.wire.labels import CONTENT_TYPE, label_set
 
 FRAGMENT_BYTES = 256 << 20
 

@@ -4,29 +4,14 @@ The parts built on Spark are in `broadsheet.spark`. Names are imported on first 
 package below runs this module.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from broadsheet.runtime.door import public_names
+
 if TYPE_CHECKING:
-    from broadsheet.consumer import Application as Application
-    from broadsheet.consumer import JsonType as JsonType
-    from broadsheet.consumer import ShardClient as ShardClient
+    from broadsheet.consumer import Application as Application, ShardClient as ShardClient
+    from broadsheet.journals import JsonType as JsonType
+    from broadsheet.runtime.errors import BroadsheetError as BroadsheetError
 
-_HOMES = {
-    "Application": "broadsheet.consumer",
-    "JsonType": "broadsheet.consumer",
-    "ShardClient": "broadsheet.consumer",
-}
-__all__ = ["Application", "JsonType", "ShardClient"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any name.
+    __getattr__, __dir__ = public_names(__name__)

@@ -21,13 +21,13 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import grpc
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol import journal_pb2, shard_pb2
-from broadsheet.consumer.protocol.auth import Claims
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.security.auth import Claims
+from broadsheet.wire import journal_pb2, shard_pb2
 
 
 class DeferToNextTxnError(Exception):
@@ -112,7 +112,7 @@ class SegmentKeeper(Protocol):
     """Optional part of a store: stores checkpoints in segments, so that silent producers add nothing to a commit.
 
     `start_commit` is then given checkpoints that name some producers in segments
-    (`broadsheet.consumer.checkpoint`): it commits what `taken_out` returns, checkpoint and new contents
+    (`broadsheet.journals.message.checkpoint`): it commits what `taken_out` returns, checkpoint and new contents
     together, and may drop contents that `segments_named` does not name. `restore_checkpoint` returns what
     `put_together` does. A store that is none is given whole checkpoints, which grow with the number of producers.
     """
@@ -135,7 +135,7 @@ class Application(Protocol[StoreT]):
         """Return the shard's store; called once each time this process becomes the shard's primary.
 
         Also called, on any thread, for the copy that a standby serves to scans
-        (`broadsheet.consumer.state_tables.CopyReader`): cause no external side effects here.
+        (`broadsheet.consumer.stores.state_tables.CopyReader`): cause no external side effects here.
         """
         ...
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.journal.transport import CHUNK_BYTES, TransportPolicy
-from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.journals.transport import CHUNK_BYTES, TransportPolicy
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import KeyedAuth, keys_from
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.options import Access
 

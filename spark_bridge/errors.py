@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from broadsheet.runtime.errors import BroadsheetError
 
-class SparkBridgeError(Exception):
+
+class SparkBridgeError(BroadsheetError):
     """Root of the bridge's exceptions."""
 
 

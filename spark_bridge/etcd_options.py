@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import check_root
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.format_options import FormatOptions, OptionError
 
 ETCD_OPTIONS: Final = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broadsheet.spark_bridge.errors import SparkBridgeError
 
 if TYPE_CHECKING:
-    from broadsheet.allocator.runtime.tls import TlsConfig
+    from broadsheet.security.tls import TlsConfig
 
 _CACHED_NAMES_MAX = 64
 _FLAGS = {"true": True, "false": False}
@@ -161,7 +161,7 @@ class TlsPaths:
         if self == TlsPaths():
             return None
         # Imported here with gRPC, because Spark may fork a process that reads options.
-        from broadsheet.allocator.runtime.tls import TlsConfig
+        from broadsheet.security.tls import TlsConfig
 
         paths = (self.ca_file, self.cert_file, self.key_file)
         ca_file, cert_file, key_file = (None if path is None else Path(path) for path in paths)

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812 - everyone calls it so
+)
 
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.loop_thread import LoopThread
-from broadsheet.consumer.message.column_texts import Indices
-from broadsheet.consumer.message.framing import NDJSON, LineFraming
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import format_uuid
+from broadsheet.journals.message.column_texts import Indices
+from broadsheet.journals.message.framing import NDJSON, LineFraming
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import format_uuid
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order
 from broadsheet.spark_bridge.content.json import JsonLines
 from broadsheet.spark_bridge.errors import PublishError

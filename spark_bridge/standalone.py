@@ -19,7 +19,7 @@ from typing import Self
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.child_process import ChildProcess
 from broadsheet.spark_bridge.errors import ClusterStartError
 from broadsheet.spark_bridge.java import Java, find_java
 

@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.protocol.call_metadata import Token, check_token, merge_tokens
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.routing.attempts import CallTarget
 from broadsheet.spark_bridge.routing.channels import this_worker
 from broadsheet.spark_bridge.routing.heads import token_of_heads
@@ -34,6 +32,8 @@ from broadsheet.spark_bridge.routing.lookup import CAPABILITY_READ, survey
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.routed_channel import RoutedChannel
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.shard_metadata import Token, check_token, merge_tokens
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -129,7 +129,7 @@ class TaskResolver:
             members: A `ShardCluster`, or addresses of members of any cluster, `http://host:port` or `https://host:port`.
             shards: The shards that tasks will call; None: all.
             mapping: The publishers' mapping of keys to journals: `modulo`, `rendezvous`, or a function like
-                `broadsheet.consumer.modulo_mapping`. With it, `stub` takes a key; without it, a shard's id.
+                `broadsheet.journals.modulo_mapping`. With it, `stub` takes a key; without it, a shard's id.
             journals: Those that publishers choose among, in their order; None: all that the shards read, by name.
             deadline_seconds: Of each call, retries included, unless the call has a `timeout`.
             token: Offsets that every answer must have read through, bytes by journal.

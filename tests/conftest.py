@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from broadsheet.allocator.etcd.client import EtcdClient
-    from broadsheet.consumer.embedded.broker import EmbeddedBroker
-    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-    from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.embedded.broker import EmbeddedBroker
+    from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.journals.client import JournalClient
     from tests.support.grouped_tests import GroupedTests
 
 
@@ -88,7 +88,7 @@ def _default_logging() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcdProcess]:
     """A real etcd for the whole run; tests keep to their own `etcd_root`."""
-    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 
     with EmbeddedEtcdProcess(data_dir=tmp_path_factory.mktemp("etcd")) as server:
         yield server
@@ -115,7 +115,7 @@ def etcd_root() -> str:
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
     """An embedded broker on this loop, with its data in the test's own directory."""
-    from broadsheet.consumer.embedded.broker import EmbeddedBroker
+    from broadsheet.embedded.broker import EmbeddedBroker
 
     async with EmbeddedBroker(tmp_path / "broker") as running:
         yield running
@@ -124,7 +124,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 @pytest.fixture
 async def journals(broker: EmbeddedBroker) -> AsyncIterator[JournalClient]:
     """A journal client of the test's broker."""
-    from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.journals.client import JournalClient
 
     async with JournalClient(broker.address) as client:
         yield client

@@ -21,7 +21,7 @@ from broadsheet.allocator.etcd import rpc_pb2
 from broadsheet.allocator.etcd.channel import ChannelPool, EndpointChannel
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.etcd.status import EtcdFailure, outcome_of, translated
-from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.runtime.clock import Clock
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)

@@ -14,11 +14,12 @@ from typing import Self
 import grpc
 import grpc.aio
 
-from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
+from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.config import Endpoint, EtcdConfig, parse_endpoint
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import secure_channel, tls_files
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.tls import secure_channel, tls_files
 
 RECEIVE_BYTES_MAX = 512 * 1024 * 1024
 """Bound of one answer. A page of 1,000 keys is far below it unless their values are near etcd's limit of 1.5 MiB."""

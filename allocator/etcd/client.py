@@ -24,7 +24,7 @@ from broadsheet.allocator.etcd.convert import header_from, put_to, txn_result_fr
 from broadsheet.allocator.etcd.reads import RANGE, read_range, read_ranges
 from broadsheet.allocator.etcd.watch import watch_prefix
 from broadsheet.allocator.ops import Compare, Get, LeaseId, Operation, Put, prefix_range_end
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.clock import Clock, SystemClock
 
 LEASE_KEEP_ALIVE_PATH = "/etcdserverpb.Lease/LeaseKeepAlive"
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broadsheet.allocator.errors import ValidationError
+from broadsheet.runtime.errors import ValidationError
 
 if TYPE_CHECKING:
-    from broadsheet.allocator.runtime.tls import TlsConfig
+    from broadsheet.security.tls import TlsConfig
 
 ENDPOINTS_MAX = 32
 
@@ -103,7 +103,7 @@ class EtcdConfig:
     def tls(self) -> TlsConfig:
         """The files of connections with TLS."""
         # Imported here with gRPC, because Spark may fork a process that has read its options.
-        from broadsheet.allocator.runtime.tls import TlsConfig
+        from broadsheet.security.tls import TlsConfig
 
         return TlsConfig(
             ca_file=self.ca_file,

@@ -23,8 +23,8 @@ import structlog
 from broadsheet.allocator.errors import EtcdError, EtcdUnavailableError, LeaseLostError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock
 
 RENEWALS_PER_TTL = 3
 RENEWAL_SECONDS_MAX = 1.0

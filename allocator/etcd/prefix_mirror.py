@@ -15,7 +15,7 @@ import structlog
 from broadsheet.allocator.errors import EtcdUnavailableError, RevisionCompactedError
 from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, WatchBatch
 from broadsheet.allocator.ops import KeyValue, prefix_range_end
-from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.runtime.backoff import Backoff
 
 _log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from broadsheet.allocator.etcd.api import RangeResult, TxnResult
 from broadsheet.allocator.etcd.calls import Caller, Method
 from broadsheet.allocator.etcd.convert import header_from, key_value_from
 from broadsheet.allocator.ops import Get, KeyValue
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 
 PAGE_KEYS = 1_000
 """Keys asked for at a time; Gazette's mirror uses the same."""

@@ -37,7 +37,7 @@ from broadsheet.allocator.ops import (
     Put,
     TxnCheckpoint,
 )
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 
 PIPELINED_TXNS_MAX = 4
 """Transactions in flight. Etcd gains a third from four over one (two cores, one node), and nothing from more."""

@@ -40,7 +40,7 @@ from broadsheet.allocator.etcd.status import (
     translated,
 )
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.runtime.backoff import Backoff
 
 WATCH_PATH = "/etcdserverpb.Watch/Watch"
 REQUIRE_LEADER: Metadata = (("hasleader", "true"),)

@@ -27,10 +27,10 @@ from typing import TypeVar
 
 import msgspec
 
-from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import KeyValue
+from broadsheet.runtime.documents import DocumentError, decode_json
 
 # Values of an election's keys, as JSON.
 #

@@ -41,9 +41,9 @@ from broadsheet.allocator.leader.election import (
 )
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.story import new_story, story_text
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.story import new_story, story_text
+from broadsheet.runtime.task_group import TaskGroup
 
 RESIGN_SECONDS_MAX = 0.5
 """A leaving member does not wait longer for etcd, because the end of its lease has the same effect a little later."""

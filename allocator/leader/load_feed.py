@@ -17,16 +17,17 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from broadsheet.allocator.config import Runtime
-from broadsheet.allocator.errors import EtcdError, KeyDecodeError, ValidationError
+from broadsheet.allocator.errors import EtcdError, KeyDecodeError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, member_id_below
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue, prefix_range_end
 from broadsheet.allocator.policy import LoadPolicy
-from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.allocator.state.derived_state import DerivedState
 from broadsheet.allocator.state.load import MeasuredLoads, MemberReport
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.errors import ValidationError
 
 LOOK_SECONDS = 15.0
 """Time between two reads of the reports."""

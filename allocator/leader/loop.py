@@ -43,9 +43,9 @@ from broadsheet.allocator.leader.round_plan import (
 from broadsheet.allocator.leader.state import LeaderState, Observation, PacingPolicy
 from broadsheet.allocator.placement.plan import Plan, PlanRefused
 from broadsheet.allocator.placement.problem import Solver
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.story import new_story, noting, story_text
 from broadsheet.allocator.whatif.leader_snapshot import Basis, LeaderSnapshot
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.story import new_story, noting, story_text
 
 CATCH_UP_SECONDS = 5.0
 """How long to wait until other members' writes are visible before reading the newest revision again."""

@@ -21,7 +21,7 @@ from broadsheet.allocator.leader.move_records import (
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
 from broadsheet.allocator.policy import MoveLogPolicy
-from broadsheet.allocator.runtime.clock import Clock
+from broadsheet.runtime.clock import Clock
 
 PRUNE_ENTRIES = 256
 """Entries written between two clean-ups, because each reads the whole log."""

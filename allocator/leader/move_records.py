@@ -16,12 +16,12 @@ from enum import Enum
 
 import msgspec
 
-from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Delete, KeyValue, Operation, Put
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
+from broadsheet.runtime.documents import DocumentError, decode_json
 
 NO_SLOT = -1
 

@@ -16,13 +16,13 @@ from hashlib import blake2b
 import msgspec
 import structlog
 
-from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.leader.leadership import Fence
 from broadsheet.allocator.leader.stored_plan import StoredPlan, unpack_or_none
 from broadsheet.allocator.ops import Delete, Get, Put, prefix_range_end
+from broadsheet.runtime.documents import DocumentError, decode_json
 
 CHUNK_BYTES = 1024 * 1024
 """Size of a chunk, below etcd's default limit of a request, 1.5 MiB."""

@@ -17,11 +17,11 @@ from broadsheet.allocator.leader.stored_plan import StoredPlan
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.state.alloc_state import Consistency, Snapshot
 from broadsheet.allocator.state.derived_state import DerivedState, parts_of
 from broadsheet.allocator.state.failed_replicas import FailedSince
 from broadsheet.allocator.transition.membership_settling import Settling
+from broadsheet.runtime.clock import Clock
 
 
 @dataclass(slots=True)

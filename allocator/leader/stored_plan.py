@@ -17,11 +17,11 @@ from hashlib import blake2b
 
 import msgspec
 
-from broadsheet.allocator.documents import DocumentError, decode_msgpack
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.problem import Desired
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Demand
 from broadsheet.allocator.transition.replicas import is_settled
+from broadsheet.runtime.documents import DocumentError, decode_msgpack
 
 _ID_BYTES = 16
 PLAN_BYTES_MAX = 64 << 20

@@ -20,7 +20,7 @@ from typing import Protocol, assert_never
 
 from sortedcontainers import SortedDict
 
-from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
 from broadsheet.allocator.model import (
     Assignment,
@@ -32,6 +32,7 @@ from broadsheet.allocator.model import (
     MemberValue,
 )
 from broadsheet.allocator.ops import KeyValue
+from broadsheet.runtime.errors import ValidationError
 
 
 class Decoder(Protocol):

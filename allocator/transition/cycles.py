@@ -13,8 +13,7 @@ anything moves that a waiting item depends on, directly or indirectly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 
 from broadsheet.allocator.model import MemberId

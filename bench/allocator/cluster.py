@@ -22,11 +22,11 @@ from broadsheet.allocator.leader.election import CandidateRecord, encoded
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue, LeaseId, Put
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
-from broadsheet.consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.consumer.registry.key_space import ReplicaConsistency, ShardDecoder, is_failed
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 
 PUTS_PER_TXN = 128
 LANES = 4

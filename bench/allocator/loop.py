@@ -23,9 +23,9 @@ from broadsheet.allocator.etcd.watch import WATCH_PATH
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Put, prefix_range_end
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.interpreter import serve_only
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.runtime.interpreter import serve_only
+from broadsheet.runtime.task_group import TaskGroup
 
 ITEMS = int(os.environ.get("BENCH_LOOP_ITEMS", "10000"))
 REPLICAS = 3

@@ -37,25 +37,25 @@ from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Put
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.cli.shard_space import format_shard_space, space_of_listing
+from broadsheet.cli.shard_space import format_shard_space, space_of_listing
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.key_space import process_id_of
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import (
+from broadsheet.consumer.registry.key_space import process_id_of
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ConsumerSpec,
     ListResponse,
     ReplicaStatus,
     ShardSpec,
 )
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest
-from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
+from broadsheet.wire.watch_pb2 import WatchShardsRequest
+from broadsheet.wire.watch_pb2_grpc import WatchServiceStub
 
 BENCH = "control"
 ROOT = "/bench/control"
@@ -89,7 +89,7 @@ def _cli() -> None:
     for _ in range(ROUNDS):
         began = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-P", "-m", "broadsheet.consumer.cli.main", "--help"],
+            [sys.executable, "-P", "-m", "broadsheet.cli.main", "--help"],
             stdout=subprocess.DEVNULL,
             check=True,
         )
@@ -154,7 +154,7 @@ def _shardctl() -> None:
 
 def _timed_command(words: Sequence[str], address: str) -> tuple[float, int]:
     """Return the seconds of a `shardctl shards` command, and the lines that it wrote on standard error."""
-    command = [sys.executable, "-P", "-m", "broadsheet.consumer.cli.main", "shards", *words]
+    command = [sys.executable, "-P", "-m", "broadsheet.cli.main", "shards", *words]
     began = time.perf_counter()
     done = subprocess.run(  # noqa: S603 - our own command
         [*command, "--address", address],

@@ -24,16 +24,16 @@ from bench.journal_specs import journal_change
 from bench.report import emit
 from bench.skeleton.key_sums import DIRECTORY_VARIABLE
 from bench.skeleton.shards import APPLICATION, JOURNAL, SHARD
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
-from broadsheet.consumer.tracing import TRACES_VARIABLE
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.tls import TlsConfig
+from broadsheet.serving.tracing import TRACES_VARIABLE
+from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 
 APPENDED = "bench/bytes"
 ROUNDS = 21

@@ -27,17 +27,17 @@ from bench.dataplane.sums import (
     rows_of,
 )
 from broadsheet.consumer.application import Shard, Store
-from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import ArrowType, JsonStructType, JsonType, Meta
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Count, Sum
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import ArrowType, JsonStructType, JsonType, Meta
+from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 STORE_VARIABLE = "DATAPLANE_STORE"
 FEW = 64

@@ -34,8 +34,8 @@ from bench.dataplane.sums import (
     read_lines,
     rows_of,
 )
-from broadsheet.consumer.message.uuid import UUID_BYTES
-from broadsheet.consumer.protocol.journal_pb2 import ReadRequest, ReadResponse
+from broadsheet.journals.message.uuid import UUID_BYTES
+from broadsheet.wire.journal_pb2 import ReadRequest, ReadResponse
 
 COMMIT_BYTES = 8 << 20
 """Content of one commit: about what a shard with input at hand commits at a time."""

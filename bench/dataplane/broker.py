@@ -20,16 +20,12 @@ import grpc.aio
 from bench.bare_server import OPTIONS, bare_server
 from bench.journal_specs import journal_change
 from bench.report import alternate, emit_pair
-from broadsheet.allocator.runtime.event_loop import new_event_loop
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.interpreter import serve_only
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import (
-    BULK_APPEND_BYTES_MAX,
-    BULK_CHUNK_BYTES,
-    TransportPolicy,
-)
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import BULK_APPEND_BYTES_MAX, BULK_CHUNK_BYTES, TransportPolicy
+from broadsheet.runtime.event_loop import new_event_loop
+from broadsheet.runtime.interpreter import serve_only
+from broadsheet.runtime.task_group import TaskGroup
 
 MEGABYTE = 1_000_000
 CHUNKS_KB = (64, 1024)

@@ -18,16 +18,16 @@ from google.protobuf.duration_pb2 import Duration
 from bench.dataplane.app import APPLICATIONS, STORE_VARIABLE, SUMS, probes_journal
 from bench.dataplane.rows import Load, expected_sums
 from bench.journal_specs import journal_change
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.client.state_client import StateClient
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.labels import CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 
 ROOT = "/bench/dataplane"
 LOGS = "dataplane/logs"

@@ -17,12 +17,12 @@ from bench.dataplane.cluster import cpu_seconds
 from bench.dataplane.rows import MESSAGE_BYTES, RowWriter
 from bench.journal_specs import journal_change
 from bench.report import emit
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.interpreter import serve_only
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES, TransportPolicy
-from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.journals.transport import BULK_CHUNK_BYTES, TransportPolicy
+from broadsheet.runtime.interpreter import serve_only
+from broadsheet.wire.journal_pb2 import CompressionCodec
 
 MEGABYTE = 1_000_000
 CODECS = (CompressionCodec.NONE, CompressionCodec.ZSTANDARD, CompressionCodec.GZIP)

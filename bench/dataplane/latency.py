@@ -24,15 +24,15 @@ from bench.dataplane.cluster import DEADLINE_SECONDS, Brokerage, Case, Members
 from bench.dataplane.rows import RowWriter
 from bench.journal_specs import journal_change
 from bench.report import emit
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.interpreter import serve_only
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.reader import read_committed
-from broadsheet.consumer.message.uuid import Flags
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.reader import read_committed
+from broadsheet.journals.message.uuid import Flags
+from broadsheet.runtime.interpreter import serve_only
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import AppendResponse
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 
 JOURNAL = "dataplane/live/rows/part-000"
 LOAD_PERCENTS = (25, 50, 75, 90)

@@ -15,7 +15,7 @@ from bench.dataplane.cluster import Brokerage, Case, Consumed
 from bench.dataplane.peers import PEERS
 from bench.dataplane.rows import MESSAGE_BYTES, Load
 from bench.report import Params, emit
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.journals.client import JournalClient
 
 APIS = ("message", "batch", "arrow")
 SHARDS = (1, 2)

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, FixedFraming
-from broadsheet.consumer.message.types import ArrowMessage, ArrowType
-from broadsheet.consumer.message.uuid import (
+from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, FixedFraming
+from broadsheet.journals.message.types import ArrowMessage, ArrowType
+from broadsheet.journals.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     Flags,
     build_uuid,

@@ -40,17 +40,17 @@ from bench.failover.suspicions import measure as measure_suspicions
 from bench.failover.traffic import Traffic
 from bench.journal_specs import journal_change
 from bench.report import Params, emit, keep_logs_apart
-from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.interpreter import serve_only
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.runtime.interpreter import serve_only
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.spark_bridge.session import start_session
 from broadsheet.spark_bridge.standalone import StandaloneCluster
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 BENCH = "failover"
 SHARD = "bench/shard"

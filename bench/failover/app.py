@@ -6,13 +6,13 @@ import os
 from typing import Any
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.message.batch import Envelope, MessageType
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire.journal_pb2 import JournalSpec
 
 SOURCE, OUTPUT = "bench/failover/in", "bench/failover/out"
 SCHEMA = "CREATE TABLE IF NOT EXISTS kept (id INTEGER PRIMARY KEY, content BLOB)"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.runtime.task_group import TaskGroup
 
 CHUNK_BYTES = 1 << 18
 

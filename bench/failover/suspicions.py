@@ -23,7 +23,7 @@ from broadsheet.allocator.etcd.api import KeyDeleted
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 
 HOGS_PER_CPU = 2
 FROZEN_SECONDS = (0.5, 1.0)

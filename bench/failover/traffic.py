@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bench.failover.app import OUTPUT, SOURCE
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.reader import read_committed
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.reader import read_committed
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.runtime.task_group import TaskGroup
 
 INTERVAL_SECONDS = 0.005
 """Between two messages."""

@@ -20,10 +20,10 @@ from bench.leasing.rates import fill
 from bench.leasing.worker_process import WorkerOptions
 from bench.report import Params, emit
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.consumer.embedded.child_process import ChildProcess
-from broadsheet.consumer.errors import LeasingError
-from broadsheet.consumer.leasing.record import Versioned
-from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.embedded.child_process import ChildProcess
+from broadsheet.leases.errors import LeasingError
+from broadsheet.leases.record import Versioned
+from broadsheet.leases.store import RecordStore
 
 _ROOT = Path(__file__).parents[2]
 SETTLE_SECONDS_MAX = 120.0

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from bench.leasing.places import Place, dynamodb_client
 from broadsheet.allocator.etcd import rpc_pb2
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 
 Write: TypeAlias = Callable[[str], Awaitable[object]]
 WriteAll: TypeAlias = Callable[[int], Awaitable[float]]

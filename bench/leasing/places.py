@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.leases.store import RecordStore
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -48,7 +48,7 @@ def lease_keys(leases: int) -> list[str]:
 
 def dynamodb_client(address: str) -> DynamoDBClient:
     """Open a client of a moto server, which takes any key."""
-    from broadsheet.consumer.leasing.stores.dynamodb.table import open_dynamodb_client
+    from broadsheet.leases.stores.dynamodb.table import open_dynamodb_client
 
     return open_dynamodb_client(
         endpoint_url=address,
@@ -61,7 +61,7 @@ def dynamodb_client(address: str) -> DynamoDBClient:
 @asynccontextmanager
 async def _etcd(place: Place) -> AsyncIterator[RecordStore]:
     from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-    from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
+    from broadsheet.leases.stores.etcd.store import EtcdRecordStore
 
     async with (
         EtcdClient(EtcdConfig(endpoints=(place.address,))) as client,
@@ -74,7 +74,7 @@ async def _etcd(place: Place) -> AsyncIterator[RecordStore]:
 async def _sql(place: Place) -> AsyncIterator[RecordStore]:
     import sqlalchemy as sa
 
-    from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+    from broadsheet.leases.stores.sql.store import SqlRecordStore
 
     engine = sa.create_engine(place.address)
     try:
@@ -85,7 +85,7 @@ async def _sql(place: Place) -> AsyncIterator[RecordStore]:
 
 @asynccontextmanager
 async def _dynamodb(place: Place) -> AsyncIterator[RecordStore]:
-    from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+    from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
 
     client = dynamodb_client(place.address)
     try:
@@ -98,7 +98,7 @@ async def _dynamodb(place: Place) -> AsyncIterator[RecordStore]:
 async def _azure_blob(place: Place) -> AsyncIterator[RecordStore]:
     from azure.storage.blob.aio import ContainerClient
 
-    from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
+    from broadsheet.leases.stores.azure.native import BlobRecordStore
 
     async with ContainerClient.from_connection_string(place.address, place.space) as container:
         yield BlobRecordStore(container)

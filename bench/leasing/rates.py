@@ -11,13 +11,13 @@ from itertools import cycle
 from bench.leasing.bare import BARE, BareClient, Texts, each_at_once
 from bench.leasing.places import CALLS_AT_ONCE, Place, lease_keys, opened
 from bench.report import Params, emit_pair
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.codec import encode
-from broadsheet.consumer.leasing.compare_and_swap import stamped
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.leases import rules
+from broadsheet.leases.codec import encode
+from broadsheet.leases.compare_and_swap import stamped
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import TRIM_HORIZON, Position
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.store import RecordStore
 
 ROUNDS = 3
 

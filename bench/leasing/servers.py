@@ -21,8 +21,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from broadsheet.consumer.embedded.child_process import ChildProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.child_process import ChildProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 
 AZURE_ACCOUNT: Final = "AZURE_STORAGE_CONNECTION_STRING"
 START_SECONDS_MAX: Final = 60.0

@@ -15,8 +15,8 @@ import msgspec
 import structlog
 
 from bench.leasing.places import Place, lease_keys, opened
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record_processor.processor import (
+from broadsheet.leases.position import Position
+from broadsheet.leases.record_processor.processor import (
     AsyncRecordProcessorCheckpointer,
     InitializeInput,
     LeaseLostInput,
@@ -24,9 +24,9 @@ from broadsheet.consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
-from broadsheet.consumer.leasing.worker.source import RecordBatch, SourceShard
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.worker.settings import WorkerSettings
+from broadsheet.leases.worker.source import RecordBatch, SourceShard
+from broadsheet.leases.worker.worker import LeaseWorker
 
 READ_SECONDS = 30.0
 """Between empty batches of a shard."""

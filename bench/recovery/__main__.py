@@ -12,7 +12,7 @@ import sys
 
 from bench.recovery import checkpoints, cost, playing, standby
 from bench.report import keep_logs_apart
-from broadsheet.consumer.interpreter import serve_only
+from broadsheet.runtime.interpreter import serve_only
 
 BENCH = "recovery"
 STATE_MB = 100

@@ -21,20 +21,20 @@ import sqlalchemy as sa
 from bench.recovery.driven import create_log, member_journals, recording_into
 from bench.report import emit
 from broadsheet.consumer.application import SegmentKeeper
-from broadsheet.consumer.checkpoint import build_checkpoint
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.producers import FilingLimits
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import PRODUCER_BYTES, Flags
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.stores.conformance.subject import FixedShard
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.checkpoint import build_checkpoint
+from broadsheet.journals.message.producers import FilingLimits
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import PRODUCER_BYTES, Flags
+from broadsheet.testing.stores.subject import FixedShard
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 PRODUCERS = (1, 1_000, 60_000)
 TXNS = 200

@@ -25,8 +25,8 @@ from bench.recovery.driven import (
     recording_into,
 )
 from bench.report import emit
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
 
 ROUNDS = 7
 """One of each side, in turn; which of them is first changes with each."""

@@ -12,18 +12,18 @@ from typing import Any, TypeAlias
 
 from bench.journal_specs import journal_change
 from broadsheet.consumer.application import Store
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES, TransportPolicy
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.op_future import OpFuture, completed
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.recoverylog.player import Player
 from broadsheet.consumer.recoverylog.recorder import Recorder
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import BULK_CHUNK_BYTES, TransportPolicy
+from broadsheet.runtime.op_future import OpFuture, completed
+from broadsheet.testing.stores.subject import FixedShard, reading
+from broadsheet.wire.labels import CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 AUTHOR = 7
 STRIDE = 7919

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from bench.recovery.driven import STORES, Rows, fill, member_journals
 from bench.report import alternate, emit
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.playback import Playback
 from broadsheet.consumer.recoverylog.player import Player
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 MEGABYTE = 1_000_000
 ROUNDS = 5

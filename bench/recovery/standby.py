@@ -24,13 +24,13 @@ from bench.recovery.driven import (
     recording_into,
 )
 from bench.report import emit, keep_logs_apart
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.interpreter import serve_only
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress, PlayingTime
 from broadsheet.consumer.recoverylog.player import Player
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.runtime.interpreter import serve_only
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 ROWS = Rows(keys=50_000, per_txn=50, value_bytes=200)
 SECONDS = 10.0

@@ -13,8 +13,8 @@ from bench.report import alternate, emit_pair
 from broadsheet.allocator.etcd import rpc_pb2
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.ops import Compare, CompareTarget, Put
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.runtime.task_group import TaskGroup
 
 TXNS = 3_200
 IN_FLIGHT = 32

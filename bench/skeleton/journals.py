@@ -13,8 +13,8 @@ import grpc.aio
 from bench.bare_server import OPTIONS, bare_server
 from bench.journal_specs import journal_change
 from bench.report import alternate, emit_pair
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
 
 MEGABYTE = 1_000_000
 APPEND_BYTES = 8 << 20

@@ -11,11 +11,11 @@ import msgspec
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol import journal_pb2
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire import journal_pb2
 
 DIRECTORY_VARIABLE = "KEY_SUMS_DIRECTORY"
 

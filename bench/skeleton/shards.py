@@ -25,17 +25,17 @@ from bench.bare_server import bare_server
 from bench.journal_specs import journal_change
 from bench.report import Params, emit, emit_pair
 from bench.skeleton.key_sums import DIRECTORY_VARIABLE, Record, add_sums, fold
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import MessageClock, new_producer_id
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 
 APPLICATION = "bench.skeleton.key_sums:KeySums"
 JOURNAL = "bench/messages"

@@ -23,21 +23,21 @@ import psutil
 from bench.bare_server import bare_server
 from bench.report import Params, emit
 from bench.spark.machine import CORES, Machine, running
-from broadsheet.consumer.cli.journals import read_journal_changes
-from broadsheet.consumer.cli.shards import read_shard_changes
-from broadsheet.consumer.cli.specs_file import read_text
+from broadsheet.cli.journals import read_journal_changes
+from broadsheet.cli.shards import read_shard_changes
+from broadsheet.cli.specs_file import read_text
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.channels import parse_endpoint
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.examples.enrich.enrich_pb2 import LookUpRequest
 from broadsheet.examples.enrich.enrich_pb2_grpc import ProfileServiceStub
 from broadsheet.examples.enrich.look_up import look_up
 from broadsheet.examples.enrich.messages import PAYMENT_JOURNALS, SHARDS
 from broadsheet.examples.enrich.rows import ACCOUNTS, payments_of
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.endpoints import parse_endpoint
 from broadsheet.spark_bridge.publish import PublishTarget, publish_dataframe
 from broadsheet.spark_bridge.task_resolver import TaskResolver, token_of_heads
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

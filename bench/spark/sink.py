@@ -20,9 +20,9 @@ from bench.journal_specs import journal_change
 from bench.report import emit
 from bench.spark.dropping_format import DroppingFormat
 from bench.spark.machine import CORES, Machine, rows_of, running
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON
+from broadsheet.wire.journal_pb2 import ApplyRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench.journal_specs import FRAGMENT_BYTES, journal_change
 from bench.report import Params, emit
 from bench.spark.machine import CORES, Machine, rows_of, running
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, FixedFraming
-from broadsheet.consumer.message.uuid import (
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, FixedFraming
+from broadsheet.journals.message.uuid import (
     Flags,
     MessageClock,
     build_uuid,
     format_uuid,
     new_producer_id,
 )
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.validation_journal_spec import FRAGMENT_LENGTH_MIN
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.validation_journal_spec import FRAGMENT_LENGTH_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import quote
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.message.batch import Envelope, MessageType
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags
-from broadsheet.consumer.protocol import journal_pb2
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags
+from broadsheet.wire import journal_pb2
 
 DIRECTORY = "BENCH_TABLES"
 """Environment variable: where the files are."""

@@ -16,15 +16,15 @@ from bench.report import emit
 from bench.spark.machine import CORES, Machine, running
 from bench.spark.table_app import DIRECTORY
 from broadsheet.consumer.client import SyncShardClient
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from broadsheet.consumer.stores.sqlite.recording import DATABASE
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import MessageClock, new_producer_id
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from bench.stores.driven import SCHEMA, UPSERT, VALUE, Side, key_of, keys_of, table_of
-from broadsheet.consumer.stores.conformance.subject import reading
+from broadsheet.testing.stores.subject import reading
 
 
 def json_file(directory: Path, recorded: bool) -> Side:

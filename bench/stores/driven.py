@@ -14,14 +14,14 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard, Store
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.op_future import OpFuture, completed
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Count, Sum
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.runtime.op_future import OpFuture, completed
+from broadsheet.testing.stores.subject import FixedShard, reading
 
 Side: TypeAlias = Callable[[int, int], float]
 """(transactions, rows a transaction) -> seconds."""

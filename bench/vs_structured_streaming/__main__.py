@@ -27,7 +27,7 @@ from bench.vs_structured_streaming import broadsheet, kafka_streams, spark
 from bench.vs_structured_streaming.kafka import why_left_out
 from bench.vs_structured_streaming.results import ROWS, Measured
 from bench.vs_structured_streaming.rows import KEYS, Chunk, make_chunks
-from broadsheet.consumer.interpreter import serve_only
+from broadsheet.runtime.interpreter import serve_only
 
 BENCH = "vs_structured_streaming"
 ROUNDS = 2

@@ -44,14 +44,14 @@ from bench.vs_structured_streaming.results import (
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, keys_of_part, rows_in
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.runtime.errors import ServiceError
 from broadsheet.spark_bridge.cluster.membership import Membership
 from broadsheet.spark_bridge.cluster.shards import MemberClient
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.spark_bridge.standalone import StandaloneCluster
+from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 
 SYSTEM = "broadsheet"
 ROOT = "/bench/sums"
@@ -234,7 +234,7 @@ class Deployment:
                 covered = [sorted(status.code for status in shard.status) for shard in shards]
                 if shards and all(codes == wanted for codes in covered):
                     return
-            except (ConsumerError, NoMemberError):
+            except (ServiceError, NoMemberError):
                 self._client.give_up()  # The member that was asked has just gone.
             if time.monotonic() > deadline:
                 raise TimeoutError("not every shard has a primary and a standby")

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.child_process import ChildProcess
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _POLL_SECONDS = 0.005

@@ -12,18 +12,18 @@ from bench.journal_specs import journal_change
 from bench.vs_structured_streaming.key_sums import RESULTS, sums_journal
 from bench.vs_structured_streaming.results import Results, Sums
 from bench.vs_structured_streaming.rows import PARTS, Chunk, Row, part_of
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client.loop_thread import LoopThread
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import PendingAppend, Publisher
-from broadsheet.consumer.message.reader import read_committed
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags, MessageClock, new_producer_id
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import PendingAppend, Publisher
+from broadsheet.journals.message.reader import read_committed
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.labels import CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 
 class Topic:

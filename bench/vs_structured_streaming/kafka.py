@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.vs_structured_streaming.maven import KAFKA, java_program
 from bench.vs_structured_streaming.results import Results, Sums
 from bench.vs_structured_streaming.rows import PARTS, Chunk, Row, part_of
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.child_process import ChildProcess
 
 START_SECONDS_MAX = 60.0
 _POLL_SECONDS = 0.05

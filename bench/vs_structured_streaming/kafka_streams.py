@@ -21,7 +21,7 @@ from bench.vs_structured_streaming.kafka_runs import KafkaRun
 from bench.vs_structured_streaming.maven import COMPILER, KAFKA_STREAMS, java_program
 from bench.vs_structured_streaming.results import Measured
 from bench.vs_structured_streaming.rows import Chunk
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.child_process import ChildProcess
 
 SYSTEM = "kafka_streams"
 INSTANCES = 2

@@ -11,14 +11,14 @@ import os
 import msgspec
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.message.batch import Envelope, MessageBatch, MessageType
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonStructType, JsonType, Meta
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonStructType, JsonType, Meta
+from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS sums (k TEXT PRIMARY KEY, n INTEGER, total INTEGER)"
 AT_ONCE_KEYS_MAX = 64

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from broadsheet.consumer.message.mapping import MappedJournal, fnv1a_32
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
+from broadsheet.journals.message.mapping import MappedJournal, fnv1a_32
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 
 KEYS = 1_000
 PARTS = 2

@@ -15,8 +15,12 @@ from typing import Any
 
 import msgspec
 import pandas as pd  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
+from pyspark.sql import (
+    DataFrame,
+    Row,
+    SparkSession,
+    functions as F,  # noqa: N812 - everyone calls it so
+)
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
@@ -16,8 +15,10 @@ from broadsheet.consumer.client.member_rpc import (
     RpcMethod,
 )
 from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
-from broadsheet.consumer.protocol.allocation_pb2 import AllocationStatus as Status
-from broadsheet.consumer.protocol.allocation_pb2 import (
+from broadsheet.security.auth import Capability, ClientAuth, expiring
+from broadsheet.security.tls import TlsConfig
+from broadsheet.wire.allocation_pb2 import (
+    AllocationStatus as Status,
     ApplyPlanRequest,
     ApplyPlanResponse,
     CordonMembersRequest,
@@ -33,10 +34,9 @@ from broadsheet.consumer.protocol.allocation_pb2 import (
     PlanResponse,
     ShardMove,
 )
-from broadsheet.consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
-from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest
+from broadsheet.wire.allocation_pb2_grpc import AllocationServiceStub
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.shard_pb2 import ApplyRequest
 
 PLAN_SECONDS_MAX = 60.0
 """Deadline of a plan: a large cluster is solved and simulated for it."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.journal.channels import is_tls, parse_endpoint
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.endpoints import is_tls, parse_endpoint
 
 Addresses: TypeAlias = str | Sequence[str]
 """`http://host:port` or `host:port`, several of them separated by commas, or as a sequence."""

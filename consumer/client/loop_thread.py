@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from broadsheet.allocator.runtime.event_loop import new_event_loop
+from broadsheet.runtime.event_loop import new_event_loop
 
 T = TypeVar("T")
 

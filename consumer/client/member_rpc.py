@@ -12,32 +12,32 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from broadsheet.allocator.errors import AllocatorError, ValidationError
-from broadsheet.allocator.runtime.tls import TlsConfig, handshake_advice
 from broadsheet.consumer.client.endpoints import Addresses, KnownEndpoints
 from broadsheet.consumer.errors import (
-    BoundExceededError,
-    ConsumerError,
-    EndpointError,
     NoShardPrimaryError,
-    NotAuthorizedError,
     NotShardPrimaryError,
-    ProxyHeaderError,
-    RpcFailedError,
     ShardError,
     ShardNotFoundError,
     ShardStoppedError,
-    UnauthenticatedError,
 )
-from broadsheet.consumer.journal.channels import FAILING_STATES, open_channel, parse_endpoints
-from broadsheet.consumer.journal.transport import never_connected
-from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth
-from broadsheet.consumer.protocol.call_metadata import ACTOR, local_actor
-from broadsheet.consumer.protocol.journal_pb2 import Header, Route
-from broadsheet.consumer.protocol.shard_pb2 import Status
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
-from broadsheet.consumer.tracing import tracing
+from broadsheet.journals.transport import never_connected
+from broadsheet.runtime.errors import (
+    BoundExceededError,
+    BroadsheetError,
+    EndpointError,
+    RpcFailedError,
+    ValidationError,
+)
+from broadsheet.security.actor import ACTOR, local_actor
+from broadsheet.security.auth import Capability, Claims, ClientAuth, NoAuth
+from broadsheet.security.endpoints import FAILING_STATES, open_channel, parse_endpoints
+from broadsheet.security.errors import NotAuthorizedError, ProxyHeaderError, UnauthenticatedError
+from broadsheet.security.tls import TlsConfig, handshake_advice
+from broadsheet.serving.tracing import tracing
+from broadsheet.wire.journal_pb2 import Header, Route
+from broadsheet.wire.shard_pb2 import Status
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 TOKEN_LIFE_SECONDS = 60.0
@@ -74,9 +74,7 @@ def error_of_status(
     return kind(shard_id, header, cause)
 
 
-def error_of_rpc(
-    address: str, error: grpc.aio.AioRpcError
-) -> ConsumerError | AllocatorError | TimeoutError:
+def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> BroadsheetError | TimeoutError:
     """Return the exception for a failed request.
 
     Args:
@@ -204,7 +202,7 @@ class MemberRpc:
         Raises:
             EndpointError: no member can be reached; or the one that was asked is gone, and may have made the change.
             TimeoutError: the deadline passed.
-            ConsumerError, AllocatorError: what the server met.
+            BroadsheetError: what the server met.
         """
         wanted = _Request(method, message, claims)
         deadline = _now() + (timeout_seconds or self._timeout_seconds)
@@ -264,7 +262,7 @@ class MemberRpc:
         Raises:
             EndpointError: no member can be reached, or the one that was asked is gone or silent.
             TimeoutError: the deadline passed.
-            ConsumerError, AllocatorError: what the server met.
+            BroadsheetError: what the server met.
         """
         wanted = _Request(method, message, claims)
         deadline = _now() + timeout_seconds

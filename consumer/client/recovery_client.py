@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
@@ -19,9 +18,10 @@ from broadsheet.consumer.errors import (
     ShardNotFoundError,
     SourceResetRefusedError,
 )
-from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.recovery_pb2 import (
+from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.security.tls import TlsConfig
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.recovery_pb2 import (
     PlanPruneRequest,
     PlanPruneResponse,
     PlanResetSourceRequest,
@@ -40,7 +40,7 @@ from broadsheet.consumer.protocol.recovery_pb2 import (
     RewindStatus,
     SourceReset,
 )
-from broadsheet.consumer.protocol.recovery_pb2_grpc import RecoveryServiceStub
+from broadsheet.wire.recovery_pb2_grpc import RecoveryServiceStub
 
 PRUNE_SECONDS_MAX = 3600.0
 """Deadline of a prune; what it removed until then is gone, and another one goes on."""

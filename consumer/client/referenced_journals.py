@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import ContentTypeError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import framing_for
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
-from broadsheet.consumer.protocol.labels import (
+from broadsheet.consumer.recoverylog.hints import recovery_log_of
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import ContentTypeError
+from broadsheet.journals.message.framing import framing_for
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.labels import (
     CONTENT_TYPE,
     CONTENT_TYPE_JSON_LINES,
     CONTENT_TYPE_RECOVERY_LOG,
@@ -24,8 +25,7 @@ from broadsheet.consumer.protocol.labels import (
     value_of,
     values_of,
 )
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from broadsheet.consumer.recoverylog.hints import recovery_log_of
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 
 NAMES_PER_LISTING = 128
 """Journals asked for by one listing: a broker may look at every journal for each, however many it names."""

@@ -19,8 +19,6 @@ from typing import Self
 import grpc
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
@@ -30,18 +28,15 @@ from broadsheet.consumer.client.member_rpc import (
     error_of_status,
 )
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
-    EndpointError,
-    NoShardPrimaryError,
-    RpcFailedError,
-    ShardStoppedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import (
+from broadsheet.consumer.errors import ApplyConflictError, NoShardPrimaryError, ShardStoppedError
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.errors import EndpointError, RpcFailedError
+from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.security.tls import TlsConfig
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
     GetHintsRequest,
@@ -54,16 +49,16 @@ from broadsheet.consumer.protocol.shard_pb2 import (
     UnassignRequest,
     UnassignResponse,
 )
-from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
-from broadsheet.consumer.protocol.validation_shard import (
+from broadsheet.wire.shard_pb2_grpc import ShardStub
+from broadsheet.wire.validation_shard import (
     validate_hints_response,
     validate_shard_apply_response,
     validate_shard_list_response,
     validate_stat_response,
     validate_unassign_response,
 )
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
-from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
+from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
+from broadsheet.wire.watch_pb2_grpc import WatchServiceStub
 
 HAND_OVER_PAUSE_SECONDS_MAX = 0.5
 """Longest pause between two questions about a shard that has no primary at the moment."""

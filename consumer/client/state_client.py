@@ -7,18 +7,18 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
     MemberRpc,
     RpcMethod,
     error_of_status,
 )
-from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import Status
-from broadsheet.consumer.protocol.state_pb2 import (
+from broadsheet.security.auth import Capability, ClientAuth, expiring
+from broadsheet.security.tls import TlsConfig
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.shard_pb2 import Status
+from broadsheet.wire.state_pb2 import (
     DescribeStateRequest,
     DescribeStateResponse,
     ListReplicasRequest,
@@ -26,7 +26,7 @@ from broadsheet.consumer.protocol.state_pb2 import (
     ScanStateRequest,
     ScanStateResponse,
 )
-from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
+from broadsheet.wire.state_pb2_grpc import StateServiceStub
 
 SCAN_SECONDS_MAX = 3600.0
 """Deadline of a scan, if its caller sets none."""

@@ -7,16 +7,16 @@ from types import TracebackType
 from typing import Self
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
 from broadsheet.consumer.client.shard_client import ShardClient, ShardTable
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.auth import ClientAuth
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.shard_pb2 import (
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.security.auth import ClientAuth
+from broadsheet.security.tls import TlsConfig
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
     GetHintsResponse,

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from broadsheet.allocator.model import Assignment, MemberId
-from broadsheet.consumer.key_space import PRIMARY_SLOT, status_of
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.registry.key_space import PRIMARY_SLOT, status_of
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 FAILURES_MIN = 3
 """Questions in a row without an answer: a process that was stopped itself finds one of them overdue, not three."""

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.member.availability import Reach, Reachability
 from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import EndpointError
 
 QUESTION_SECONDS = 0.5
 """Between two questions: an outage is noticed so much late, and its end, too."""

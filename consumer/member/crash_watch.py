@@ -14,13 +14,13 @@ import structlog
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.model import Member, MemberId
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.alloc_state import leadership_order
-from broadsheet.consumer.journal.channels import parse_endpoint
-from broadsheet.consumer.key_space import PRIMARY_SLOT, process_of
+from broadsheet.consumer.registry.key_space import PRIMARY_SLOT, process_of
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.shard.crash_loop import CrashHistory, CrashLoop, Life, YoungDeath
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.endpoints import parse_endpoint
 
 PROBE_SECONDS_MAX = 1.0
 """Longest wait for a connection to a member whose lease ended."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broadsheet.allocator.model import Assignment, ItemId, Member, MemberId
-from broadsheet.consumer.key_space import status_of
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.consumer.registry.key_space import status_of
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 _READY = (ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY)
 

@@ -27,23 +27,24 @@ import structlog
 from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from broadsheet.allocator.errors import EtcdError, ValidationError
+from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.channels import parse_endpoint
-from broadsheet.consumer.key_space import process_of
 from broadsheet.consumer.member.silence_watch import (
     SUSPICION_PHI,
     HeartbeatListener,
     SilenceWatch,
     WitnessPanel,
 )
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.consumer.registry.key_space import process_of
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.endpoints import parse_endpoint
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 CONNECT_SECONDS_MAX = 2.0
 HELD_SECONDS_MIN = 1.0

@@ -19,11 +19,11 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import LeaseId, Put
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.allocator.state.load import Lag, ReplicaLoad
-from broadsheet.consumer.load_report import RoundedReport
+from broadsheet.consumer.member.load_report import RoundedReport
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.shard.progress import Usage
+from broadsheet.runtime.clock import Clock
 
 REPORT_SECONDS = 15.0
 """Time over which a rate is measured."""

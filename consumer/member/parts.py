@@ -16,7 +16,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broadsheet.allocator.config import AllocationConfig
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
@@ -24,17 +23,16 @@ from broadsheet.allocator.leader.election import LeadershipConfig
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.metrics import AllocatorMetrics
 from broadsheet.allocator.model import ItemId
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import CertificateMetrics, TlsConfig, add_port, tls_files
 from broadsheet.allocator.session import Session, SessionConfig
 from broadsheet.consumer.application import Application, MessageProducer, ServiceRegistrar
-from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.errors import CannotListenError, os_error_text
-from broadsheet.consumer.grpc_server import GrpcServer, IntakeBounds, IntakeMetrics
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.direct_fragments import ReadTotals
-from broadsheet.consumer.key_space import (
+from broadsheet.consumer.member.broker_watch import BrokerWatch
+from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.consumer.member.crash_watch import CrashWatch
+from broadsheet.consumer.member.failure_detector import FailureDetector
+from broadsheet.consumer.member.load_report import decode_report
+from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
+from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
+from broadsheet.consumer.registry.key_space import (
     ReplicaConsistency,
     ShardDecoder,
     is_failed,
@@ -43,27 +41,6 @@ from broadsheet.consumer.key_space import (
     spec_of,
     status_of,
 )
-from broadsheet.consumer.load_report import decode_report
-from broadsheet.consumer.member.broker_watch import BrokerWatch
-from broadsheet.consumer.member.crash_watch import CrashWatch
-from broadsheet.consumer.member.failure_detector import FailureDetector
-from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
-from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
-from broadsheet.consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
-from broadsheet.consumer.protocol.auth import (
-    Capability,
-    Claims,
-    KeyedAuth,
-    NoAuth,
-    TokenVerifier,
-    server_auth,
-)
-from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
-from broadsheet.consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
-from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
-from broadsheet.consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
-from broadsheet.consumer.protocol.watch_pb2_grpc import add_WatchServiceServicer_to_server
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import LocalMember, Peers, ShardResolver
@@ -78,6 +55,7 @@ from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.rpc.peer_api import PeerApi
 from broadsheet.consumer.rpc.recovery_api import RecoveryApi
 from broadsheet.consumer.rpc.shard_api import ShardApi
+from broadsheet.consumer.rpc.shard_listing import ShardChangeLog
 from broadsheet.consumer.rpc.state_api import StateApi
 from broadsheet.consumer.rpc.state_reader import StateReader
 from broadsheet.consumer.rpc.watch_api import WatchApi
@@ -86,8 +64,22 @@ from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
-from broadsheet.consumer.shard_listing import ShardChangeLog
-from broadsheet.consumer.standard_services import (
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.direct_fragments import ReadTotals
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import CannotListenError, ValidationError, os_error_text
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import (
+    Capability,
+    Claims,
+    KeyedAuth,
+    NoAuth,
+    TokenVerifier,
+    server_auth,
+)
+from broadsheet.security.tls import CertificateMetrics, TlsConfig, add_port, tls_files
+from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds, IntakeMetrics
+from broadsheet.serving.standard_services import (
     NOT_SERVING,
     SERVING,
     SHARD_PREFIX,
@@ -97,9 +89,16 @@ from broadsheet.consumer.standard_services import (
     ServingStatus,
     standard_handlers,
 )
+from broadsheet.wire.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
+from broadsheet.wire.peer_pb2_grpc import add_PeerServiceServicer_to_server
+from broadsheet.wire.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
+from broadsheet.wire.shard_pb2 import ReplicaStatus
+from broadsheet.wire.shard_pb2_grpc import add_ShardServicer_to_server
+from broadsheet.wire.state_pb2_grpc import add_StateServiceServicer_to_server
+from broadsheet.wire.watch_pb2_grpc import add_WatchServiceServicer_to_server
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.gateway import Gateway
+    from broadsheet.consumer.rpc.gateway import Gateway
 
 # The gauge of local shards and their statuses.
 #

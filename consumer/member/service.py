@@ -39,21 +39,9 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.metrics import EtcdMetrics
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.solver import import_solver
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.allocator.runtime.logs import guard_unconfigured_logs
-from broadsheet.allocator.runtime.process_signals import handled_on_loop
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
-from broadsheet.consumer.config import MemberConfig
 from broadsheet.consumer.errors import ResolverStoppedError
-from broadsheet.consumer.grpc_server import GrpcServer
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import (
-    BULK_APPEND_BYTES_MAX,
-    BULK_CHUNK_BYTES,
-    TransportPolicy,
-)
-from broadsheet.consumer.key_space import process_id_of
+from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.drain import Drain, DrainBounds, DrainVerdict
 from broadsheet.consumer.member.parts import (
     MemberParts,
@@ -65,17 +53,27 @@ from broadsheet.consumer.member.parts import (
     verifier_of,
 )
 from broadsheet.consumer.member.state_directory import StateDirectory, default_parent
-from broadsheet.consumer.protocol.auth import KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.consumer.registry.key_space import process_id_of
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.rpc.guard import RpcGuard
-from broadsheet.consumer.standard_services import Health, ProcessMetrics, pushed_metrics
-from broadsheet.consumer.tracing import traces_exported
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import BULK_APPEND_BYTES_MAX, BULK_CHUNK_BYTES, TransportPolicy
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.logs import guard_unconfigured_logs
+from broadsheet.runtime.process_signals import handled_on_loop
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import KeyedAuth
+from broadsheet.serving.grpc_server import GrpcServer
+from broadsheet.serving.standard_services import Health, ProcessMetrics, pushed_metrics
+from broadsheet.serving.tracing import traces_exported
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.admin import AdminServer
-    from broadsheet.consumer.gateway import Gateway
+    from broadsheet.consumer.live_page.routes import LeaseRoute
+    from broadsheet.consumer.rpc.gateway import Gateway
+    from broadsheet.serving.admin import AdminServer
 
 log = structlog.get_logger()
 
@@ -95,6 +93,7 @@ class Service:
         *,
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
+        lease_route: LeaseRoute | None = None,
     ) -> None:
         """Create a member that does nothing yet.
 
@@ -103,9 +102,19 @@ class Service:
             config: Identity, addresses and limits.
             clock: Time.
             registry: Of Prometheus metrics; a new one if none is given, so that several members fit in a process.
+            lease_route: `broadsheet.leases.lease_route`, if the live page shows `config.lease_stores`.
+
+        Raises:
+            ValidationError: there are lease stores, and nothing that reads them.
         """
+        if config.lease_stores and lease_route is None:
+            raise ValidationError(
+                "lease_stores",
+                "expected lease_route=broadsheet.leases.lease_route, which reads them",
+            )
         self._application = application
         self._config = config
+        self._lease_route = lease_route
         self._clock = clock or SystemClock()
         self.registry = registry or CollectorRegistry()
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -239,18 +248,19 @@ class Service:
 
     def _new_admin_server(self, port: int, guard: RpcGuard) -> AdminServer:
         # Imported here, because it takes as long as all the rest, and a member without the port does not need it.
-        from broadsheet.consumer.admin import AdminServer, standard_routes
-        from broadsheet.consumer.gateway import Gateway
-        from broadsheet.consumer.live_page_routes import live_page_routes
+        from broadsheet.consumer.live_page.routes import live_page_routes
+        from broadsheet.consumer.rpc.gateway import Gateway
+        from broadsheet.serving.admin import AdminServer, standard_routes
 
         self._gateway = Gateway(guard, self.health)
+        leases = self._lease_route and self._lease_route(self._config.lease_stores)
         self._admin = AdminServer(
             self._config.listen_host,
             port,
             routes=[
                 *standard_routes(self.health, self.registry, self._variables),
                 *self._gateway.routes(),
-                *live_page_routes(self._config.lease_stores),
+                *live_page_routes(leases),
             ],
             verifier=verifier_of(self._config),
             tls=self._config.tls,
@@ -459,6 +469,7 @@ async def run_member(
     *,
     stop_signals: Collection[signal.Signals] = STOP_SIGNALS,
     registry: CollectorRegistry | None = None,
+    lease_route: LeaseRoute | None = None,
 ) -> None:
     """Run a member until a signal: the first asks it to leave, any after it forces it.
 
@@ -467,10 +478,11 @@ async def run_member(
         config: Identity, addresses and limits.
         stop_signals: What asks to leave; none where signals are another's business.
         registry: Of Prometheus metrics.
+        lease_route: As of `Service`.
 
     Raises:
-        AllocatorError, ConsumerError: as `Service.run`.
+        BroadsheetError: as `Service.run`.
     """
-    service = Service(application, config, registry=registry)
+    service = Service(application, config, registry=registry, lease_route=lease_route)
     with stop_on_signals(service, stop_signals):
         await service.run()

@@ -33,13 +33,13 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd, LeaseLife
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import handshake_advice, is_failed_handshake
-from broadsheet.consumer.key_space import process_of
-from broadsheet.consumer.protocol.peer_pb2 import TESTIMONY_HEARD, TESTIMONY_SILENT
+from broadsheet.consumer.registry.key_space import process_of
 from broadsheet.consumer.resolver.hearing import BEAT_SECONDS, MUTE_CODES, Hearing
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.tls import handshake_advice, is_failed_handshake
+from broadsheet.wire.peer_pb2 import TESTIMONY_HEARD, TESTIMONY_SILENT
 
 TICK_SECONDS = 0.1
 """Between two looks at the silence."""

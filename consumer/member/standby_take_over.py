@@ -16,27 +16,27 @@ from collections.abc import Callable, Sequence
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from broadsheet.allocator.errors import EtcdError, ValidationError
+from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, Put, TxnCheckpoint
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.key_space import PRIMARY_SLOT, spec_of, status_of
 from broadsheet.consumer.member.availability import (
     CALM_SECONDS,
     TakeOver,
     TakeOverPace,
     take_over_of,
 )
-from broadsheet.consumer.move_messages import UNAVAILABLE
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
+from broadsheet.consumer.registry.key_space import PRIMARY_SLOT, spec_of, status_of
+from broadsheet.consumer.registry.move_messages import UNAVAILABLE
 from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ServiceError, ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 PROOF_SECONDS_MAX = 1.0
 """Longest wait for the broker to show that it answers this member."""
@@ -82,7 +82,7 @@ class BrokerProof:
                 for journal in barriers:
                     # The probe follows pending appends on the same path, and writes nothing.
                     await self._journals.append(journal, b"")
-        except (ConsumerError, ValidationError, TimeoutError) as error:
+        except (ServiceError, ValidationError, TimeoutError) as error:
             # The second error: a status is free text of its writer, so the name may not be a
             # journal's.
             _log.info(

@@ -19,7 +19,7 @@ from typing import Self
 
 import structlog
 
-from broadsheet.consumer.private_directory import is_own_directory, make_parent
+from broadsheet.runtime.private_directory import is_own_directory, make_parent
 
 HELD = "held"
 

@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import RecordedOp
+from broadsheet.wire.recorded_op_pb2 import RecordedOp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

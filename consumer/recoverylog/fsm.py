@@ -20,9 +20,6 @@ from enum import Enum
 from typing import Final
 
 from broadsheet.consumer.errors import HintsError
-from broadsheet.consumer.protocol import recorded_op_pb2 as pb
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, LabelSet
-from broadsheet.consumer.protocol.labels import label_set
 from broadsheet.consumer.recoverylog.operation import next_checksum
 from broadsheet.consumer.recoverylog.segments import (
     Segment,
@@ -30,6 +27,9 @@ from broadsheet.consumer.recoverylog.segments import (
     segment_from,
     segment_message,
 )
+from broadsheet.wire import recorded_op_pb2 as pb
+from broadsheet.wire.journal_pb2 import LabelSelector, LabelSet
+from broadsheet.wire.labels import label_set
 
 
 class OperationOutcome(Enum):

@@ -20,8 +20,6 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import Assignment
 from broadsheet.allocator.ops import Compare, Get, KeyValue, Put, prefix_range_end
 from broadsheet.consumer.errors import AssignmentLostError, HintsError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.fsm import live_segments
 from broadsheet.consumer.recoverylog.hints import (
     StoredHints,
@@ -33,6 +31,8 @@ from broadsheet.consumer.recoverylog.hints import (
     recovery_log_of,
 )
 from broadsheet.consumer.recoverylog.liveness import HintsValue, ShardHints
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 BACKUPS_READ_MAX = 127
 """Backups read in one transaction with the primary hints: etcd takes 128 operations."""

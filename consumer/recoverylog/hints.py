@@ -19,9 +19,9 @@ import msgspec
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
-from broadsheet.allocator.documents import decode_json
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.runtime.documents import decode_json
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 INTEGER_FIELDS = frozenset({"fnode", "first_seq_no", "first_offset", "last_seq_no", "last_offset"})
 """64-bit fields: protobuf's own JSON writes them as text, the stored JSON as numbers."""

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broadsheet.consumer.errors import HintsError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.fsm import live_segments
 from broadsheet.consumer.recoverylog.hints import decode_hints
 from broadsheet.consumer.recoverylog.segments import Segment
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 ENDLESS: Final = 1 << 63
 """The end of an interval without an end; every offset is below it."""

@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.keys import AUXILIARY_ROOT
 from broadsheet.consumer.errors import ForeignLogError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from broadsheet.consumer.recoverylog.hints import (
     decode_hints,
     has_recovery_log,
@@ -23,6 +20,9 @@ from broadsheet.consumer.recoverylog.hints import (
     recovery_log_of,
 )
 from broadsheet.consumer.recoverylog.ownership import check_claim, claim_of
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 
 HINTS_DIRECTORY = "hints"
 """Below a directory of this name there are hints, and no key space."""

@@ -14,24 +14,22 @@ from typing import Final
 
 import structlog
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import (
+from broadsheet.consumer.errors import LogDataLossError
+from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
-    ConsumerError,
-    EndpointError,
     IndexHasGreaterOffsetError,
     JournalReplacedError,
     JournalStoreUnhealthyError,
     JournalSuspendedError,
     JournalUnavailableError,
-    LogDataLossError,
-    RpcFailedError,
 )
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.guard import HEAD_DOUBT_SECONDS, OffsetGuard, RememberedRead
-from broadsheet.consumer.journal.reader import Reader, ReadSpan
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
-from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
+from broadsheet.journals.guard import HEAD_DOUBT_SECONDS, OffsetGuard, RememberedRead
+from broadsheet.journals.reader import Reader, ReadSpan
+from broadsheet.runtime.errors import EndpointError, RpcFailedError, ServiceError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.identity_pb2 import JournalEpoch
 
 _log = structlog.get_logger()
 
@@ -68,7 +66,7 @@ class LogFeed:
         self._spans: deque[ReadSpan] = deque()
         self._bytes = 0
         self._limit: int | None = None
-        self._error: ConsumerError | None = None
+        self._error: ServiceError | None = None
         self._room = asyncio.Event()
         self._room.set()
         self._task = group.start_soon(self._read(), name=f"play {position.log}")
@@ -92,7 +90,7 @@ class LogFeed:
         """Return the next bytes, or None if none have arrived.
 
         Raises:
-            ConsumerError: the log cannot be read, and everything read before is taken.
+            ServiceError: the log cannot be read, and everything read before is taken.
         """
         if not self._spans:
             if self._error is not None:
@@ -142,7 +140,7 @@ class LogFeed:
             )
             self._error.__cause__ = error
             self._on_arrival()
-        except ConsumerError as error:
+        except ServiceError as error:
             self._error = error
             self._on_arrival()
 
@@ -186,7 +184,7 @@ class LogFeeds:
             played_to: Offset in the current log up to which the taken bytes are played.
 
         Raises:
-            ConsumerError: the log cannot be read, and everything read before is taken.
+            ServiceError: the log cannot be read, and everything read before is taken.
         """
         span = self.current.take()
         following = self.next

@@ -22,19 +22,16 @@ from typing import Final, Protocol
 
 import structlog
 
-from broadsheet.consumer.errors import (
-    LogDataLossError,
-    LogFencedError,
-    RegisterMismatchError,
-)
-from broadsheet.consumer.journal.pipelining import TurnFuture
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
+from broadsheet.consumer.errors import LogDataLossError, LogFencedError
 from broadsheet.consumer.recoverylog.foreign_bytes import (
     COMPLETION_BYTES_MAX,
     OwnOperations,
     examined,
 )
 from broadsheet.consumer.recoverylog.fsm import fence_check, fence_of, holds_fence
+from broadsheet.journals.errors import RegisterMismatchError
+from broadsheet.journals.pipelining import TurnFuture
+from broadsheet.wire.journal_pb2 import AppendResponse, LabelSelector, LabelSet
 
 GAP_BYTES_MAX: Final = 256 << 20
 """Bytes between our appends above which they are not read, because they are held in memory; copies of ours are less."""
@@ -45,7 +42,7 @@ _log = structlog.get_logger()
 
 
 class Appends(Protocol):
-    """The ordered appends of one log; `broadsheet.consumer.journal.append_service.AppendService`."""
+    """The ordered appends of one log; `broadsheet.journals.append_service.AppendService`."""
 
     def append(
         self,

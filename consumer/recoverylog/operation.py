@@ -15,8 +15,8 @@ from typing import Final
 import google_crc32c
 from google.protobuf.message import DecodeError
 
-from broadsheet.consumer.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
-from broadsheet.consumer.protocol.recorded_op_pb2 import RecordedOp
+from broadsheet.journals.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
+from broadsheet.wire.recorded_op_pb2 import RecordedOp
 
 WRITE_BYTES_MAX: Final = 1 << 30
 """Raw bytes of one write above which it is none: an append takes less."""

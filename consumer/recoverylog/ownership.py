@@ -25,10 +25,10 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.allocator.documents import decode_json
 from broadsheet.consumer.errors import ForeignLogError
-from broadsheet.consumer.protocol.labels import RECOVERY_LOG_OF, value_of
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.runtime.documents import decode_json
+from broadsheet.wire.labels import RECOVERY_LOG_OF, value_of
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 OWNER_PATH: Final = "/.recovery-log.owner"
 """The property that names the first owner. It is not below any store's own paths."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from broadsheet.consumer.recoverylog.foreign_bytes import completion_bytes
 from broadsheet.consumer.recoverylog.forks import Fork, ForkDetector
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
@@ -27,6 +26,7 @@ from broadsheet.consumer.recoverylog.operation import (
     framed,
 )
 from broadsheet.consumer.recoverylog.segments import Segment
+from broadsheet.wire.recorded_op_pb2 import FSMHints, RecordedOp
 
 JUMP_BYTES: Final = 1 << 20
 """Number of dead bytes up to which reading them is cheaper than a new request for the bytes after them."""

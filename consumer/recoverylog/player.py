@@ -46,21 +46,7 @@ from typing import Final
 
 import structlog
 
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.allocator.runtime.story import StoryEntry, new_story, noting, story_text
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import (
-    AppendOutcomeUnknownError,
-    ConsumerError,
-    EndpointError,
-    JournalUnavailableError,
-    LogDataLossError,
-    RecoveryLogError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.reader import ReadSpan
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.errors import LogDataLossError, RecoveryLogError
 from broadsheet.consumer.recoverylog.foreign_bytes import COMPLETION_BYTES_MAX
 from broadsheet.consumer.recoverylog.forks import Fork, leads_elsewhere
 from broadsheet.consumer.recoverylog.fsm import (
@@ -74,6 +60,15 @@ from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
 from broadsheet.consumer.recoverylog.ownership import LogClaim, check_claim
 from broadsheet.consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
 from broadsheet.consumer.recoverylog.standby_files import CopyOrders, PlayedFiles, PlayThread
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import AppendOutcomeUnknownError, JournalUnavailableError
+from broadsheet.journals.reader import ReadSpan
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.errors import EndpointError, ServiceError
+from broadsheet.runtime.story import StoryEntry, new_story, noting, story_text
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 STEP_BYTES: Final = 4 << 20
 """Played at once, about: who waits for the player waits for so many bytes, of tiny operations a quarter of a second."""
@@ -243,7 +238,7 @@ class Player:
             target: A directory that does not exist yet. What is left in it by a failure is the caller's to remove.
 
         Raises:
-            ConsumerError: no broker tells where the log ends.
+            ServiceError: no broker tells where the log ends.
             OSError: as of the disk.
         """
         if self._state is not PlayerState.PLAYING or not self.tailing.is_set():
@@ -257,7 +252,7 @@ class Player:
             LogDataLossError: the log lacks what the hints say.
             ForeignLogError: the log is another shard's.
             RecoveryLogError: played files make no sense.
-            ConsumerError: the log cannot be read or appended to.
+            ServiceError: the log cannot be read or appended to.
             OSError: as of the disk.
         """
         with noting(self.story):
@@ -342,7 +337,7 @@ class Player:
             while taken_bytes < STEP_BYTES and (span := feeds.take(taken_to)) is not None:
                 spans.append(span)
                 taken_to, taken_bytes = span.end, taken_bytes + len(span.content)
-        except ConsumerError:
+        except ServiceError:
             if not spans:
                 raise  # Else the next call does: what was read may be all that is needed.
         return spans

@@ -23,9 +23,9 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.allocator.documents import DocumentError, decode_json
-from broadsheet.consumer.protocol.journal_pb2 import Fragment
 from broadsheet.consumer.recoverylog.liveness import LogNeeds
+from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.wire.journal_pb2 import Fragment
 
 SPANS_MAX: Final = 10_000
 """Spans kept for a log: etcd takes 1.5 MiB in a value. Those that died last are forgotten first, and wait longer."""

@@ -17,9 +17,6 @@ import structlog
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Operation, Put, prefix_range_end
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import ConsumerError, EndpointError, JournalNotFoundError
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.recoverylog.hint_store import read_cluster_hints
 from broadsheet.consumer.recoverylog.liveness import ENDLESS, LogNeeds, live_logs
 from broadsheet.consumer.recoverylog.prune_plan import (
@@ -32,6 +29,10 @@ from broadsheet.consumer.recoverylog.prune_plan import (
     plan_log,
     spared_log,
 )
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import EndpointError, ServiceError
 
 log = structlog.get_logger()
 
@@ -117,7 +118,7 @@ class Pruner:
             raise
         except JournalNotFoundError:
             return spared_log(needs, "there is no such journal")
-        except ConsumerError as error:
+        except ServiceError as error:
             return spared_log(needs, str(error))
         return plan_log(
             needs,
@@ -150,7 +151,7 @@ class Pruner:
             gone = {(each.begin, each.end) for each in deleted}
         except EndpointError:
             raise
-        except ConsumerError as error:
+        except ServiceError as error:
             failure = str(error)
         removed, failed = PruneCounts(), PruneCounts()
         for fragment in plan.dead:

@@ -24,13 +24,13 @@ from concurrent.futures import Future
 from typing import Final, Protocol
 
 from broadsheet.consumer.errors import RecoveryLogError
-from broadsheet.consumer.journal.pipelining import TurnFuture
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
 from broadsheet.consumer.recoverylog.foreign_bytes import OwnOperations
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from broadsheet.consumer.recoverylog.log_writer import Appends, Frames, LogWriter
 from broadsheet.consumer.recoverylog.operation import framed
+from broadsheet.journals.pipelining import TurnFuture
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.recorded_op_pb2 import FSMHints, Property, RecordedOp
 
 FLUSH_BYTES: Final = 1 << 20
 """Number of recorded bytes at which they are sent without waiting for a barrier."""

@@ -30,10 +30,6 @@ from broadsheet.allocator.ops import (
     prefix_range_end,
 )
 from broadsheet.consumer.errors import HintsError
-from broadsheet.consumer.key_space import PRIMARY_SLOT, is_failed
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.recovery_pb2 import HintsSummary, Rewind, RewindStatus
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.fsm import live_segments
 from broadsheet.consumer.recoverylog.hints import (
     backup_hints_keys,
@@ -42,6 +38,10 @@ from broadsheet.consumer.recoverylog.hints import (
     primary_hints_key,
     recovery_log_of,
 )
+from broadsheet.consumer.registry.key_space import PRIMARY_SLOT, is_failed
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.recovery_pb2 import HintsSummary, Rewind, RewindStatus
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 UNREADABLE_SUFFIX = b".unreadable"
 SET_ASIDE_SUFFIX = b".set-aside"

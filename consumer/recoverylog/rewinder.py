@@ -10,9 +10,6 @@ from broadsheet.allocator.etcd.api import Etcd, TxnResult
 from broadsheet.allocator.keys import AssignmentKey, Keys
 from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.ops import Get, KeyValue, prefix_range_end
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.recovery_pb2 import Rewind, RewindStatus
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
 from broadsheet.consumer.recoverylog.rewind_plan import (
     RewindBasis,
@@ -20,6 +17,9 @@ from broadsheet.consumer.recoverylog.rewind_plan import (
     hint_keys_of,
     plan_rewind,
 )
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.recovery_pb2 import Rewind, RewindStatus
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ class Rewinder:
         Raises:
             KeyDecodeError: the spec, or the status of a replica, is malformed.
             EtcdUnavailableError: etcd did not answer.
-            ConsumerError: the whole log is to be played, and no broker tells where it begins.
+            ServiceError: the whole log is to be played, and no broker tells where it begins.
         """
         try:
             spec = ShardSpec.FromString(spec_kv.value)
@@ -139,7 +139,7 @@ async def log_begin(journals: JournalClient, log: str) -> int:
     """Return the offset of the first byte that a log still has, bytes; its head if all that it had is gone.
 
     Raises:
-        ConsumerError: no broker tells.
+        ServiceError: no broker tells.
     """
     fragments = await journals.list_fragments(log)
     if fragments:

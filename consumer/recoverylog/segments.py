@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from broadsheet.consumer.errors import HintsError
-from broadsheet.consumer.protocol import recorded_op_pb2 as pb
+from broadsheet.wire import recorded_op_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from broadsheet.allocator.etcd.api import Header as EtcdHeader
 from broadsheet.allocator.model import Assignment, Item, Member, MemberId
-from broadsheet.consumer.key_space import (
+from broadsheet.consumer.registry.key_space import (
     PRIMARY_SLOT,
     is_visible,
     member_id_of,
@@ -25,8 +25,8 @@ from broadsheet.consumer.key_space import (
     process_of,
     spec_of,
 )
-from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, Route
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec, Status
+from broadsheet.wire.journal_pb2 import Header, LabelSelector, Route
+from broadsheet.wire.shard_pb2 import ShardSpec, Status
 
 
 def replicas_of(assignments: Sequence[Assignment]) -> tuple[Assignment, ...]:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.journal.channels import ChannelTarget, open_channel, parse_endpoint
-from broadsheet.consumer.protocol.auth import Capability, ClientAuth, expiring
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.peer_pb2 import (
+from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import Capability, ClientAuth, expiring
+from broadsheet.security.endpoints import ChannelTarget, open_channel, parse_endpoint
+from broadsheet.security.tls import TlsConfig
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.peer_pb2 import (
     TESTIMONY_HEARD,
     TESTIMONY_NONE,
     TESTIMONY_SILENT,
@@ -26,12 +27,11 @@ from broadsheet.consumer.protocol.peer_pb2 import (
     WitnessRequest,
     WitnessResponse,
 )
-from broadsheet.consumer.protocol.peer_pb2_grpc import PeerServiceStub
-from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
+from broadsheet.wire.peer_pb2_grpc import PeerServiceStub
 
 if TYPE_CHECKING:
     # The generated stubs have this class only for type checkers.
-    from broadsheet.consumer.protocol.peer_pb2_grpc import PeerServiceAsyncStub
+    from broadsheet.wire.peer_pb2_grpc import PeerServiceAsyncStub
 
 BEAT_SECONDS = 0.25
 """Interval between two beats of a peer."""

@@ -31,11 +31,11 @@ import structlog
 
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
-from broadsheet.consumer.key_space import spec_of, status_of
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.registry.key_space import spec_of, status_of
 from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 log = structlog.get_logger()
 REST_SECONDS = 1.0

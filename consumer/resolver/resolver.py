@@ -23,26 +23,12 @@ from typing import Any, Self, TypeVar, assert_never
 
 import grpc
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId, Member, MemberId
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.application import Application, MessageProducer, Shard
-from broadsheet.consumer.errors import (
-    ApplicationError,
-    EndpointError,
-    ProxyHeaderError,
-    ResolverStoppedError,
-    ShardStoppedError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.journal.channels import open_channel
-from broadsheet.consumer.key_space import is_visible, member_id_of, spec_of
-from broadsheet.consumer.protocol.auth import Claims
-from broadsheet.consumer.protocol.journal_pb2 import Header
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec, Status
+from broadsheet.consumer.errors import ApplicationError, ResolverStoppedError, ShardStoppedError
+from broadsheet.consumer.registry.key_space import is_visible, member_id_of, spec_of
 from broadsheet.consumer.resolver.decision import (
     Answered,
     AwaitRevision,
@@ -57,7 +43,15 @@ from broadsheet.consumer.resolver.decision import (
 )
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.shard.live_shard import LiveShard, ShardReference
-from broadsheet.consumer.tracing import tracing
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import Claims
+from broadsheet.security.endpoints import open_channel
+from broadsheet.security.errors import ProxyHeaderError, UnauthenticatedError
+from broadsheet.security.tls import TlsConfig
+from broadsheet.serving.tracing import tracing
+from broadsheet.wire.journal_pb2 import Header
+from broadsheet.wire.shard_pb2 import ShardSpec, Status
 
 ResultT = TypeVar("ResultT")
 StubT = TypeVar("StubT")

@@ -33,16 +33,26 @@ from broadsheet.allocator.placement.plan import Plan, PlanRefused
 from broadsheet.allocator.whatif.explain import explain
 from broadsheet.allocator.whatif.leader_snapshot import LeaderSnapshot
 from broadsheet.allocator.whatif.preview import PlanPreview, preview_plan
-from broadsheet.consumer.errors import (
-    BoundExceededError,
-    EndpointError,
-    NotAuthorizedError,
-    ResolverStoppedError,
+from broadsheet.consumer.errors import ResolverStoppedError
+from broadsheet.consumer.registry.key_space import is_visible, process_of, shard_of, spec_of
+from broadsheet.consumer.resolver.resolver import LocalMember, Peers
+from broadsheet.consumer.rpc.allocation_messages import (
+    MoveListing,
+    explain_response,
+    hypothesis_of,
+    plan_response,
 )
-from broadsheet.consumer.key_space import is_visible, process_of, shard_of, spec_of
-from broadsheet.consumer.protocol import allocation_pb2_grpc
-from broadsheet.consumer.protocol.allocation_pb2 import AllocationStatus as Status
-from broadsheet.consumer.protocol.allocation_pb2 import (
+from broadsheet.consumer.rpc.cordon import Cordon
+from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.plan_cache import CachedPlan, PlanCache
+from broadsheet.consumer.rpc.shard_changes import UNCONDITIONAL
+from broadsheet.runtime.errors import BoundExceededError, EndpointError
+from broadsheet.security.actor import ACTOR, FORWARDED, actor_of, is_forwarded
+from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
+from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire import allocation_pb2_grpc
+from broadsheet.wire.allocation_pb2 import (
+    AllocationStatus as Status,
     ApplyPlanRequest,
     ApplyPlanResponse,
     CordonMembersRequest,
@@ -56,22 +66,9 @@ from broadsheet.consumer.protocol.allocation_pb2 import (
     PlanRequest,
     PlanResponse,
 )
-from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
-from broadsheet.consumer.protocol.call_metadata import ACTOR, FORWARDED, actor_of, is_forwarded
-from broadsheet.consumer.protocol.labels import is_scoped
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
-from broadsheet.consumer.protocol.validation_shard import validate_shard_apply_request
-from broadsheet.consumer.resolver.resolver import LocalMember, Peers
-from broadsheet.consumer.rpc.allocation_messages import (
-    MoveListing,
-    explain_response,
-    hypothesis_of,
-    plan_response,
-)
-from broadsheet.consumer.rpc.cordon import Cordon
-from broadsheet.consumer.rpc.guard import claims_of
-from broadsheet.consumer.rpc.plan_cache import CachedPlan, PlanCache
-from broadsheet.consumer.shard_changes import UNCONDITIONAL
+from broadsheet.wire.labels import is_scoped
+from broadsheet.wire.shard_pb2 import ApplyRequest, ConsumerSpec
+from broadsheet.wire.validation_shard import validate_shard_apply_request
 
 HOP_SECONDS_MAX = 60.0
 """Deadline of a forwarded request, if its caller set none."""

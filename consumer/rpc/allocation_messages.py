@@ -8,23 +8,22 @@ from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.model import Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.allocator.transition.capacity import Blocked
-from broadsheet.allocator.transition.capacity import WaitReason as Reason
+from broadsheet.allocator.transition.capacity import Blocked, WaitReason as Reason
 from broadsheet.allocator.whatif.dry_run import Kind, ReplicaChange
 from broadsheet.allocator.whatif.explain import Explanation
 from broadsheet.allocator.whatif.leader_snapshot import Hypothesis
 from broadsheet.allocator.whatif.preview import PlanPreview
-from broadsheet.consumer.errors import BoundExceededError
-from broadsheet.consumer.key_space import ShardItem, is_visible, spec_of
-from broadsheet.consumer.move_messages import shard_moves
-from broadsheet.consumer.protocol.allocation_pb2 import AllocationStatus as Status
-from broadsheet.consumer.protocol.allocation_pb2 import (
+from broadsheet.consumer.registry.key_space import ShardItem, is_visible, spec_of
+from broadsheet.consumer.registry.move_messages import shard_moves
+from broadsheet.runtime.errors import BoundExceededError, ValidationError
+from broadsheet.security.auth import Claims
+from broadsheet.wire.allocation_pb2 import (
+    AllocationStatus as Status,
     ChangeKind,
     ExplainedReplica,
     ExplainResponse,
@@ -38,10 +37,9 @@ from broadsheet.consumer.protocol.allocation_pb2 import (
     WaitingChange,
     WaitReason,
 )
-from broadsheet.consumer.protocol.alphabet import validate_token
-from broadsheet.consumer.protocol.auth import Claims
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from broadsheet.consumer.protocol.validation_terms import ZONE_BYTES
+from broadsheet.wire.alphabet import validate_token
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.wire.validation_terms import ZONE_BYTES
 
 NEW_MEMBERS_MAX = 10_000
 """Maximum hypothetical members of one request."""

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from broadsheet.consumer.places import Places
+from broadsheet.serving.places import Places
 
 
 def _bound(default: int, explanation: str) -> Any:

@@ -16,22 +16,23 @@ from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
-from broadsheet.allocator.errors import TxnConflictError, ValidationError
+from broadsheet.allocator.errors import TxnConflictError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.leader.leadership import Leadership
 from broadsheet.allocator.model import ItemId, Member, MemberId
 from broadsheet.allocator.ops import Compare, Put
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
-from broadsheet.consumer.key_space import process_of
-from broadsheet.consumer.protocol.allocation_pb2 import (
+from broadsheet.consumer.registry.key_space import process_of
+from broadsheet.consumer.rpc.allocation_messages import parse_member
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.allocation_pb2 import (
     ClusterMember,
     CordonMembersRequest,
     CordonMembersResponse,
     ListMembersResponse,
 )
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
-from broadsheet.consumer.rpc.allocation_messages import parse_member
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 CORDONED_AT_ONCE_MAX = 64
 """Maximum members per request: each is a comparison and a write of one transaction, which has at most 128 of each."""

@@ -38,32 +38,27 @@ from broadsheet.allocator.errors import (
     EtcdUnavailableError,
     KeyDecodeError,
     LeaseLostError,
-    ValidationError,
 )
 from broadsheet.consumer.errors import (
     ApplyConflictError,
-    BlockedOnParentError,
-    BoundExceededError,
     CommitFencedError,
-    DependencyError,
-    EndpointError,
-    InvalidPositionError,
-    InvalidStateError,
-    JournalNotFoundError,
-    JournalUnavailableError,
-    LeasingError,
-    NotAuthorizedError,
-    ProxyHeaderError,
-    RegisterMismatchError,
     ResolverStoppedError,
-    SequenceIdNotFoundError,
     ShardError,
-    ShardNotAssignedError,
     ShardNotFoundError,
     StateNotShownError,
-    ThrottlingError,
-    UnauthenticatedError,
 )
+from broadsheet.journals.errors import (
+    JournalNotFoundError,
+    JournalUnavailableError,
+    RegisterMismatchError,
+)
+from broadsheet.runtime.errors import (
+    BoundExceededError,
+    EndpointError,
+    ServiceError,
+    ValidationError,
+)
+from broadsheet.security.errors import NotAuthorizedError, ProxyHeaderError, UnauthenticatedError
 
 DETAILS_BYTES_MAX = 4096
 """Longest text of a status as gRPC encodes it, in which what is not ASCII takes three bytes for one of UTF-8. It goes
@@ -108,20 +103,15 @@ def _percent_encoded_length(character: str) -> int:
 # The first class that matches decides, so a subclass comes before its base.
 _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (ValidationError, grpc.StatusCode.INVALID_ARGUMENT),
-    (InvalidPositionError, grpc.StatusCode.INVALID_ARGUMENT),
     (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
     (NotAuthorizedError, grpc.StatusCode.PERMISSION_DENIED),
     (ShardNotFoundError, grpc.StatusCode.NOT_FOUND),
     (JournalNotFoundError, grpc.StatusCode.NOT_FOUND),
-    (SequenceIdNotFoundError, grpc.StatusCode.NOT_FOUND),
-    (ShardNotAssignedError, grpc.StatusCode.NOT_FOUND),
-    (InvalidStateError, grpc.StatusCode.FAILED_PRECONDITION),
     (ProxyHeaderError, grpc.StatusCode.FAILED_PRECONDITION),
     (ClusterMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
     (EtcdAuthenticationError, grpc.StatusCode.FAILED_PRECONDITION),
     (BoundExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (EtcdLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (ThrottlingError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (CommitFencedError, grpc.StatusCode.ABORTED),
     (RegisterMismatchError, grpc.StatusCode.ABORTED),
     (ApplyConflictError, grpc.StatusCode.ABORTED),
@@ -131,9 +121,6 @@ _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (EtcdUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (EndpointError, grpc.StatusCode.UNAVAILABLE),
     (JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),
-    (DependencyError, grpc.StatusCode.UNAVAILABLE),
-    (BlockedOnParentError, grpc.StatusCode.UNAVAILABLE),
-    (LeasingError, grpc.StatusCode.ABORTED),
     (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (KeyDecodeError, grpc.StatusCode.DATA_LOSS),
     (StateNotShownError, grpc.StatusCode.UNIMPLEMENTED),
@@ -144,6 +131,8 @@ def status_code_of(error: BaseException) -> grpc.StatusCode:
     """Return the status code of an exception."""
     if isinstance(error, grpc.aio.AioRpcError):
         return error.code()
+    if isinstance(error, ServiceError) and error.rpc_status:
+        return grpc.StatusCode[error.rpc_status]
     return next(
         (code for kind, code in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL
     )

@@ -34,24 +34,15 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.certificates import peer_identity
-from broadsheet.consumer.errors import (
-    ClaimsMissingError,
-    NotAuthorizedError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.places import host_of
-from broadsheet.consumer.protocol.auth import Capability, Claims, TokenVerifier
-from broadsheet.consumer.protocol.call_metadata import (
-    AUDITED_METHODS,
-    AuditRecord,
-    audit_record,
-    audited,
-)
 from broadsheet.consumer.rpc.call_limits import CallLimits
 from broadsheet.consumer.rpc.grpc_status import status_code_of, status_details_of
-from broadsheet.consumer.standard_services import (
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.audit import AUDITED_METHODS, AuditRecord, audit_record, audited
+from broadsheet.security.auth import Capability, Claims, TokenVerifier
+from broadsheet.security.certificates import peer_identity
+from broadsheet.security.errors import ClaimsMissingError, NotAuthorizedError, UnauthenticatedError
+from broadsheet.serving.places import host_of
+from broadsheet.serving.standard_services import (
     HEALTH_METHODS,
     NO_CLAIMS,
     CallMetrics,
@@ -59,7 +50,7 @@ from broadsheet.consumer.standard_services import (
     is_public,
     shape_of,
 )
-from broadsheet.consumer.tracing import NO_SPAN, tracing
+from broadsheet.serving.tracing import NO_SPAN, tracing
 
 log = structlog.get_logger()
 

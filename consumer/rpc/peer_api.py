@@ -11,14 +11,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import BoundExceededError
-from broadsheet.consumer.key_space import process_of
-from broadsheet.consumer.protocol import peer_pb2_grpc
-from broadsheet.consumer.protocol.peer_pb2 import (
+from broadsheet.consumer.registry.key_space import process_of
+from broadsheet.consumer.resolver.hearing import ANSWER_SECONDS, PROBE_SECONDS, Hearing
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import BoundExceededError, ValidationError
+from broadsheet.wire import peer_pb2_grpc
+from broadsheet.wire.peer_pb2 import (
     TESTIMONY_HEARD,
     TESTIMONY_NONE,
     TESTIMONY_SILENT,
@@ -27,7 +27,6 @@ from broadsheet.consumer.protocol.peer_pb2 import (
     WitnessRequest,
     WitnessResponse,
 )
-from broadsheet.consumer.resolver.hearing import ANSWER_SECONDS, PROBE_SECONDS, Hearing
 
 EVERY_MILLISECONDS_MIN, EVERY_MILLISECONDS_MAX = 50, 60_000
 BEATS_MAX = 64

@@ -13,7 +13,7 @@ from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.whatif.leader_snapshot import Basis
 from broadsheet.allocator.whatif.preview import PlanPreview
-from broadsheet.consumer.protocol.allocation_pb2 import PlanRequest
+from broadsheet.wire.allocation_pb2 import PlanRequest
 
 PLANS_KEPT_MAX = 16
 """Maximum plans that a leader remembers; the oldest are forgotten."""

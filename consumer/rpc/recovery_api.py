@@ -11,19 +11,24 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import NotAuthorizedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.key_space import is_visible
-from broadsheet.consumer.protocol import recovery_pb2_grpc
-from broadsheet.consumer.protocol.alphabet import validate_journal
-from broadsheet.consumer.protocol.auth import Claims
-from broadsheet.consumer.protocol.labels import is_scoped
-from broadsheet.consumer.protocol.recovery_pb2 import (
+from broadsheet.consumer.recoverylog.prune_plan import LogPlan, PruneCounts, SegmentFate
+from broadsheet.consumer.recoverylog.pruner import PruneOutcome, Pruner
+from broadsheet.consumer.recoverylog.rewinder import Rewinder
+from broadsheet.consumer.registry.key_space import is_visible
+from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import Claims
+from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire import recovery_pb2_grpc
+from broadsheet.wire.alphabet import validate_journal
+from broadsheet.wire.labels import is_scoped
+from broadsheet.wire.recovery_pb2 import (
     FragmentTally,
     PlanPruneRequest,
     PlanPruneResponse,
@@ -41,13 +46,8 @@ from broadsheet.consumer.protocol.recovery_pb2 import (
     RewindResponse,
     RewindStatus,
 )
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
-from broadsheet.consumer.protocol.validation_shard import validate_shard_id
-from broadsheet.consumer.recoverylog.prune_plan import LogPlan, PruneCounts, SegmentFate
-from broadsheet.consumer.recoverylog.pruner import PruneOutcome, Pruner
-from broadsheet.consumer.recoverylog.rewinder import Rewinder
-from broadsheet.consumer.rpc.guard import claims_of
-from broadsheet.consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
+from broadsheet.wire.shard_pb2 import ShardSpec
+from broadsheet.wire.validation_shard import validate_shard_id
 
 DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
 """Maximum time for which dead fragments are kept."""

@@ -30,16 +30,30 @@ from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Get
-from broadsheet.consumer.errors import BoundExceededError, EndpointError
-from broadsheet.consumer.key_space import is_visible, spec_of
-from broadsheet.consumer.move_messages import UNASSIGNED
-from broadsheet.consumer.protocol import shard_pb2_grpc
-from broadsheet.consumer.protocol.auth import Capability, Claims, ClientAuth
-from broadsheet.consumer.protocol.call_metadata import actor_of
-from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
-from broadsheet.consumer.protocol.labels import ID, is_scoped, label_set, selector
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import (
+from broadsheet.consumer.recoverylog.hint_store import fetch_hints
+from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key
+from broadsheet.consumer.recoverylog.log_claims import StoredLog, check_logs
+from broadsheet.consumer.registry.key_space import is_visible, spec_of
+from broadsheet.consumer.registry.move_messages import UNASSIGNED
+from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
+from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, cause_metadata
+from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.shard_changes import (
+    StoredSpec,
+    certainly_writes,
+    plan_apply,
+    plan_unassign,
+)
+from broadsheet.consumer.rpc.shard_listing import list_shards
+from broadsheet.runtime.errors import BoundExceededError, EndpointError
+from broadsheet.security.actor import actor_of
+from broadsheet.security.auth import Capability, Claims, ClientAuth
+from broadsheet.serving.tracing import NO_SPAN, tracing
+from broadsheet.wire import shard_pb2_grpc
+from broadsheet.wire.journal_pb2 import Header, LabelSelector
+from broadsheet.wire.labels import ID, is_scoped, label_set, selector
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
     GetHintsRequest,
@@ -53,27 +67,13 @@ from broadsheet.consumer.protocol.shard_pb2 import (
     UnassignRequest,
     UnassignResponse,
 )
-from broadsheet.consumer.protocol.validation_shard import (
+from broadsheet.wire.validation_shard import (
     validate_hints_request,
     validate_list_request,
     validate_shard_apply_request,
     validate_stat_request,
     validate_unassign_request,
 )
-from broadsheet.consumer.recoverylog.hint_store import fetch_hints
-from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key
-from broadsheet.consumer.recoverylog.log_claims import StoredLog, check_logs
-from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
-from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, cause_metadata
-from broadsheet.consumer.rpc.guard import claims_of
-from broadsheet.consumer.shard_changes import (
-    StoredSpec,
-    certainly_writes,
-    plan_apply,
-    plan_unassign,
-)
-from broadsheet.consumer.shard_listing import list_shards
-from broadsheet.consumer.tracing import NO_SPAN, tracing
 
 log = structlog.get_logger()
 

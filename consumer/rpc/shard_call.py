@@ -16,9 +16,10 @@ from typing import Any
 
 import grpc
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Resolution, Resolver
-from broadsheet.consumer.protocol.call_metadata import (
+from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.shard_metadata import (
     HONOURED,
     HONOURED_VALUE,
     merge_tokens,
@@ -26,8 +27,7 @@ from broadsheet.consumer.protocol.call_metadata import (
     shard_in,
     token_in,
 )
-from broadsheet.consumer.protocol.shard_pb2 import Status
-from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.wire.shard_pb2 import Status
 
 # `Any`: grpc.aio passes each servicer method its context; requests and responses vary by method.
 Context = Any

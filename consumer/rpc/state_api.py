@@ -13,23 +13,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Final
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.checkpoint import read_through_of
 from broadsheet.consumer.errors import (
-    BoundExceededError,
     ShardStoppedError,
     StateNotShownError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
 )
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.key_space import is_selected
-from broadsheet.consumer.protocol import state_pb2_grpc
-from broadsheet.consumer.protocol.auth import Capability, Claims
-from broadsheet.consumer.protocol.labels import Selection
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.protocol.state_pb2 import (
+from broadsheet.consumer.registry.key_space import is_selected
+from broadsheet.consumer.resolver.local_shards import LocalShards
+from broadsheet.consumer.rpc.allocation_api import MemberForwarder, was_forwarded
+from broadsheet.consumer.rpc.allocation_messages import parse_member
+from broadsheet.consumer.rpc.guard import claims_of
+from broadsheet.consumer.rpc.state_reader import ShownState, StateReader
+from broadsheet.consumer.shard.replica_progress import progress_of
+from broadsheet.consumer.stores.state_tables import ScannableStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.checkpoint import read_through_of
+from broadsheet.runtime.errors import BoundExceededError, ValidationError
+from broadsheet.security.auth import Capability, Claims
+from broadsheet.wire import state_pb2_grpc
+from broadsheet.wire.labels import Selection
+from broadsheet.wire.shard_pb2 import Checkpoint
+from broadsheet.wire.state_pb2 import (
     DescribeStateRequest,
     DescribeStateResponse,
     ListReplicasRequest,
@@ -39,15 +45,8 @@ from broadsheet.consumer.protocol.state_pb2 import (
     ScanStateResponse,
     StateTable,
 )
-from broadsheet.consumer.protocol.validation_shard import validate_shard_id
-from broadsheet.consumer.protocol.validation_terms import validate_selector
-from broadsheet.consumer.resolver.local_shards import LocalShards
-from broadsheet.consumer.rpc.allocation_api import MemberForwarder, was_forwarded
-from broadsheet.consumer.rpc.allocation_messages import parse_member
-from broadsheet.consumer.rpc.guard import claims_of
-from broadsheet.consumer.rpc.state_reader import ShownState, StateReader
-from broadsheet.consumer.shard.replica_progress import progress_of
-from broadsheet.consumer.state_tables import ScannableStore
+from broadsheet.wire.validation_shard import validate_shard_id
+from broadsheet.wire.validation_terms import validate_selector
 
 SCANS_MAX = 4
 """Maximum concurrent scans: each takes a thread, which competes with the shards' own for the processor."""

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from broadsheet.allocator.model import ItemId
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.application import Application
 from broadsheet.consumer.errors import StateNotShownError
-from broadsheet.consumer.key_space import PRIMARY_SLOT
-from broadsheet.consumer.protocol.auth import Claims
-from broadsheet.consumer.protocol.journal_pb2 import Header
-from broadsheet.consumer.protocol.shard_pb2 import Status
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.registry.key_space import PRIMARY_SLOT
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import ShardResolution, ShardResolver
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.standby_copy import opened_copy
-from broadsheet.consumer.state_tables import ScannableStore
+from broadsheet.consumer.stores.state_tables import ScannableStore
+from broadsheet.runtime.clock import Clock
+from broadsheet.security.auth import Claims
+from broadsheet.wire.journal_pb2 import Header
+from broadsheet.wire.shard_pb2 import Status
 
 _PASSES_TO_STANDBYS = (Status.NOT_SHARD_PRIMARY, Status.NO_SHARD_PRIMARY)
 

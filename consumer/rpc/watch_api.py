@@ -16,18 +16,18 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from broadsheet.allocator.model import ItemId
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import BoundExceededError
-from broadsheet.consumer.protocol import watch_pb2_grpc
-from broadsheet.consumer.protocol.alphabet import require
-from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector
-from broadsheet.consumer.protocol.labels import Selection
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
-from broadsheet.consumer.protocol.validation_terms import validate_selector
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.rpc.guard import claims_of
-from broadsheet.consumer.shard_listing import Listing, ShardChangeLog, selections_of
+from broadsheet.consumer.rpc.shard_listing import Listing, ShardChangeLog, selections_of
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import BoundExceededError
+from broadsheet.wire import watch_pb2_grpc
+from broadsheet.wire.alphabet import require
+from broadsheet.wire.journal_pb2 import Header, LabelSelector
+from broadsheet.wire.labels import Selection
+from broadsheet.wire.shard_pb2 import ListResponse, ShardSpec
+from broadsheet.wire.validation_terms import validate_selector
+from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
 
 ROWS_PER_RESPONSE = 256
 """Rows of one response, usually 50 to 100 KB; other tasks run after as many."""

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.application import (
     Application,
     BatchConsumer,
@@ -22,15 +21,7 @@ from broadsheet.consumer.application import (
     Shard,
     Store,
 )
-from broadsheet.consumer.checkpoint import build_checkpoint
-from broadsheet.consumer.errors import ApplicationError, ConsumerError, FramingError
-from broadsheet.consumer.message.batch import MessageBatch, unreadable_apart, why_unreadable
-from broadsheet.consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
-from broadsheet.consumer.message.publisher import PendingAppend, Publisher
-from broadsheet.consumer.message.rollback import Rollback
-from broadsheet.consumer.message.uuid import MessageClock
-from broadsheet.consumer.op_future import OpFuture, failed
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.errors import ApplicationError
 from broadsheet.consumer.shard.dead_letters import (
     DeadLetters,
     dead_letter_journal,
@@ -39,7 +30,18 @@ from broadsheet.consumer.shard.dead_letters import (
 from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
 from broadsheet.consumer.shard.transaction_traces import TransactionTraces
-from broadsheet.consumer.tracing import NO_SPAN, tracing
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.batch import MessageBatch, unreadable_apart, why_unreadable
+from broadsheet.journals.message.checkpoint import build_checkpoint
+from broadsheet.journals.message.clock_watch import clock_ahead, first_ahead, latest_clock
+from broadsheet.journals.message.publisher import PendingAppend, Publisher
+from broadsheet.journals.message.rollback import Rollback
+from broadsheet.journals.message.uuid import MessageClock
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.op_future import OpFuture, failed
+from broadsheet.serving.tracing import NO_SPAN, tracing
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +360,7 @@ class Callbacks:
     def _named(self, operation: str) -> Iterator[None]:
         try:
             yield
-        except ConsumerError:
+        except ServiceError:
             raise
         except BaseException as error:  # e.g. sys.exit(): only this shard fails
             raise self._error(operation, error) from error

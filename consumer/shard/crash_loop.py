@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, Put
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.errors import ShardHeldBackError
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.documents import DocumentError, decode_json
 
 _TRIES_MAX = 5
 """Other members may write the same record; each try starts from what they wrote."""

@@ -14,16 +14,16 @@ from typing import Final
 
 import structlog
 
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import build_uuid, format_uuid
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, values_of
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.shard.supervision import MessagePosition
+from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import build_uuid, format_uuid
+from broadsheet.runtime.clock import Clock
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, values_of
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 _log = structlog.get_logger()
 

@@ -15,22 +15,22 @@ from typing import Any, Protocol
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.move_log import MoveLog
-from broadsheet.allocator.runtime.clock import Clock
 from broadsheet.consumer.application import Application
-from broadsheet.consumer.journal.append_fence import WriterEpochRegister
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.guard import HEAD_PATIENCE_SECONDS
-from broadsheet.consumer.journal.pipelining import TokenSource
-from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
-from broadsheet.consumer.message.publisher import CARRIED_BYTES_MAX
-from broadsheet.consumer.message.sequencer import PRODUCERS_BYTES_MAX
 from broadsheet.consumer.shard.crash_loop import CrashHistory
 from broadsheet.consumer.shard.input_queue import ReadAhead
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.consumer.shard.supervision import RestartPolicy
 from broadsheet.consumer.shard.worker import ShardThread, ShardWorker
+from broadsheet.journals.append_fence import WriterEpochRegister
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.guard import HEAD_PATIENCE_SECONDS
+from broadsheet.journals.message.clock_watch import CLOCK_AHEAD_SECONDS
+from broadsheet.journals.message.publisher import CARRIED_BYTES_MAX
+from broadsheet.journals.message.sequencer import PRODUCERS_BYTES_MAX
+from broadsheet.journals.pipelining import TokenSource
+from broadsheet.runtime.clock import Clock
 
 
 class RevisionWaiter(Protocol):

@@ -18,13 +18,13 @@ import asyncio
 import structlog
 
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hint_store import rotate_backup_hints, store_recorded_hints
 from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.replica_status import AssignmentSource
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 REST_SECONDS = 0.25
 """Delay of the first writes, so that they do not compete with clients that were waiting for a primary."""
@@ -64,7 +64,7 @@ class HintKeeper:
 
         Raises:
             AssignmentLostError: the shard is no longer ours.
-            ConsumerError: the log cannot be written.
+            ServiceError: the log cannot be written.
         """
         await asyncio.sleep(REST_SECONDS)
         await self._rotate()

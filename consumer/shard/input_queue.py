@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from broadsheet.consumer.message.batch import MessageBatch
+from broadsheet.journals.message.batch import MessageBatch
 
 _JOINED_MESSAGES: Final = 16_384
 """Messages up to which batches that wait are joined."""

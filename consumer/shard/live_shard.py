@@ -25,16 +25,12 @@ from pathlib import Path
 import structlog
 
 from broadsheet.allocator.model import Assignment, ItemId
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.load import Lag
 from broadsheet.consumer.errors import AssignmentLostError, ShardHeldBackError
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.message.clock_watch import ClockWatch
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.primary import PrimaryAttempt
@@ -56,6 +52,10 @@ from broadsheet.consumer.shard.supervision import (
     trace_of,
     way_past,
 )
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.clock_watch import ClockWatch
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 _log = structlog.get_logger()
 
@@ -234,7 +234,7 @@ class LiveShard:
         Returns False if there are none: we are not a standby (yet, or any more), or have no recovery log.
 
         Raises:
-            ConsumerError: no broker tells where the log ends, or played files make no sense.
+            ServiceError: no broker tells where the log ends, or played files make no sense.
             OSError: as of the disk.
         """
         if self._recovery is None or self.primary:

@@ -15,14 +15,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.shard.transaction_events import (
     RecordCheckpoint,
     RecordSequenced,
     RecordTxn,
     TxnTimings,
 )
-from broadsheet.consumer.tracing import tracing
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.serving.tracing import tracing
 
 _FLAGS = {
     outcome: f"{flag}_TXN"

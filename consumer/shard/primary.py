@@ -18,17 +18,9 @@ from typing import Any, TypeAlias
 import structlog
 
 from broadsheet.allocator.model import Assignment
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import SegmentKeeper, Shard, Store
-from broadsheet.consumer.checkpoint import read_through_of
-from broadsheet.consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.producers import FilingLimits
-from broadsheet.consumer.message.sequencer import RING_MESSAGES, Sequencer
-from broadsheet.consumer.message.uuid import new_producer_id
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.errors import ApplicationError, ShardStoppedError
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.crash_loop import DeathRecord
@@ -57,6 +49,15 @@ from broadsheet.consumer.shard.transaction_loop import (
 )
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardWorker
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.checkpoint import read_through_of
+from broadsheet.journals.message.producers import FilingLimits
+from broadsheet.journals.message.sequencer import RING_MESSAGES, Sequencer
+from broadsheet.journals.message.uuid import new_producer_id
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
 READ_CHANNEL_MESSAGES = 32_768
@@ -509,7 +510,7 @@ class PrimaryAttempt:
         application = self._environment.application
         try:
             store: Store = application.new_store(self._shard)
-        except ConsumerError:
+        except ServiceError:
             raise
         except BaseException as error:  # e.g. sys.exit(): only this shard fails
             raise ApplicationError(self._shard.id, "new_store", error) from error

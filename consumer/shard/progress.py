@@ -12,9 +12,9 @@ from itertools import chain, count
 import structlog
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
 
 _log = structlog.get_logger()
 

@@ -16,16 +16,10 @@ from pathlib import Path
 
 import structlog
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import ContentTypeError
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.pipelining import TokenSource
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.fsm import author_from
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.recoverylog.ownership import claim_of, owner_record
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 from broadsheet.consumer.recoverylog.player import Player, Recovered
@@ -33,6 +27,12 @@ from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.hint_keeper import HintKeeper
 from broadsheet.consumer.shard.replica_status import AssignmentSource
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.errors import ContentTypeError
+from broadsheet.journals.pipelining import TokenSource
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 AUTHOR_BYTES = 8
 
@@ -115,7 +115,7 @@ class Recovery:
             promoted: Whether we stood by before.
 
         Raises:
-            ConsumerError: the log cannot be played, or appended to.
+            ServiceError: the log cannot be played, or appended to.
             OSError: as of the disk.
         """
         if promoted and not self.tailing.is_set():
@@ -153,7 +153,7 @@ class Recovery:
         """Copy the played files, as of now or a little later, below `target`; False if this is no standby.
 
         Raises:
-            ConsumerError: no broker tells where the log ends, or played files make no sense.
+            ServiceError: no broker tells where the log ends, or played files make no sense.
             OSError: as of the disk.
         """
         return self._player is not None and await self._player.copy_to(target)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
-from broadsheet.consumer.protocol.state_pb2 import ReplicaProgress
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.stall_detector import write_heads
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.shard_pb2 import ShardSpec
+from broadsheet.wire.state_pb2 import ReplicaProgress
 
 HEADS_SECONDS_MAX = 5.0
 """Longest wait for the brokers to tell how much there is to read, for all sources together."""

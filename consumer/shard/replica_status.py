@@ -19,12 +19,12 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.model import Assignment
 from broadsheet.allocator.ops import Compare, Put
-from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import AssignmentLostError
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.shard.environment import RevisionWaiter
 from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 _log = structlog.get_logger()
 

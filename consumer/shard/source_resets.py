@@ -24,10 +24,10 @@ from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import SEPARATOR, AuxiliaryKeys
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put, prefix_range_end
-from broadsheet.consumer.journal.guard import Present, RememberedOffset, standing
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
-from broadsheet.consumer.protocol.recovery_pb2 import SourceResetRecord
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.journals.guard import Present, RememberedOffset, standing
+from broadsheet.wire.identity_pb2 import JournalEpoch
+from broadsheet.wire.recovery_pb2 import SourceResetRecord
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 _log = structlog.get_logger()
 

@@ -15,14 +15,13 @@ from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import Compare, Delete, Get, KeyValue, prefix_range_end
-from broadsheet.consumer.errors import JournalNotFoundError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.guard import Present
-from broadsheet.consumer.protocol.alphabet import split_journal
-from broadsheet.consumer.protocol.recovery_pb2 import ResetSourceStatus
-from broadsheet.consumer.protocol.recovery_pb2 import SourceReset as SourceResetMessage
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.shard.source_resets import SourceReset, SourceResets
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.journals.guard import Present
+from broadsheet.wire.alphabet import split_journal
+from broadsheet.wire.recovery_pb2 import ResetSourceStatus, SourceReset as SourceResetMessage
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 _MessageT = TypeVar("_MessageT", ShardSpec, ReplicaStatus)
 

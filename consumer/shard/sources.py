@@ -15,8 +15,6 @@ import structlog
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.keys import AuxiliaryKeys
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import (
     Application,
     MessageProducer,
@@ -24,24 +22,23 @@ from broadsheet.consumer.application import (
     Shard,
     Store,
 )
-from broadsheet.consumer.checkpoint import epoch_of, start_offset
-from broadsheet.consumer.errors import (
-    ApplicationError,
-    ConsumerError,
-    JournalReplacedError,
-    SourceReplacedError,
-)
-from broadsheet.consumer.journal.guard import OffsetGuard, Present, RememberedRead
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
-from broadsheet.consumer.message.reader import BatchOptions, MessageSource
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from broadsheet.consumer.errors import ApplicationError, SourceReplacedError
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.source_resets import SourceResets, apply_reset, is_of, was_applied
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.consumer.shard.worker import ShardWorker
+from broadsheet.journals.errors import JournalReplacedError
+from broadsheet.journals.guard import OffsetGuard, Present, RememberedRead
+from broadsheet.journals.message.batch import MessageBatch, MessageType
+from broadsheet.journals.message.checkpoint import epoch_of, start_offset
+from broadsheet.journals.message.reader import BatchOptions, MessageSource
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.identity_pb2 import JournalEpoch
+from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.shard_pb2 import Checkpoint, ShardSpec
 
 _log = structlog.get_logger()
 
@@ -115,7 +112,7 @@ class Sources:
             try:
                 await self._source(source.journal)
                 self._foreseen[source.journal] = await self._journals.present(source.journal)
-            except ConsumerError as error:
+            except ServiceError as error:
                 _log.info("sources.not_prefetched", journal=source.journal, cause=str(error))
 
     async def check(self, checkpoint: Checkpoint) -> None:
@@ -187,7 +184,7 @@ class Sources:
             try:
                 async with asyncio.timeout(LOOK_SECONDS_MAX):
                     present = await self._journals.present(journal)
-            except (ConsumerError, TimeoutError) as error:
+            except (ServiceError, TimeoutError) as error:
                 _log.info("source.not_checked", journal=journal, cause=str(error))
                 return False
         return True
@@ -272,7 +269,7 @@ class Sources:
             finally:
                 if isinstance(batches, AsyncGenerator | SettlingMessages):
                     await batches.aclose()
-        except ConsumerError:
+        except ServiceError:
             raise
         except (Exception, SystemExit) as error:  # only this shard fails
             raise ApplicationError(self._shard.id, operation, error) from error

@@ -17,14 +17,14 @@ from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.ops import Compare, Delete, TxnCheckpoint
 from broadsheet.consumer.application import MessageProducer
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.failure_kind import STALLED_STATUS
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.move_messages import STALLED
+from broadsheet.consumer.registry.failure_kind import STALLED_STATUS
+from broadsheet.consumer.registry.move_messages import STALLED
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.primary import PrimaryAttempt
 from broadsheet.consumer.shard.replica_status import AssignedShard
 from broadsheet.consumer.shard.stall import Stall, StallDetector
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import ServiceError
 
 LOOKS_PER_STALL = 4
 """How often to look within the patience: a stall is told at most a quarter late."""
@@ -179,6 +179,6 @@ async def write_heads(
             for name in names:
                 try:
                     heads[name] = await journals.write_head(name)
-                except ConsumerError as error:
+                except ServiceError as error:
                     _log.info("stall_watch.head_unknown", journal=name, cause=str(error))
     return heads

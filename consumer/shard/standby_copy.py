@@ -19,18 +19,14 @@ from typing import Any
 from uuid import uuid4
 
 from broadsheet.consumer.application import Application, Store
-from broadsheet.consumer.errors import (
-    ApplicationError,
-    ConsumerError,
-    StateNotShownError,
-    StoreError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.errors import ApplicationError, StateNotShownError, StoreError
 from broadsheet.consumer.recoverylog.hints import has_recovery_log
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.shard.live_shard import LiveShard
-from broadsheet.consumer.state_tables import CopyReader
+from broadsheet.consumer.stores.state_tables import CopyReader
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ async def _copy(shard: LiveShard, directory: Path, *, wait_seconds: float) -> No
     except TimeoutError:
         detail = f"its standby has not played all of its recovery log within {wait_seconds:g} s"
         raise StateNotShownError(shard.id, detail) from None
-    except (ConsumerError, OSError) as error:
+    except (ServiceError, OSError) as error:
         raise StateNotShownError(shard.id, f"its standby cannot be copied: {error}") from error
     if not copied:
         raise StateNotShownError(shard.id, "this replica is no standby that has caught up")

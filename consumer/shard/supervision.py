@@ -23,9 +23,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-from broadsheet.consumer.errors import ApplicationError, FramingError
-from broadsheet.consumer.failure_kind import RAISED_AT, FailureKind, causes_of
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL
+from broadsheet.consumer.errors import ApplicationError
+from broadsheet.consumer.registry.failure_kind import RAISED_AT, FailureKind, causes_of
+from broadsheet.journals.errors import FramingError
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL
 
 _EXPONENT_MAX = 32
 """So that an endless row of failures overflows no float."""

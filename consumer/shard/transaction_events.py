@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.producers import ProducerCounts
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.protocol import shard_pb2
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.producers import ProducerCounts
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.wire import shard_pb2
+from broadsheet.wire.identity_pb2 import JournalEpoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +233,7 @@ class Finalize:
     sources: Mapping[str, shard_pb2.Checkpoint.Source]
     """What the transaction has consumed."""
     prior_acknowledgement: Mapping[str, bytes]
-    """The last one of the transactions before, for the checkpoint (`broadsheet.consumer.checkpoint`)."""
+    """The last one of the transactions before, for the checkpoint (`broadsheet.journals.message.checkpoint`)."""
 
 
 @dataclass(frozen=True, slots=True)

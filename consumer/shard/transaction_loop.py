@@ -25,18 +25,7 @@ from typing import Any, Protocol, TypeVar, assert_never, cast
 
 import structlog
 
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application, BatchConsumer
-from broadsheet.consumer.errors import ConsumerError, JournalNotFoundError
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.publisher import PendingAppend
-from broadsheet.consumer.message.rollback import Rollback
-from broadsheet.consumer.message.sequencer import SPAN_SECONDS_MAX
-from broadsheet.consumer.op_future import OpFuture, completed
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
 from broadsheet.consumer.shard.input_queue import InputBounds, InputQueue
@@ -53,7 +42,19 @@ from broadsheet.consumer.shard.transaction_machine import (
     TransactionMachine,
 )
 from broadsheet.consumer.shard.worker import ShardWorker
-from broadsheet.consumer.tracing import NO_SPAN
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.publisher import PendingAppend
+from broadsheet.journals.message.rollback import Rollback
+from broadsheet.journals.message.sequencer import SPAN_SECONDS_MAX
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.op_future import OpFuture, completed
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.serving.tracing import NO_SPAN
+from broadsheet.wire.journal_pb2 import AppendResponse
+from broadsheet.wire.shard_pb2 import Checkpoint, ShardSpec
 
 ResultT = TypeVar("ResultT")
 _log = structlog.get_logger()
@@ -490,7 +491,7 @@ def limits_of(spec: ShardSpec) -> TxnLimits:
 def _error_of(commit: OpFuture) -> BaseException | None:
     """Return the error of a finished commit, if it failed."""
     if commit.cancelled():
-        return ConsumerError(
+        return ServiceError(
             "a commit was cancelled; a store's future must not allow that: its outcome is unknown"
         )
     return commit.exception()

@@ -50,14 +50,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, assert_never
 
-from broadsheet.allocator.runtime.story import new_story, noting, story_text
-from broadsheet.consumer.checkpoint import SourceOrigins, build_checkpoint, read_through_of
-from broadsheet.consumer.errors import ReplayError
-from broadsheet.consumer.message.batch import MessageBatch, payload_sizes
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import Flags
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import (
     Activity,
@@ -68,6 +60,14 @@ from broadsheet.consumer.shard.transaction_events import (
     TxnLimits,
     TxnTimings,
 )
+from broadsheet.journals.errors import ReplayError
+from broadsheet.journals.message.batch import MessageBatch, payload_sizes
+from broadsheet.journals.message.checkpoint import SourceOrigins, build_checkpoint, read_through_of
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import Flags
+from broadsheet.runtime.story import new_story, noting, story_text
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 # The two transactions that may exist at a time: one consumes, the one before it commits and
 # acknowledges.

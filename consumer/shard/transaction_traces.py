@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.trace_contexts import traceparents_in
 from broadsheet.consumer.shard.transaction_events import RecordTxn
-from broadsheet.consumer.tracing import Tracing
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.trace_contexts import traceparents_in
+from broadsheet.serving.tracing import Tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext

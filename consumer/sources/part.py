@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from broadsheet.consumer.errors import UnsupportedSpecError
-from broadsheet.consumer.protocol.labels import value_of
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.wire.labels import value_of
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 SOURCE_PART: Final = "broadsheet.dev/source-part"
 """Label of a shard: the part of a source that it reads, `index/count`; the index counts from 0. Absent: all of it."""

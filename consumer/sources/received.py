@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-from broadsheet.consumer.message.batch import MessageType
+from broadsheet.journals.message.batch import MessageType
 
 MetadataT = TypeVar("MetadataT")
 

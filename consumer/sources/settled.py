@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Self
 
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
+from broadsheet.journals.message.batch import MessageBatch, MessageType
 
 
 class SettledBatches:

@@ -15,9 +15,9 @@ from queue import SimpleQueue
 from typing import cast
 
 from broadsheet.consumer.errors import StoreClosedError, StoreError
-from broadsheet.consumer.journal.pipelining import TurnFuture
-from broadsheet.consumer.op_future import OpFuture
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
+from broadsheet.journals.pipelining import TurnFuture
+from broadsheet.runtime.op_future import OpFuture
 
 
 def _nothing() -> None:

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from broadsheet.consumer.errors import StoreUnavailableError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.private_directory import make_lasting, make_private
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.runtime.private_directory import make_lasting, make_private
 
 LOCK_POLL_SECONDS = 0.02
 """`flock` cannot wait with a deadline."""

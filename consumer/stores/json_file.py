@@ -14,7 +14,8 @@ The file has three JSON documents, one a line:
 A commit writes next.json whole, syncs it and renames it over state.json, so a crash leaves either commit. Every restore
 raises the epoch, and a commit looks at it under the lock: a primary whose epoch is not the newest cannot commit. That
 holds among processes that see the directory through one kernel; for shards that move between machines give the shard a
-recovery log, which then holds the file and is its fence (`broadsheet.consumer.local_state`), or use `SqlStore`.
+recovery log, which then holds the file and is its fence (`broadsheet.consumer.recoverylog.local_state`), or use
+`SqlStore`.
 
 Source: gazette/core consumer/store_json_file.go (files, documents and the names in the third; the fence there is the
 recovery log's).
@@ -33,21 +34,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 from google.protobuf.message import DecodeError
 
-from broadsheet.allocator.documents import decode_json
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import (
-    read_through_of,
-    segments_named,
-    taken_out,
-    whole_checkpoint,
-)
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import LocalState, directory_name, local_state_of
-from broadsheet.consumer.op_future import OpFuture, failed
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import TableScan, picked, require_table, row_batches
+from broadsheet.consumer.recoverylog.local_state import LocalState, directory_name, local_state_of
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.json_state import JsonState
 from broadsheet.consumer.stores.state_file import (
@@ -56,6 +45,18 @@ from broadsheet.consumer.stores.state_file import (
     Segments,
     StateFile,
 )
+from broadsheet.consumer.stores.state_tables import TableScan, picked, require_table, row_batches
+from broadsheet.journals.message.checkpoint import (
+    read_through_of,
+    segments_named,
+    taken_out,
+    whole_checkpoint,
+)
+from broadsheet.runtime.documents import decode_json
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.op_future import OpFuture, failed
+from broadsheet.wire.identity_pb2 import JournalEpoch
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

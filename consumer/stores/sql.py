@@ -9,7 +9,7 @@ the update that ends it. An old primary can thus neither start nor end a transac
 Nor can the application: while it works, the database itself refuses to commit, and the update requires that the
 transaction is still the one that began.
 
-The second table has segments that the checkpoint rests on (`broadsheet.consumer.checkpoint`), written in
+The second table has segments that the checkpoint rests on (`broadsheet.journals.message.checkpoint`), written in
 the same transaction. It is only needed where a shard's journals have hundreds of producers.
 
 Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at the start is our own.
@@ -33,32 +33,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import (
-    SEGMENT_ID_BYTES,
-    EncodedCheckpoint,
-    encoded,
-    stored_checkpoint,
-    whole_checkpoint,
-)
 from broadsheet.consumer.errors import (
     CommitFencedError,
-    ConsumerError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
 )
-from broadsheet.consumer.failure_kind import is_passing_sqlite_error
-from broadsheet.consumer.local_state import cut_with_digest
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import (
-    ROWS_PER_BATCH,
-    TableScan,
-    lists_of,
-    picked,
-    require_table,
-    row_batch,
-)
+from broadsheet.consumer.recoverylog.local_state import cut_with_digest
+from broadsheet.consumer.registry.failure_kind import is_passing_sqlite_error
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.sql_dialect import (
     RowRun,
@@ -67,6 +49,24 @@ from broadsheet.consumer.stores.sql_dialect import (
     TxnGuard,
     dialect_of,
 )
+from broadsheet.consumer.stores.state_tables import (
+    ROWS_PER_BATCH,
+    TableScan,
+    lists_of,
+    picked,
+    require_table,
+    row_batch,
+)
+from broadsheet.journals.message.checkpoint import (
+    SEGMENT_ID_BYTES,
+    EncodedCheckpoint,
+    encoded,
+    stored_checkpoint,
+    whole_checkpoint,
+)
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -371,7 +371,7 @@ class SqlStore:
             self._key = self._fqn if is_there else cut_with_digest(self._fqn, _KEY_LENGTH_MAX)
         return self._key
 
-    def _refusal(self, txn: _OpenTxn) -> ConsumerError:
+    def _refusal(self, txn: _OpenTxn) -> ServiceError:
         """Return why the checkpoint's statement found no row."""
         current, mark = self._locked_fence(txn.connection)
         if mark == txn.mark:

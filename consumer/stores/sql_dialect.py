@@ -23,10 +23,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.stores.settled_files import settle
 from broadsheet.consumer.stores.sqlite.connections import authorize_in_txn
 from broadsheet.consumer.stores.sqlite.tables import execute_in_runs
+from broadsheet.runtime.errors import ValidationError
 
 MODE_RETRY_SECONDS_MAX = 0.02
 """Longest wait before another attempt to set WAL mode, which takes others a few milliseconds."""

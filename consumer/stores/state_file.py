@@ -1,6 +1,6 @@
 """The file of a `JsonFileStore`, fenced against older primaries.
 
-Beside it are segments of its checkpoint (`broadsheet.consumer.checkpoint`), each in a file that is named
+Beside it are segments of its checkpoint (`broadsheet.journals.message.checkpoint`), each in a file that is named
 by its id, and that is written before a state which rests on it: producers-{id, hex}.
 
 `KeptStateFile` is in a directory that stays: every restore raises an epoch, and a replacement checks it under a lock.
@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Protocol
 
 from broadsheet.consumer.errors import CommitFencedError, StoreClosedError, StoreError
-from broadsheet.consumer.local_state import (
+from broadsheet.consumer.recoverylog.local_state import (
     LocalState,
     record_file,
     remove_if_there,
     replace_file,
 )
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.private_directory import FILE_MODE, make_lasting, make_private
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.stores.directory_lock import lock_descriptor
 from broadsheet.consumer.stores.settled_files import sync_directory
 from broadsheet.consumer.stores.store_record import JSON, StoreFiles
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.runtime.private_directory import FILE_MODE, make_lasting, make_private
 
 _STATE, _NEXT = "state.json", "next.json"
 _SEGMENT = re.compile(r"producers-([0-9a-f]{32})")

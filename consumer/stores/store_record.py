@@ -20,11 +20,11 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.allocator.documents import decode_json
 from broadsheet.consumer.errors import ForeignStoreError, StoreError
-from broadsheet.consumer.local_state import LocalState, recorded_path
-from broadsheet.consumer.private_directory import FILE_MODE
+from broadsheet.consumer.recoverylog.local_state import LocalState, recorded_path
 from broadsheet.consumer.stores.settled_files import sync_directory, write_at
+from broadsheet.runtime.documents import decode_json
+from broadsheet.runtime.private_directory import FILE_MODE
 
 RECORD: Final = ".store-record"
 _NAMED_MAX: Final = 5

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from broadsheet.consumer import Envelope, JournalSpec, JsonType, MessageType, Publisher, Shard
+from broadsheet.consumer import Shard
 from broadsheet.consumer.stores import JsonFileStore
+from broadsheet.journals import Envelope, JournalSpec, JsonType, MessageType, Publisher
 
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 """Environment variable that names where shards keep their files; `shardctl dev` sets it."""

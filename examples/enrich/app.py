@@ -7,19 +7,11 @@ from __future__ import annotations
 
 import grpc
 
-from broadsheet.consumer import (
-    Envelope,
-    Flags,
-    JournalSpec,
-    MessageBatch,
-    MessageType,
-    Publisher,
-    Resolver,
-    Shard,
-)
+from broadsheet.consumer import Resolver, Shard
 from broadsheet.examples.enrich import api
 from broadsheet.examples.enrich.messages import PAYMENTS
 from broadsheet.examples.enrich.store import ProfileStore
+from broadsheet.journals import Envelope, Flags, JournalSpec, MessageBatch, MessageType, Publisher
 
 
 class Enrich:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.consumer import JsonStructType, Meta
+from broadsheet.journals import JsonStructType, Meta
 
 
 class Payment(msgspec.Struct):

@@ -12,8 +12,11 @@ import grpc
 from broadsheet.consumer import Resolver, Status, claims_of
 from broadsheet.examples.flights import flights_pb2_grpc
 from broadsheet.examples.flights.aircraft import Aircraft
-from broadsheet.examples.flights.flights_pb2 import Aircraft as AircraftMessage
-from broadsheet.examples.flights.flights_pb2 import ListAircraftRequest, ListAircraftResponse
+from broadsheet.examples.flights.flights_pb2 import (
+    Aircraft as AircraftMessage,
+    ListAircraftRequest,
+    ListAircraftResponse,
+)
 from broadsheet.examples.flights.store import FlightStore
 
 _FORWARD_SECONDS_MAX = 30.0

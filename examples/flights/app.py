@@ -12,7 +12,12 @@ import grpc
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from broadsheet.consumer import (
+from broadsheet.consumer import Resolver, Shard
+from broadsheet.examples.flights import api
+from broadsheet.examples.flights.aircraft import Aircraft
+from broadsheet.examples.flights.messages import ALERT_JOURNALS, ALERTS, FLIGHTS, Flight
+from broadsheet.examples.flights.store import FlightStore
+from broadsheet.journals import (
     Envelope,
     Flags,
     JournalSpec,
@@ -20,14 +25,8 @@ from broadsheet.consumer import (
     MessageBatch,
     MessageType,
     Publisher,
-    Resolver,
-    Shard,
     modulo_mapping,
 )
-from broadsheet.examples.flights import api
-from broadsheet.examples.flights.aircraft import Aircraft
-from broadsheet.examples.flights.messages import ALERT_JOURNALS, ALERTS, FLIGHTS, Flight
-from broadsheet.examples.flights.store import FlightStore
 
 DATABASE_VARIABLE = "FLIGHTS_DATABASE_URL"
 DATABASE_DEFAULT = "sqlite:///flights-{shard}.db"

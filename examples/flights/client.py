@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import grpc
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from broadsheet.consumer import EndpointError, ShardError, Status, parse_endpoint
+from broadsheet.consumer import EndpointError, ShardError, Status
 from broadsheet.examples.flights.flights_pb2 import ListAircraftRequest, ListAircraftResponse
 from broadsheet.examples.flights.flights_pb2_grpc import FlightsServiceStub
+from broadsheet.security import parse_endpoint
 from broadsheet.spark_bridge import NoMemberError, ShardCluster
 
 _RPC_SECONDS_MAX = 30.0

@@ -18,8 +18,11 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812 - everyone calls it so
+)
 
 FLIGHT_COUNT = 336_776
 """Rows of the file."""

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from broadsheet.consumer import EndpointError, JournalClient, ShardError
+from broadsheet.consumer import EndpointError, ShardError
 from broadsheet.examples.flights.alerts import read_alerts, start_alert_stream
 from broadsheet.examples.flights.app import FlightsApplication
 from broadsheet.examples.flights.client import ask_for_aircraft, list_aircraft
@@ -50,6 +50,7 @@ from broadsheet.examples.flights.verify import (
     expected_alerts,
     live_totals,
 )
+from broadsheet.journals import JournalClient
 from broadsheet.spark_bridge import (
     NoMemberError,
     ShardCluster,

@@ -22,8 +22,8 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from broadsheet.consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
-from broadsheet.consumer.protocol import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
+from broadsheet.wire import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
+from broadsheet.wire import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65xamples/flights/flights.proto\x12\x13\x65xamples.flights.v1\x1a\x1f\x63onsumer/protocol/journal.proto\x1a\x1d\x63onsumer/protocol/shard.proto\"\xda\x01\n\x13ListAircraftRequest\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12\r\n\x05shard\x18\x02 \x01(\t\x12O\n\x0cread_through\x18\x03 \x03(\x0b\x32\x39.examples.flights.v1.ListAircraftRequest.ReadThroughEntry\x12\r\n\x05limit\x18\x04 \x01(\r\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xab\x01\n\x08\x41ircraft\x12\x10\n\x08\x61ircraft\x18\x01 \x01(\t\x12\x0f\n\x07\x66lights\x18\x02 \x01(\x03\x12\x0c\n\x04legs\x18\x03 \x01(\x03\x12\x14\n\x0clate_minutes\x18\x04 \x01(\x03\x12\x13\n\x0bturnarounds\x18\x05 \x01(\x03\x12\x16\n\x0eground_minutes\x18\x06 \x01(\x03\x12\x1b\n\x13longest_gap_minutes\x18\x07 \x01(\x03\x12\x0e\n\x06\x61lerts\x18\x08 \x01(\x03\"\x9c\x01\n\x14ListAircraftResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12/\n\x08\x61ircraft\x18\x03 \x03(\x0b\x32\x1d.examples.flights.v1.Aircraft\x12\x0f\n\x07\x66lights\x18\x04 \x01(\x03\x32u\n\x0e\x46lightsService\x12\x63\n\x0cListAircraft\x12(.examples.flights.v1.ListAircraftRequest\x1a).examples.flights.v1.ListAircraftResponseb\x06proto3')

@@ -4,8 +4,8 @@ isort:skip_file
 Questions about aircraft, answered from the live state of the shard that has them."""
 
 from collections import abc as _abc
-from broadsheet.consumer.protocol import journal_pb2 as _journal_pb2
-from broadsheet.consumer.protocol import shard_pb2 as _shard_pb2
+from broadsheet.wire import journal_pb2 as _journal_pb2
+from broadsheet.wire import shard_pb2 as _shard_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.consumer import JsonStructType, Meta
+from broadsheet.journals import JsonStructType, Meta
 
 ALERT_LATE_MINUTES: Final = 120
 """An arrival later than this publishes an alert."""

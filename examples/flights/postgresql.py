@@ -18,7 +18,7 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from broadsheet.consumer.embedded import ChildProcess
+from broadsheet.embedded import ChildProcess
 
 _INITDB_TIMEOUT_SECONDS = 60.0
 _START_TIMEOUT_SECONDS = 30.0

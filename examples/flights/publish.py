@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - everyone calls it so
+)
 
 from broadsheet.examples.flights.dataset import ORDER
 from broadsheet.spark_bridge import Services

@@ -12,22 +12,22 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from broadsheet.consumer import (
-    Envelope,
-    Flags,
-    JournalSpec,
-    MappedJournal,
-    MessageType,
-    Publisher,
-    Shard,
-    modulo_mapping,
-)
+from broadsheet.consumer import Shard
 from broadsheet.examples.stream_sum.messages import CHUNKS, SUM_JOURNALS, SUMS
 from broadsheet.examples.stream_sum.store import (
     JsonStreamStore,
     SqliteStreamStore,
     SqlStreamStore,
     StreamStore,
+)
+from broadsheet.journals import (
+    Envelope,
+    Flags,
+    JournalSpec,
+    MappedJournal,
+    MessageType,
+    Publisher,
+    modulo_mapping,
 )
 
 STORE_VARIABLE = "STREAM_SUM_STORE"

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from broadsheet.consumer import Flags, JournalClient, read_committed
 from broadsheet.examples.stream_sum.messages import SUM_JOURNALS, SUMS, StreamSum
+from broadsheet.journals import Flags, JournalClient, read_committed
 
 _SHOWN_MAX = 10
 """Differences listed of each kind; one is enough to fail."""

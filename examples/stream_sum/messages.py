@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.consumer import JsonStructType, Meta
+from broadsheet.journals import JsonStructType, Meta
 
 
 class Chunk(msgspec.Struct):

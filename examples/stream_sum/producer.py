@@ -7,7 +7,7 @@
 
 In each of them, earlier messages of this producer are written again unchanged, as after an append whose answer was
 lost. A producer is either one of transactions or one of messages outside of them, see
-`consumer/message/README.md`.
+`journals/message/README.md`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from broadsheet.consumer import Flags, MappedJournal, Publisher, modulo_mapping
-from broadsheet.consumer.message import (
+from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk
+from broadsheet.examples.stream_sum.source import StreamSource
+from broadsheet.journals import (
     NDJSON,
+    Flags,
+    MappedJournal,
     MessageClock,
     PendingAppend,
+    Publisher,
     build_uuid,
     framing_for,
     json_uuid_of,
+    modulo_mapping,
     new_producer_id,
     parse_uuid,
 )
-from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk
-from broadsheet.examples.stream_sum.source import StreamSource
 
 CHUNKS_OF_A_ROUND = 12
 REMEMBERED = 20

@@ -10,10 +10,9 @@ from contextlib import suppress
 from random import Random
 
 from broadsheet.allocator import TaskGroup
-from broadsheet.consumer import AppendService, JournalClient
-from broadsheet.consumer.message import PendingAppend, WriterEpochRegister
 from broadsheet.examples.stream_sum.messages import CHUNK_JOURNALS, StreamSum
 from broadsheet.examples.stream_sum.producer import Producer
+from broadsheet.journals import AppendService, JournalClient, PendingAppend, WriterEpochRegister
 
 
 class Producers:

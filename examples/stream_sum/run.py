@@ -12,9 +12,9 @@ import time
 import click
 
 from broadsheet.allocator import TaskGroup
-from broadsheet.consumer import BROKER_ADDRESS_DEFAULT, JournalClient
 from broadsheet.examples.stream_sum.check import Comparison, all_sums, compare
 from broadsheet.examples.stream_sum.publish import Producers
+from broadsheet.journals import BROKER_ADDRESS_DEFAULT, JournalClient
 
 _LOOK_SECONDS = 0.5
 

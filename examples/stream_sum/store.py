@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.dialects import postgresql, sqlite as sqlite_dialect
 from sqlalchemy.engine import Engine
 
 from broadsheet.consumer import Checkpoint, Shard, Store

@@ -13,19 +13,12 @@ import re
 
 import grpc
 
-from broadsheet.consumer import (
-    Envelope,
-    Flags,
-    JournalSpec,
-    MessageType,
-    Publisher,
-    Resolver,
-    Shard,
-)
+from broadsheet.consumer import Resolver, Shard
 from broadsheet.consumer.stores import SqliteStore
 from broadsheet.examples.word_count import api
 from broadsheet.examples.word_count.messages import LINE_JOURNALS, LINES, WORDS, Word, by_word
 from broadsheet.examples.word_count.store import CountStore
+from broadsheet.journals import Envelope, Flags, JournalSpec, MessageType, Publisher
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 """Letters of any alphabet, with apostrophes inside."""

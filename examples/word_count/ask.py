@@ -13,14 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from broadsheet.consumer import (
-    BROKER_ADDRESS_DEFAULT,
-    CONSUMER_ADDRESS_DEFAULT,
-    JournalClient,
-    ShardClient,
-    Status,
-    open_channel,
-)
+from broadsheet.consumer import CONSUMER_ADDRESS_DEFAULT, ShardClient, Status
 from broadsheet.examples.word_count.messages import (
     COUNT_SHARDS,
     LINE_JOURNALS,
@@ -30,6 +23,8 @@ from broadsheet.examples.word_count.messages import (
 )
 from broadsheet.examples.word_count.word_count_pb2 import ListCountsRequest, ListCountsResponse
 from broadsheet.examples.word_count.word_count_pb2_grpc import WordCountServiceStub
+from broadsheet.journals import BROKER_ADDRESS_DEFAULT, JournalClient
+from broadsheet.security import open_channel
 
 _RPC_SECONDS_MAX = 30.0
 

@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.consumer import JsonStructType, MappedJournal, Meta, modulo_mapping
-from broadsheet.consumer.message import fnv1a_32
+from broadsheet.journals import JsonStructType, MappedJournal, Meta, fnv1a_32, modulo_mapping
 
 
 class Line(msgspec.Struct):

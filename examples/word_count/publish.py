@@ -11,9 +11,15 @@ from pathlib import Path
 
 import click
 
-from broadsheet.consumer import BROKER_ADDRESS_DEFAULT, JournalClient, MappedJournal, Publisher
-from broadsheet.consumer.message import MessageClock, new_producer_id
 from broadsheet.examples.word_count.messages import LINE_JOURNALS, LINES, Line
+from broadsheet.journals import (
+    BROKER_ADDRESS_DEFAULT,
+    JournalClient,
+    MappedJournal,
+    MessageClock,
+    Publisher,
+    new_producer_id,
+)
 
 
 async def publish_text(journals: JournalClient, text: str) -> int:

@@ -22,8 +22,8 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from broadsheet.consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
-from broadsheet.consumer.protocol import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
+from broadsheet.wire import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
+from broadsheet.wire import shard_pb2 as consumer_dot_protocol_dot_shard__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$examples/word_count/word_count.proto\x12\x16\x65xamples.word_count.v1\x1a\x1f\x63onsumer/protocol/journal.proto\x1a\x1d\x63onsumer/protocol/shard.proto\"\xe8\x01\n\x11ListCountsRequest\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12\r\n\x05shard\x18\x02 \x01(\t\x12P\n\x0cread_through\x18\x03 \x03(\x0b\x32:.examples.word_count.v1.ListCountsRequest.ReadThroughEntry\x12\r\n\x05words\x18\x04 \x03(\t\x12\r\n\x05limit\x18\x05 \x01(\r\x1a\x32\n\x10ReadThroughEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"$\n\x05\x43ount\x12\x0c\n\x04word\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\"\x87\x01\n\x12ListCountsResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.consumer.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12-\n\x06\x63ounts\x18\x03 \x03(\x0b\x32\x1d.examples.word_count.v1.Count2w\n\x10WordCountService\x12\x63\n\nListCounts\x12).examples.word_count.v1.ListCountsRequest\x1a*.examples.word_count.v1.ListCountsResponseb\x06proto3')

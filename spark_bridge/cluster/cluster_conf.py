@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import AllocationPolicy
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.protocol.auth import TrustConfig, keys_from
 from broadsheet.consumer.rpc.call_limits import CallBounds
-from broadsheet.consumer.secret_url import SecretUrl
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import TrustConfig, keys_from
+from broadsheet.security.secret_url import SecretUrl
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.errors import ClusterConfError
 from broadsheet.spark_bridge.member.application import Arguments
 
@@ -86,7 +86,7 @@ _CHECKED_PREFIXES = (_AUTH, _ETCD, _FRAGMENTS, _TLS, _SECRET)
 
 
 class MemberSettings(TypedDict, total=False):
-    """Settings of every member; see `broadsheet.consumer.config.MemberConfig`."""
+    """Settings of every member; see `broadsheet.consumer.member.config.MemberConfig`."""
 
     bind_host: str
     admin_port: int | None

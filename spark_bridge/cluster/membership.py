@@ -12,7 +12,6 @@ from uuid import uuid4
 import structlog
 from google.protobuf.message import DecodeError
 
-from broadsheet.allocator.documents import DocumentError
 from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.client import EtcdClient
@@ -21,10 +20,11 @@ from broadsheet.allocator.keys import Keys, MemberKey
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import KeyValue, LeaseId, prefix_range_end
 from broadsheet.consumer.client.loop_thread import LoopThread
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.runtime.documents import DocumentError
 from broadsheet.spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_prefix
 from broadsheet.spark_bridge.member.identity import Host, Incarnation, decode_host, parse_suffix
 from broadsheet.spark_bridge.member.orders import all_members_key, attempt_key, task_key
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 _log = structlog.get_logger()
 

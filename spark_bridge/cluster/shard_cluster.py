@@ -29,12 +29,11 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
-from broadsheet.allocator.runtime.logs import guard_unconfigured_logs
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client import SyncShardClient
-from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.protocol.auth import KeyedAuth
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.runtime.logs import guard_unconfigured_logs
+from broadsheet.security.auth import KeyedAuth
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
 from broadsheet.spark_bridge.cluster.elasticity import Elasticity, wait_until
 from broadsheet.spark_bridge.cluster.executors import Executors, ExecutorWatch
@@ -55,6 +54,7 @@ from broadsheet.spark_bridge.member.serving import MemberPlan
 from broadsheet.spark_bridge.member.task import MemberTask
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.session import check_session
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 log = structlog.get_logger()
 START_SECONDS_MAX = 90.0
@@ -100,8 +100,8 @@ def find_or_start(
         broker_address: `http://host:port` of your brokers; None starts one.
         data_dir: Holds the data of embedded services; it survives them.
     """
-    from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.embedded.broker import EmbeddedBrokerProcess
+    from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 
     with ExitStack() as started:
         if etcd is None:

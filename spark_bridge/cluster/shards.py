@@ -8,19 +8,14 @@ from dataclasses import dataclass, field
 import structlog
 
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client import SyncShardClient
-from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.protocol.auth import ClientAuth
-from broadsheet.consumer.protocol.shard_pb2 import (
-    ApplyRequest,
-    ListResponse,
-    ReplicaStatus,
-    ShardSpec,
-)
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.security.auth import ClientAuth
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.elasticity import wait_until
 from broadsheet.spark_bridge.cluster.membership import MemberInfo
 from broadsheet.spark_bridge.errors import NoMemberError
+from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
 
 log = structlog.get_logger()
 

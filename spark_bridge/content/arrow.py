@@ -5,14 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from broadsheet.consumer.message.arrow_ipc import (
-    check_texts,
-    cut_rows,
-    framed_streams,
-    read_stream,
-)
-from broadsheet.consumer.message.column_texts import Indices
-from broadsheet.consumer.message.framing import ARROW_STREAM, FixedFraming
+from broadsheet.journals.message.arrow_ipc import check_texts, cut_rows, framed_streams, read_stream
+from broadsheet.journals.message.column_texts import Indices
+from broadsheet.journals.message.framing import ARROW_STREAM, FixedFraming
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, given_rows, in_order
 from broadsheet.spark_bridge.content.frames import (
     _UUID_BYTES,

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.column_texts import (
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.column_texts import (
     Indices,
     base64_text,
     check_utf8,
@@ -19,16 +19,16 @@ from broadsheet.consumer.message.column_texts import (
     fixed_width_texts,
     timestamp_text,
 )
-from broadsheet.consumer.message.framing import (
+from broadsheet.journals.message.framing import (
     CSV,
     FRAME_BYTES_MAX,
     CsvFraming,
     Frames,
     check_frame_bytes,
 )
-from broadsheet.consumer.message.row_errors import RowValueError, named_value_error
-from broadsheet.consumer.message.types import CsvType
-from broadsheet.consumer.message.uuid import format_uuid, uuid_texts
+from broadsheet.journals.message.row_errors import RowValueError, named_value_error
+from broadsheet.journals.message.types import CsvType
+from broadsheet.journals.message.uuid import format_uuid, uuid_texts
 from broadsheet.spark_bridge.content.encoder import (
     Encoded,
     Stretches,

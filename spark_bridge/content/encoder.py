@@ -24,14 +24,14 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from broadsheet.consumer.message.row_errors import RowValueError
+from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from broadsheet.consumer.message.column_texts import Indices
+    from broadsheet.journals.message.column_texts import Indices
 
 Stretches: TypeAlias = Sequence[tuple[int, int]]
 """Non-empty ranges [begin, end) of rows, each for one journal; shape (S,)."""

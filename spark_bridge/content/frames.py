@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.framing import FIXED_MAGIC, FixedFraming, Frames
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 
 _HEADER: Final = struct.Struct("<4sI")

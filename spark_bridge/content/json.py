@@ -37,13 +37,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.column_texts import Indices
-from broadsheet.consumer.message.framing import NDJSON, LineFraming
-from broadsheet.consumer.message.json_columns import read_lines
-from broadsheet.consumer.message.json_errors import why_not_json
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import format_uuid
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.column_texts import Indices
+from broadsheet.journals.message.framing import NDJSON, LineFraming
+from broadsheet.journals.message.json_columns import read_lines
+from broadsheet.journals.message.json_errors import why_not_json
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import format_uuid
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
 from broadsheet.spark_bridge.content.spark_rows import SparkRows
 from broadsheet.spark_bridge.content.spark_texts import (

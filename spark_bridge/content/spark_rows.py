@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from broadsheet.consumer.message.column_texts import Part, plain_text, timestamp_text
-from broadsheet.consumer.message.json_rows import JsonRows, elements_of, join_parts, joined_lists
-from broadsheet.consumer.message.plain_columns import plain_column, plain_type
-from broadsheet.consumer.message.row_errors import named_value_error
+from broadsheet.journals.message.column_texts import Part, plain_text, timestamp_text
+from broadsheet.journals.message.json_rows import JsonRows, elements_of, join_parts, joined_lists
+from broadsheet.journals.message.plain_columns import plain_column, plain_type
+from broadsheet.journals.message.row_errors import named_value_error
 
 
 class SparkRows(JsonRows):

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from broadsheet.consumer.interpreter import keep_freed_buffers
-from broadsheet.consumer.message.key_columns import stable_order
-from broadsheet.consumer.message.row_errors import RowValueError
-from broadsheet.consumer.message.uuid import UUID_CHARACTERS, new_producer_id
+from broadsheet.journals.message.key_columns import stable_order
+from broadsheet.journals.message.row_errors import RowValueError
+from broadsheet.journals.message.uuid import UUID_CHARACTERS, new_producer_id
+from broadsheet.runtime.interpreter import keep_freed_buffers
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.commit_record import CommitAttempt
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.journal.client import JournalClient
-    from broadsheet.consumer.message.column_texts import Indices
+    from broadsheet.journals.client import JournalClient
+    from broadsheet.journals.message.column_texts import Indices
     from broadsheet.spark_bridge.content.encoder import Encoder
     from broadsheet.spark_bridge.journal_sink.key_mapping import RowMapping
     from broadsheet.spark_bridge.journal_source.options import Access
@@ -62,7 +62,7 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> CommitA
 
     Raises:
         PublishError: a row cannot be encoded or mapped.
-        ConsumerError: a broker refused, or the outcome of an append is unknown; another attempt starts over.
+        ServiceError: a broker refused, or the outcome of an append is unknown; another attempt starts over.
     """
     with asyncio.Runner() as runner:
         return runner.run(_write(_Chunks(batches, plan), plan))
@@ -70,8 +70,8 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> CommitA
 
 async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
     # Imported here, because gRPC may only be used after the fork that made this process.
-    from broadsheet.allocator.runtime.task_group import TaskGroup
-    from broadsheet.consumer.journal.transport import BULK_CHUNK_BYTES
+    from broadsheet.journals.transport import BULK_CHUNK_BYTES
+    from broadsheet.runtime.task_group import TaskGroup
     from broadsheet.spark_bridge.brokers import open_client
 
     keep_freed_buffers()
@@ -89,7 +89,7 @@ async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
 
 
 async def _append(journals: JournalClient, chunk: Chunk) -> None:
-    from broadsheet.allocator.runtime.task_group import TaskGroup
+    from broadsheet.runtime.task_group import TaskGroup
 
     async with TaskGroup() as tasks:
         for journal, content in chunk.items():

@@ -26,11 +26,8 @@ import msgspec
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
-from broadsheet.consumer.errors import (
-    AppendOutcomeUnknownError,
-    ConsumerError,
-    JournalNotFoundError,
-)
+from broadsheet.journals.errors import AppendOutcomeUnknownError, JournalNotFoundError
+from broadsheet.runtime.errors import ServiceError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_store
 from broadsheet.spark_bridge.journal_sink.commit_record import (
@@ -52,7 +49,7 @@ from broadsheet.spark_bridge.keys import publication_key
 if TYPE_CHECKING:
     from broadsheet.allocator.etcd.client import EtcdClient
     from broadsheet.allocator.etcd.config import EtcdConfig
-    from broadsheet.consumer.journal.client import JournalClient
+    from broadsheet.journals.client import JournalClient
     from broadsheet.spark_bridge.journal_source.options import Access
 
 _log = structlog.get_logger()
@@ -176,7 +173,7 @@ async def commit_publication(
         target.on_step(CommitStep.RECORDED, record.batch)
         try:
             await acknowledge(target, durable)
-        except (ConsumerError, TimeoutError) as error:
+        except (ServiceError, TimeoutError) as error:
             raise PublishError(
                 f"publication {name} is committed, but not every journal has its acknowledgement yet: {error!r}. "
                 "Write again with this option `publication` to finish it; nothing is published twice"
@@ -197,7 +194,7 @@ async def commit_micro_batch(
 
     Raises:
         PublishError: another run of the query committed other rows under the number, or a later batch.
-        ConsumerError: a broker refused; the restarted query finishes it.
+        ServiceError: a broker refused; the restarted query finishes it.
         EtcdUnavailableError: etcd did not answer; the restarted query commits again.
     """
     from broadsheet.allocator.etcd.client import EtcdClient
@@ -274,7 +271,7 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
 
     Raises:
         PublishError: a journal does not exist any more.
-        ConsumerError: a broker refused.
+        ServiceError: a broker refused.
         TimeoutError: the brokers did not take them in time.
     """
     from broadsheet.spark_bridge.brokers import open_client

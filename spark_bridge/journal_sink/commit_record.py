@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.allocator.documents import decode_json
+from broadsheet.runtime.documents import decode_json
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent
 

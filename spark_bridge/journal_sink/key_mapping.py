@@ -1,6 +1,6 @@
 """Maps the rows of a batch to journals by key, without a loop over rows.
 
-Hash and use agree with `broadsheet.consumer.message.mapping`, and so with Gazette's publishers: every publisher maps a
+Hash and use agree with `broadsheet.journals.message.mapping`, and so with Gazette's publishers: every publisher maps a
 key to the same journal. A key is the UTF-8 bytes of its column's text, or the bytes of a binary column.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import AtomicType, StructType
 
-from broadsheet.consumer.message.column_texts import Indices
-from broadsheet.consumer.message.key_columns import (
+from broadsheet.journals.message.column_texts import Indices
+from broadsheet.journals.message.key_columns import (
     Hashes,
     hashes_of,
     modulo_indices,

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.etcd_options import ETCD_OPTIONS, etcd_of, root_of
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
 from broadsheet.spark_bridge.journal_sink.commit_record import NO_BATCH, RETENTION_DAYS
 from broadsheet.spark_bridge.journal_source.options import Access
+from broadsheet.wire.selector_text import parse_selector
 
 DEFAULT_ROOT: Final = "/broadsheet"
 MODULO: Final = "modulo"

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broadsheet.consumer.message.column_texts import content_of
+from broadsheet.journals.message.column_texts import content_of
 
 _MASK = (1 << 64) - 1
 _BLOCK_BYTES = 16 << 20

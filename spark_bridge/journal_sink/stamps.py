@@ -5,13 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from broadsheet.consumer.message.uuid import (
-    Bytes,
-    Flags,
-    MessageClock,
-    build_uuid,
-    uuid_bytes,
-)
+from broadsheet.journals.message.uuid import Bytes, Flags, MessageClock, build_uuid, uuid_bytes
 
 
 class Stamper:

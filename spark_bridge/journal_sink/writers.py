@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from broadsheet.consumer.interpreter import few_collections, freeze_imports
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.runtime.interpreter import few_collections, freeze_imports
 from broadsheet.spark_bridge.content.encoder import Encoder
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
@@ -63,7 +63,7 @@ async def plan_write(
         EndpointError: no broker could be reached.
     """
     # Imported here, because gRPC may only be used after the fork that made this process.
-    from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
+    from broadsheet.journals.transport import PATIENCE_SECONDS
     from broadsheet.spark_bridge.brokers import RESTART_SECONDS
 
     # A caller waits for a batch write, and may have misspelt the address; a query must outlast a broker's restart.
@@ -83,9 +83,9 @@ async def _find_journals(
     options: WriteOptions, *, patience_seconds: float
 ) -> tuple[SinkTarget, str]:
     """Return the journals by name, and their content type."""
-    from broadsheet.consumer.protocol.labels import CONTENT_TYPE, value_of
-    from broadsheet.consumer.protocol.selector_text import format_selector, parse_selector
     from broadsheet.spark_bridge.brokers import open_client
+    from broadsheet.wire.labels import CONTENT_TYPE, value_of
+    from broadsheet.wire.selector_text import format_selector, parse_selector
 
     selector = parse_selector(options.selector)
     async with open_client(options.access, patience_seconds=patience_seconds) as client:

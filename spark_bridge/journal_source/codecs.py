@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import Message
 
-from broadsheet.consumer.errors import ContentTypeError
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
+from broadsheet.journals.errors import ContentTypeError
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
 from broadsheet.spark_bridge.content.time_zones import session_zone
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent

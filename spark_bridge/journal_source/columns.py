@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.consumer.message.uuid import UNIX_EPOCH_TICKS
+from broadsheet.journals.message.uuid import UNIX_EPOCH_TICKS
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.message_table import Offsets, table_of
 

@@ -9,7 +9,7 @@ A `JournalState` has everything that a later scan needs. The messages of a batch
 beginning, the offset of its end and the journal's bytes, so a batch that is planned again, elsewhere or years later,
 holds the same messages. Only the set of silent producers that the state at its end still knows depends on time.
 
-`broadsheet.consumer.message.sequence_rules` decides which messages are committed, as in a shard.
+`broadsheet.journals.message.sequence_rules` decides which messages are committed, as in a shard.
 
 Pure: the caller reads.
 
@@ -31,8 +31,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from broadsheet.consumer.message.producers import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
-from broadsheet.consumer.message.sequence_rules import (
+from broadsheet.journals.message.producers import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
+from broadsheet.journals.message.sequence_rules import (
     EFFECTS,
     NOTHING_PENDING,
     CommitSelection,
@@ -42,7 +42,7 @@ from broadsheet.consumer.message.sequence_rules import (
     classify,
     decide,
 )
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.journal_source.journal_state import JournalState, ProducerState
 from broadsheet.spark_bridge.journal_source.message_table import (
     DAMAGED,
@@ -466,7 +466,7 @@ class CommitScan:
 
     def _age(self, now_seconds: float | None) -> None:
         """Drop producers that have been silent for long and have nothing pending
-        (`broadsheet.consumer.message.producers`).
+        (`broadsheet.journals.message.producers`).
         """
         if now_seconds is not None:
             self._reading.advance(now_seconds)

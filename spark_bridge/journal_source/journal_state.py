@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from broadsheet.consumer.message.sequence_rules import NOTHING_PENDING
+from broadsheet.journals.message.sequence_rules import NOTHING_PENDING
 
 
 class ProducerState(NamedTuple):
@@ -34,7 +34,7 @@ class JournalState:
     producers: Mapping[int, ProducerState] = field(default_factory=dict)
     """By 48-bit producer id."""
     read_ms: int = 0
-    """Reading time of the journal (`broadsheet.consumer.message.producers`), milliseconds. Kept here, not measured
+    """Reading time of the journal (`broadsheet.journals.message.producers`), milliseconds. Kept here, not measured
     again, so that the state at a batch's end alone determines which producers the next batch knows.
     """
 

@@ -7,16 +7,16 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from broadsheet.consumer.errors import JournalNotFoundError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.guard import Present
-from broadsheet.consumer.message.uuid import clock_at
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, value_of
-from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.journals.guard import Present
+from broadsheet.journals.message.uuid import clock_at
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.codecs import tables_for
 from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from broadsheet.spark_bridge.journal_source.options import ReadOptions, ReadStart
+from broadsheet.wire.labels import CONTENT_TYPE, value_of
+from broadsheet.wire.selector_text import parse_selector
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.batch import UNREADABLE
-from broadsheet.consumer.message.framing import Frames, framing_for
-from broadsheet.consumer.message.sequence import stretch_bounds
-from broadsheet.consumer.message.uuid import NIL_UUID
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.batch import UNREADABLE
+from broadsheet.journals.message.framing import Frames, framing_for
+from broadsheet.journals.message.sequence import stretch_bounds
+from broadsheet.journals.message.uuid import NIL_UUID
 
 Offsets: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
@@ -89,7 +89,7 @@ def table_of(
 ) -> MessageTable:
     """Return N messages with their UUIDs, 16 bytes each; zero for those that no publisher can have made.
 
-    Source: RFC 4122 §4.1.2; `broadsheet.consumer.message.uuid` does the same for one.
+    Source: RFC 4122 §4.1.2; `broadsheet.journals.message.uuid` does the same for one.
     """
     halves = np.frombuffer(uuids, dtype=">u8").astype(np.uint64).reshape(-1, 2)
     high, low = halves[:, 0], halves[:, 1]

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
+from broadsheet.wire.identity_pb2 import JournalEpoch
 
 States = Mapping[str, JournalState]
 Epochs = Mapping[str, JournalEpoch]

@@ -12,11 +12,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Literal
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
-from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.journals.message.clock_watch import CLOCK_AHEAD_SECONDS
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.content.time_zones import zone_of
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
+from broadsheet.wire.selector_text import parse_selector
 
 SMALL_PARTITION_BYTES: Final = 4 << 20
 """Default bytes of a partition below which a read is not cut further to occupy processors."""

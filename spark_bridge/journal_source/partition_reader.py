@@ -29,8 +29,8 @@ from broadsheet.spark_bridge.journal_source.options import ReadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from broadsheet.consumer.journal.guard import OffsetGuard
-    from broadsheet.consumer.journal.reader import Reader, ReadSpan
+    from broadsheet.journals.guard import OffsetGuard
+    from broadsheet.journals.reader import Reader, ReadSpan
     from broadsheet.spark_bridge.journal_source.damage import DamagedRecord
 
 DECODE_BYTES: Final = 4 << 20
@@ -54,14 +54,14 @@ def read_partition(
     Raises:
         JournalBytesGoneError: the journal lost bytes of the partition after it was planned.
         FramingError: a message cannot be decoded, or does not fit the columns.
-        ConsumerError: the journal cannot be read.
+        ServiceError: the journal cannot be read.
     """
     if not isinstance(partition, JournalPartition):
         return  # Spark's own partition of a read that finds nothing
     if partition.bytes.damaged:
         yield from _damaged_rows(partition.bytes, options, columns)
         return
-    from broadsheet.consumer.interpreter import keep_freed_buffers
+    from broadsheet.runtime.interpreter import keep_freed_buffers
     from broadsheet.spark_bridge.journal_source.codecs import tolerant_decoder_for
 
     keep_freed_buffers()
@@ -110,7 +110,7 @@ def _damaged_rows(
 
 
 def _rows_of(columns: RowColumns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
-    from broadsheet.consumer.errors import FramingError
+    from broadsheet.journals.errors import FramingError
     from broadsheet.spark_bridge.journal_source.damage import damaged_rows
 
     try:
@@ -139,8 +139,8 @@ async def _pieces(
     wanted: BytePartition, options: ReadOptions
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Yield the bytes of a partition's runs, and their offsets."""
-    from broadsheet.consumer.protocol.journal_pb2 import FragmentsResponse
     from broadsheet.spark_bridge.brokers import open_client
+    from broadsheet.wire.journal_pb2 import FragmentsResponse
 
     listed = FragmentsResponse.ListedFragment
     cutter = RunCutter(wanted.runs())
@@ -170,8 +170,8 @@ async def _pieces(
 
 def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
     """Return the guard that notices a replacement of the journal since the driver planned the partition."""
-    from broadsheet.consumer.journal.guard import OffsetGuard, RememberedRead
-    from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
+    from broadsheet.journals.guard import OffsetGuard, RememberedRead
+    from broadsheet.wire.identity_pb2 import JournalEpoch
 
     # The epoch was not known when the driver planned the partition.
     if not wanted.epoch:
@@ -185,8 +185,7 @@ async def _guarded(
     reader: Reader, wanted: BytePartition, options: ReadOptions
 ) -> AsyncGenerator[ReadSpan, None]:
     """Yield the content of the planned journal; for a replacement, or if it is gone, yield nothing, or raise."""
-    from broadsheet.consumer.errors import JournalNotFoundError
-    from broadsheet.consumer.errors import JournalReplacedError as Replaced
+    from broadsheet.journals.errors import JournalNotFoundError, JournalReplacedError as Replaced
 
     try:
         async for span in reader:

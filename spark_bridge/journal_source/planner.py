@@ -18,12 +18,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import structlog
 
-from broadsheet.consumer.interpreter import keep_freed_buffers
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
-from broadsheet.consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
-from broadsheet.consumer.message.uuid import unix_seconds_of
-from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec, FragmentsResponse
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.clock_watch import ClockAhead, ToldProducers, latest_clock
+from broadsheet.journals.message.uuid import unix_seconds_of
+from broadsheet.journals.transport import PATIENCE_SECONDS
+from broadsheet.runtime.interpreter import keep_freed_buffers
 from broadsheet.spark_bridge.brokers import open_client
 from broadsheet.spark_bridge.errors import JournalBytesGoneError
 from broadsheet.spark_bridge.format_options import OptionError
@@ -57,6 +56,7 @@ from broadsheet.spark_bridge.journal_source.options import (
     ReadOptions,
 )
 from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
+from broadsheet.wire.journal_pb2 import CompressionCodec, FragmentsResponse
 
 _STRETCHES: Final = 16
 """Least stretches that make up a partition."""
@@ -147,7 +147,7 @@ class TableReader:
         Raises:
             JournalBytesGoneError: the journal lost bytes before they were read.
             FramingError: content is no messages.
-            ConsumerError: the journal cannot be read.
+            ServiceError: the journal cannot be read.
         """
         finder = self._new_tables()
         chunks: list[bytes] = []
@@ -214,7 +214,7 @@ class JournalScanner:
         Raises:
             JournalBytesGoneError: the journal lost bytes before they were read.
             FramingError: content is no messages.
-            ConsumerError: the journal cannot be read.
+            ServiceError: the journal cannot be read.
         """
         scan = self._scan
         scan.begin(limits)
@@ -301,7 +301,7 @@ class Planner:
 
         Raises:
             FramingError: content is no messages.
-            ConsumerError: a journal cannot be read.
+            ServiceError: a journal cannot be read.
         """
         journals = self._rotated(heads)
         begin = {**dict.fromkeys(journals, AT_THE_BEGINNING), **start}
@@ -322,7 +322,7 @@ class Planner:
 
         Raises:
             FramingError: content is no messages.
-            ConsumerError: a journal cannot be read.
+            ServiceError: a journal cannot be read.
         """
         batches = {
             name: await self._batch_between(name, span.start_of(name), span.end[name])
@@ -508,7 +508,7 @@ async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
     Raises:
         OptionError: no journal is selected, or start or end names another one, or an offset that is not reached.
         FramingError: content is no messages.
-        ConsumerError: the journals cannot be listed or read.
+        ServiceError: the journals cannot be listed or read.
     """
     keep_freed_buffers()
     async with open_client(options.access, patience_seconds=PATIENCE_SECONDS) as client:

@@ -12,13 +12,13 @@ import pyarrow.json as pa_json
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from broadsheet.consumer.errors import ContentTypeError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from broadsheet.consumer.message.json_columns import doubles_of
-from broadsheet.consumer.message.json_tables import may_be_rounded, rounded_integer
-from broadsheet.consumer.message.types import json_uuid_of
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import ContentTypeError
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.message.json_columns import doubles_of
+from broadsheet.journals.message.json_tables import may_be_rounded, rounded_integer
+from broadsheet.journals.message.types import json_uuid_of
+from broadsheet.journals.transport import PATIENCE_SECONDS
 from broadsheet.spark_bridge.brokers import open_client
 from broadsheet.spark_bridge.content.arrow import read_arrow
 from broadsheet.spark_bridge.content.frames import frames_in
@@ -42,7 +42,7 @@ def infer_schema(options: Mapping[str, Any]) -> StructType | str:
     Raises:
         OptionError: an option is wrong, or there is nothing to infer columns from.
         ContentTypeError: the journals' content type cannot be read, or differs among them.
-        ConsumerError: the journals cannot be listed or read.
+        ServiceError: the journals cannot be listed or read.
     """
     read = read_options(options)
     if read.schema is not None:

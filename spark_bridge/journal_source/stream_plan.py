@@ -11,15 +11,14 @@ from typing import Any, Final
 import structlog
 
 from broadsheet.consumer.client.loop_thread import LoopThread
-from broadsheet.consumer.errors import JournalNotFoundError
-from broadsheet.consumer.journal.guard import (
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.journals.guard import (
     HEAD_PATIENCE_SECONDS,
     Present,
     RememberedOffset,
     epoch_text,
     standing,
 )
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch
 from broadsheet.spark_bridge.brokers import open_client
 from broadsheet.spark_bridge.errors import QuerySourceGoneError, QuerySourceReplacedError
 from broadsheet.spark_bridge.journal_source.byte_runs import BytePartition
@@ -43,6 +42,7 @@ from broadsheet.spark_bridge.journal_source.offsets import (
 from broadsheet.spark_bridge.journal_source.options import ReadOptions, parse_place
 from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
 from broadsheet.spark_bridge.journal_source.planner import MicroBatchLimits, Planner
+from broadsheet.wire.identity_pb2 import JournalEpoch
 
 _log = structlog.get_logger()
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import psutil
 import structlog
 
-from broadsheet.allocator.runtime import logs
-from broadsheet.allocator.runtime.log_output import guard_standard_streams
-from broadsheet.consumer.journal.channels import parse_endpoint, parse_endpoints
+from broadsheet.runtime import logs
+from broadsheet.runtime.log_output import guard_standard_streams
+from broadsheet.security.endpoints import parse_endpoint, parse_endpoints
 
 ZONE_VARIABLE = "BROADSHEET_ZONE"
 """Environment variable of an executor that names its failure domain."""

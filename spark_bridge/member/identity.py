@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
-from broadsheet.allocator.documents import decode_json
+from broadsheet.runtime.documents import decode_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

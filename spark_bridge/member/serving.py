@@ -29,13 +29,14 @@ from broadsheet.allocator.errors import (
 from broadsheet.allocator.etcd.api import Etcd, KeyPut
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.process_signals import handled_on_loop
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Application
-from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.interpreter import serve_only, tend_memory
+from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.service import Service, Stoppable
+from broadsheet.leases.live_page import lease_route
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.interpreter import serve_only, tend_memory
+from broadsheet.runtime.process_signals import handled_on_loop
+from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.errors import MemberReleasedError
 from broadsheet.spark_bridge.member.application import (
     ApplicationFactory,
@@ -206,7 +207,7 @@ class _Departure:
 
 async def _serve(config: MemberConfig, application: Application[Any], orders: _Orders) -> None:
     serve_only()
-    service = Service(application, config)
+    service = Service(application, config, lease_route=lease_route)
     departure = _Departure(service)
     with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):
         async with TaskGroup() as group:

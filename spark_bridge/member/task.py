@@ -64,8 +64,8 @@ class MemberTask:
         # A first attempt has no predecessors, and is spared a connection to etcd.
         if incarnation.attempt > 0:
             asyncio.run(self._bury_predecessors(incarnation))
-        from broadsheet.allocator.runtime.event_loop import run
-        from broadsheet.allocator.runtime.log_output import flush_lines
+        from broadsheet.runtime.event_loop import run
+        from broadsheet.runtime.log_output import flush_lines
         from broadsheet.spark_bridge.member.executor import log_to_stderr
         from broadsheet.spark_bridge.member.serving import be_member
 

@@ -15,8 +15,7 @@ from typing import Any, TypeVar, assert_never
 import grpc
 from google.protobuf.message import Message
 
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.consumer.protocol.call_metadata import Token, request_metadata
+from broadsheet.runtime.backoff import Backoff
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, this_worker
 from broadsheet.spark_bridge.routing.lookup import Metadata, believed_route, credentials, selecting
@@ -36,6 +35,7 @@ from broadsheet.spark_bridge.routing.retry_policy import (
 )
 from broadsheet.spark_bridge.routing.route_watch import keep_watch
 from broadsheet.spark_bridge.routing.routes import ShardRoute
+from broadsheet.wire.shard_metadata import Token, request_metadata
 
 PAUSE_SECONDS_MAX = 0.5
 """Longest pause between attempts, because a hand-over takes less than a second."""

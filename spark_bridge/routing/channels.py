@@ -20,10 +20,10 @@ from typing import Protocol
 
 import grpc
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import Pems, TlsConfig, name_options, tls_files
-from broadsheet.consumer.journal.channels import is_tls, parse_endpoint, proxy_options
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.endpoints import is_tls, parse_endpoint, proxy_options
+from broadsheet.security.tls import Pems, TlsConfig, name_options, tls_files
 from broadsheet.spark_bridge.routing.member_list import MemberLists
 from broadsheet.spark_bridge.routing.routes import RouteTable
 

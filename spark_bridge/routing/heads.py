@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.errors import ConsumerError, EndpointError, JournalUnavailableError
-from broadsheet.consumer.journal.transport import error_of_rpc, error_of_status
-from broadsheet.consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
-from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
-from broadsheet.consumer.protocol.labels import label_set, selector
+from broadsheet.journals.errors import JournalUnavailableError
+from broadsheet.journals.transport import error_of_rpc, error_of_status
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.errors import EndpointError, ServiceError
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, this_worker
+from broadsheet.wire.journal_pb2 import ReadRequest, ReadResponse, Status
+from broadsheet.wire.journal_pb2_grpc import JournalStub
+from broadsheet.wire.labels import label_set, selector
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.auth import ClientAuth
+    from broadsheet.security.auth import ClientAuth
 
 PATIENCE_SECONDS = 30.0
 """Longest wait for a broker that does not answer, or for a journal that is not served."""
@@ -96,12 +97,12 @@ def _ask(broker: _Broker, journal: str, *, seconds: float) -> int:
 
 def _credentials(auth: ClientAuth, journal: str) -> tuple[tuple[str, str], ...]:
     # Imported here, because it takes a third of a short task's imports and most clusters have no keys.
-    from broadsheet.consumer.protocol.auth import Capability, expiring
+    from broadsheet.security.auth import Capability, expiring
 
     named = selector(label_set(("name", journal)))
     return auth.metadata(expiring(Capability.READ, named, life_seconds=CREDENTIAL_SECONDS))
 
 
-def _translated(broker: str, error: grpc.RpcError) -> ConsumerError:
+def _translated(broker: str, error: grpc.RpcError) -> ServiceError:
     # Both kinds of calls raise errors with a code and details, and only these are used.
     return error_of_rpc(broker, cast("grpc.aio.AioRpcError", error))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.message.mapping import (
+from broadsheet.journals.message.mapping import (
     KeyFunction,
     MappedJournal,
+    Mapping as JournalMapping,
     Partitions,
     modulo_mapping,
     rendezvous_mapping,
 )
-from broadsheet.consumer.message.mapping import Mapping as JournalMapping
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 MappingFactory = Callable[[KeyFunction, Partitions], JournalMapping]
@@ -71,7 +71,7 @@ def key_mapping_of(
     """Return the mapping of keys to shards.
 
     Args:
-        mapping: `modulo`, `rendezvous`, or a function like those of `broadsheet.consumer.message.mapping`.
+        mapping: `modulo`, `rendezvous`, or a function like those of `broadsheet.journals.message.mapping`.
         routes: The shards.
         journals: Those that publishers choose among, in the publishers' order; None: all that the shards read, by name.
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from broadsheet.allocator.runtime.tls import handshake_advice
 from broadsheet.consumer.errors import ShardNotFoundError
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ListRequest, ListResponse
-from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
+from broadsheet.security.tls import handshake_advice
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, this_worker
 from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.routes import ShardRoute, routes_of
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.shard_pb2 import ListRequest, ListResponse
+from broadsheet.wire.shard_pb2_grpc import ShardStub
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.auth import KeyedAuth
+    from broadsheet.security.auth import KeyedAuth
 
 CAPABILITY_LIST, CAPABILITY_READ = 2, 8
 """Values of `Capability.LIST` and `READ`, because importing their module takes a third of a short task's imports."""
@@ -92,7 +92,7 @@ def credentials(
     """
     if not auth_keys:
         return ()
-    from broadsheet.consumer.protocol.auth import Capability, expiring
+    from broadsheet.security.auth import Capability, expiring
 
     life_seconds = max(TOKEN_LIFE_SECONDS_MIN, seconds + 1.0)
     claims = expiring(Capability(capability), shards, life_seconds=life_seconds)
@@ -206,7 +206,7 @@ def members_to_ask(plan: ResolverPlan, worker: PythonWorkerCache, *, last: str) 
 
 @lru_cache(maxsize=8)
 def _auth_of(keys: str) -> KeyedAuth:
-    from broadsheet.consumer.protocol.auth import KeyedAuth
+    from broadsheet.security.auth import KeyedAuth
 
     return KeyedAuth(keys)
 
@@ -237,7 +237,7 @@ def survey(
     Raises:
         NoMemberError: none answered.
         ValidationError: an address is malformed.
-        ConsumerError, AllocatorError: a member refused the question.
+        BroadsheetError: a member refused the question.
     """
     worker, met = this_worker(), "there is none"
     for address in addresses:

@@ -23,11 +23,12 @@ import structlog
 from google.protobuf.message import DecodeError
 from xxhash import xxh3_128_hexdigest
 
-from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.allocator.errors import AllocatorError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.consumer.journal.channels import parse_endpoint
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.endpoints import parse_endpoint
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 if TYPE_CHECKING:
     from broadsheet.allocator.etcd.client import EtcdClient
@@ -125,7 +126,7 @@ class MemberLists:
                 return self.known(cluster)
             try:
                 living = directory.living()
-            except AllocatorError as error:
+            except (AllocatorError, ValidationError) as error:
                 _log.warning("resolver.directory_unavailable", cause=str(error))
                 living = ()
             self._refreshed[cluster] = time.monotonic()

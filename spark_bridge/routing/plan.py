@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.journal.channels import is_tls
-from broadsheet.consumer.protocol.call_metadata import Token
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
+from broadsheet.security.endpoints import is_tls
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.routing.key_mapping import KeyMapping
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.routing.routes import ShardRoute
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.shard_metadata import Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ResolverPlan:
     """Deadline of each call, retries included."""
     access: MemberAccess
     capability: int
-    """Capabilities that the application's methods need: bits of `broadsheet.consumer.protocol.auth.Capability`."""
+    """Capabilities that the application's methods need: bits of `broadsheet.security.auth.Capability`."""
     directory: MemberDirectory | None = None
     """Lists the living members if none of the known ones answers; None: only members are asked."""
     made_at: float = field(default_factory=time.time)

@@ -19,15 +19,15 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from broadsheet.consumer.errors import ShardNotFoundError
-from broadsheet.consumer.protocol.call_metadata import Pairs, Token, is_honoured, refusal_in
-from broadsheet.consumer.protocol.journal_pb2 import Header
-from broadsheet.consumer.protocol.shard_pb2 import Status
 from broadsheet.spark_bridge.errors import (
     MembersGoneError,
     ShardNotServedError,
     TokenIgnoredError,
 )
 from broadsheet.spark_bridge.routing.routes import ShardRoute, later_route
+from broadsheet.wire.journal_pb2 import Header
+from broadsheet.wire.shard_metadata import Pairs, Token, is_honoured, refusal_in
+from broadsheet.wire.shard_pb2 import Status
 
 _TRY_AGAIN = frozenset(
     {

@@ -15,10 +15,8 @@ from typing import Any
 
 import grpc
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest
-from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.routing.channels import PythonWorkerCache
 from broadsheet.spark_bridge.routing.lookup import (
     CAPABILITY_LIST,
@@ -27,6 +25,8 @@ from broadsheet.spark_bridge.routing.lookup import (
     members_to_ask,
 )
 from broadsheet.spark_bridge.routing.plan import ResolverPlan
+from broadsheet.wire.watch_pb2 import WatchShardsRequest
+from broadsheet.wire.watch_pb2_grpc import WatchServiceStub
 
 WATCH_AFTER_SECONDS = 1.0
 """Age at which a worker starts to watch."""

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from threading import Lock
 
-from broadsheet.consumer.key_space import member_id_of
-from broadsheet.consumer.protocol.journal_pb2 import Header
-from broadsheet.consumer.protocol.journal_pb2 import Route as WireRoute
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
+from broadsheet.consumer.registry.key_space import member_id_of
+from broadsheet.wire.journal_pb2 import Header, Route as WireRoute
+from broadsheet.wire.shard_pb2 import ListResponse
+from broadsheet.wire.watch_pb2 import WatchShardsResponse
 
 ROUTE_SECONDS = 30.0
 """Time for which a route is believed after a member told or confirmed it, unless its own member refuses. It is bounded,

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from broadsheet.allocator.errors import AllocatorError, ValidationError
+from broadsheet.allocator.errors import AllocatorError
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.consumer.protocol.selector_text import parse_selector
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.errors import SparkBridgeError
 from broadsheet.spark_bridge.etcd_options import ETCD_OPTIONS, etcd_of, root_of
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
+from broadsheet.wire.selector_text import parse_selector
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.auth import ClientAuth
+    from broadsheet.security.auth import ClientAuth
 
 ADDRESS: Final = "the address of a member, or of several with commas, e.g. http://127.0.0.1:8080"
 _SELECTOR: Final = "a label selector that says which shards, e.g. id:prefix=counts-"
@@ -63,7 +64,7 @@ class ClusterAccess:
         """
         if self.auth_keys_file is None:
             return None
-        from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
+        from broadsheet.security.auth import KeyedAuth, keys_from
 
         try:
             return KeyedAuth(keys_from("", Path(self.auth_keys_file)))
@@ -140,7 +141,7 @@ async def answer_of(access: ClusterAccess, ask: Callable[[str], Awaitable[Answer
     directory = MemberDirectory(etcd=access.etcd, root=access.root)
     try:
         listed = await asyncio.to_thread(directory.living)
-    except AllocatorError as error:
+    except (AllocatorError, ValidationError) as error:
         raise NoMemberAnsweredError({**met, "etcd": str(error)}) from error
     others = [each for each in listed if each not in met and access.permits(each)]
     if not others:
@@ -159,7 +160,7 @@ async def first_answer(
     Raises:
         NoMemberAnsweredError: none can be reached.
     """
-    from broadsheet.consumer.errors import EndpointError
+    from broadsheet.runtime.errors import EndpointError
 
     met: dict[str, str] = {}
     for address in addresses:

@@ -33,7 +33,7 @@ from broadsheet.spark_bridge.shard_tables.access import (
 from broadsheet.spark_bridge.shard_tables.columns import batches_of, require_columns
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.allocation_pb2 import ListMovesResponse, ShardMove
+    from broadsheet.wire.allocation_pb2 import ListMovesResponse, ShardMove
 
 MOVES_TABLE: Final = StructType(
     [
@@ -137,7 +137,7 @@ async def _page(
 
 def move_row(move: ShardMove) -> dict[str, Any]:
     """Return a move's values by column."""
-    from broadsheet.consumer.move_messages import KIND_NAMES
+    from broadsheet.consumer.registry.move_messages import KIND_NAMES
 
     return {
         "time": move.time.ToDatetime(UTC),

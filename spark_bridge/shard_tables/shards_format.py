@@ -27,12 +27,8 @@ from pyspark.sql.types import (
 )
 
 from broadsheet.consumer.client import ShardClient, StateClient
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.key_space import member_id_of
-from broadsheet.consumer.protocol.labels import values_of
-from broadsheet.consumer.protocol.selector_text import parse_selector
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
-from broadsheet.consumer.protocol.state_pb2 import ReplicaProgress
+from broadsheet.consumer.registry.key_space import member_id_of
+from broadsheet.runtime.errors import ServiceError
 from broadsheet.spark_bridge.shard_tables.access import (
     ClusterAccess,
     access_of,
@@ -41,6 +37,10 @@ from broadsheet.spark_bridge.shard_tables.access import (
     selector_of,
 )
 from broadsheet.spark_bridge.shard_tables.columns import batches_of, require_columns
+from broadsheet.wire.labels import values_of
+from broadsheet.wire.selector_text import parse_selector
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.wire.state_pb2 import ReplicaProgress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +134,7 @@ class ShardsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Ask members, and yield batches."""
         assert isinstance(partition, ListedPartition), "as planned"
-        from broadsheet.consumer.protocol.shard_pb2 import ListResponse
+        from broadsheet.wire.shard_pb2 import ListResponse
 
         options = self._options
         listing = ListResponse.FromString(partition.listing)
@@ -244,7 +244,7 @@ async def list_shards(access: ClusterAccess, selector: str) -> ListResponse:
 
     Raises:
         NoMemberAnsweredError: none answers.
-        ConsumerError: the token does not allow it.
+        ServiceError: the token does not allow it.
     """
     auth, tls = access.auth(), access.tls.config()
 
@@ -273,7 +273,7 @@ async def progress_of(
         async with at_once, StateClient(endpoint, auth=auth, tls=tls) as client:
             try:
                 answer = await client.list_replicas(wanted)
-            except (ConsumerError, TimeoutError):
+            except (ServiceError, TimeoutError):
                 return {}  # leaving, or of an older version: listed without progress
             return {(each.shard, member): each for each in answer.replicas}
 

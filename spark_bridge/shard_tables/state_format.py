@@ -36,8 +36,8 @@ from broadsheet.spark_bridge.shard_tables.columns import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from broadsheet.consumer.protocol.shard_pb2 import ListResponse
     from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder
+    from broadsheet.wire.shard_pb2 import ListResponse
 
 
 PATIENCE_SECONDS: Final = 60.0

@@ -15,15 +15,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.consumer.client import StateClient
 from broadsheet.consumer.client.loop_thread import LoopThread
-from broadsheet.consumer.errors import EndpointError, NotAuthorizedError, RpcFailedError, ShardError
-from broadsheet.consumer.key_space import member_id_of
-from broadsheet.consumer.message.arrow_ipc import validated
-from broadsheet.consumer.protocol.journal_pb2 import Route
-from broadsheet.consumer.protocol.state_pb2 import DescribeStateResponse, ScanStateResponse
+from broadsheet.consumer.errors import ShardError
+from broadsheet.consumer.registry.key_space import member_id_of
+from broadsheet.journals.message.arrow_ipc import validated
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.errors import EndpointError, RpcFailedError, ValidationError
+from broadsheet.security.errors import NotAuthorizedError
 from broadsheet.spark_bridge.shard_tables.access import (
     ClusterAccess,
     NoMemberAnsweredError,
@@ -31,6 +30,8 @@ from broadsheet.spark_bridge.shard_tables.access import (
 )
 from broadsheet.spark_bridge.shard_tables.columns import Provenance
 from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
+from broadsheet.wire.journal_pb2 import Route
+from broadsheet.wire.state_pb2 import DescribeStateResponse, ScanStateResponse
 
 AnswerT = TypeVar("AnswerT")
 

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from broadsheet.consumer import Shard
-from broadsheet.consumer.protocol.labels import value_of
 from broadsheet.examples.stream_sum.app import (
     STATE_DIRECTORY_VARIABLE,
     STORE_VARIABLE,
     StreamSums,
 )
 from broadsheet.examples.stream_sum.store import StreamStore
+from broadsheet.wire.labels import value_of
 
 STORE_LABEL = "chaos/store"
 """`json` or `sqlite`; the application's own store, if a shard has no such label."""

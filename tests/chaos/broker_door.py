@@ -9,7 +9,7 @@ from typing import Self
 
 import psutil
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 
 _READ_BYTES = 1 << 16
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.protocol import shard_pb2
-from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.wire import shard_pb2
+from broadsheet.wire.labels import label_set
 from tests.chaos.application import STORE_LABEL
 from tests.chaos.patience import patient
 from tests.chaos.side_shard import SEEN_SECONDS, has_failed

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.chaos.patience import patient
 from tests.chaos.side_shard import SEEN_SECONDS, SideShard
 from tests.support.eventually import eventually

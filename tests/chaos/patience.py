@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 
-from broadsheet.consumer.errors import ConsumerError
+from broadsheet.runtime.errors import ServiceError
 
 
 def patient(
@@ -15,7 +15,7 @@ def patient(
     async def patiently() -> bool:
         try:
             return await look()
-        except (ConsumerError, TimeoutError):
+        except (ServiceError, TimeoutError):
             return False
 
     return patiently

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.broker import package_environment
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.embedded.broker import package_environment
+from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.examples.stream_sum.app import STATE_DIRECTORY_VARIABLE, STORE_VARIABLE
+from broadsheet.runtime.task_group import TaskGroup
 from tests.chaos.broker_door import BrokerDoor
 from tests.chaos.clock_shim.sitecustomize import OFFSET_FILE_VARIABLE
 from tests.chaos.cluster_plan import ClusterPlan

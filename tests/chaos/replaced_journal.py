@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from broadsheet.consumer.client import RecoveryClient
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol import journal_pb2
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire import journal_pb2
 from tests.chaos.patience import patient
 from tests.chaos.side_shard import SEEN_SECONDS, SideShard
 from tests.support.eventually import eventually

@@ -19,16 +19,16 @@ from typing import Self
 
 import psutil
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.cli import journal_space, shard_space
+from broadsheet.cli import journal_space, shard_space
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import ConsumerError, EmbeddedServerError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol import journal_pb2
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest
 from broadsheet.examples.stream_sum.check import Comparison, all_sums, compare
 from broadsheet.examples.stream_sum.messages import CHUNK_JOURNALS, SUM_JOURNALS
 from broadsheet.examples.stream_sum.publish import Producers
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import EmbeddedServerError, ServiceError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire import journal_pb2
+from broadsheet.wire.shard_pb2 import ApplyRequest
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
 from tests.chaos.leases import MemberLeases, Renewals
@@ -329,7 +329,7 @@ class ChaosRun:
                     journals = [source.journal for source in listed.spec.sources]
                     wanted = {journal: heads[journal] for journal in journals}
                     await client.stat(listed.spec.id, read_through=wanted, timeout_seconds=5.0)
-        except (ConsumerError, TimeoutError) as error:
+        except (ServiceError, TimeoutError) as error:
             raise AssertionError(str(error)) from error
         return True
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from broadsheet.consumer.broker.fragments import STORED_SUFFIX
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.broker.fragments import STORED_SUFFIX
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.schedule import Fault, FaultKind
 from tests.support.etcd_users import add_user, enable_users

@@ -8,8 +8,8 @@ from itertools import count
 from random import Random
 
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol import journal_pb2, shard_pb2
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire import journal_pb2, shard_pb2
 from tests.chaos.changed_store import ChangedStore
 from tests.chaos.log_strangers import LogStrangers
 from tests.chaos.patience import patient

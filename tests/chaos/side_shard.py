@@ -7,17 +7,13 @@ from itertools import count
 from random import Random
 
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
-from broadsheet.consumer.protocol import journal_pb2, shard_pb2
-from broadsheet.consumer.protocol.labels import (
-    CONTENT_TYPE,
-    CONTENT_TYPE_RECOVERY_LOG,
-    label_set,
-)
 from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.uuid import MessageClock, new_producer_id
+from broadsheet.wire import journal_pb2, shard_pb2
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from tests.chaos.patience import patient
 from tests.support.eventually import eventually
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.errors import ClusterStoppedError
 from tests.chaos.application import ChaosSums

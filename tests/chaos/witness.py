@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.examples.stream_sum.check import Comparison, compare, read_sums
 from broadsheet.examples.stream_sum.messages import SUM_JOURNALS, StreamSum
 from broadsheet.examples.stream_sum.publish import Producers
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
 
 
 class Witness:

@@ -14,23 +14,23 @@ from random import Random
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.kernel.network import Link
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
+from broadsheet.consumer.errors import ApplyConflictError
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
     RegisterMismatchError,
     WrongAppendOffsetError,
 )
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.reader import Reader, ReadSpan
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest, JournalSpec
-from broadsheet.consumer.protocol.labels import label_set, parse_selector, selector
-from broadsheet.consumer.simulation.broker import MemoryBroker
-from broadsheet.consumer.simulation.channels import SimulatedChannels
+from broadsheet.journals.reader import Reader, ReadSpan
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.network import Link
+from broadsheet.testing.shards.broker import MemoryBroker
+from broadsheet.testing.shards.channels import SimulatedChannels
+from broadsheet.wire.journal_pb2 import AppendResponse, ApplyRequest, JournalSpec
+from broadsheet.wire.labels import label_set, parse_selector, selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 

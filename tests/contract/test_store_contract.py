@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.consumer.simulation.stores import RecordedStore
-from broadsheet.consumer.stores.conformance.recorded_suite import RecordedStoreConformance
-from broadsheet.consumer.stores.conformance.scan_suite import (
-    RecordedScanConformance,
-    ScanConformance,
-)
-from broadsheet.consumer.stores.conformance.subject import RecordedSubject
-from broadsheet.consumer.stores.conformance.suite import StoreConformance
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.testing.shards.stores import RecordedStore
+from broadsheet.testing.stores.recorded_suite import RecordedStoreConformance
+from broadsheet.testing.stores.scan_suite import RecordedScanConformance, ScanConformance
+from broadsheet.testing.stores.subject import RecordedSubject
+from broadsheet.testing.stores.suite import StoreConformance
 from tests.support.store_subjects import (
     AGGREGATE_ROWS,
     JSON_ROWS,

@@ -11,23 +11,14 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import JournalDamagedError
-from broadsheet.consumer.journal.block_sums import (
-    BLOCK_BYTES,
-    BlockSums,
-    decode_sums,
-    encode_sums,
-)
-from broadsheet.consumer.journal.direct_fragments import open_below
-from broadsheet.consumer.journal.fragment_content import (
-    DirectReadError,
-    FragmentContent,
-    WantedSpan,
-)
-from broadsheet.consumer.journal.known_sums import sums_in
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.fragments_pb2 import FragmentSumsResponse
+from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSums, decode_sums, encode_sums
+from broadsheet.journals.direct_fragments import open_below
+from broadsheet.journals.errors import JournalDamagedError
+from broadsheet.journals.fragment_content import DirectReadError, FragmentContent, WantedSpan
+from broadsheet.journals.known_sums import sums_in
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.fragments_pb2 import FragmentSumsResponse
 from tests.fuzz.decoder import FuzzedDecoder
 from tests.support.stored_fragments import ENCODERS, object_path, stored_fragment
 

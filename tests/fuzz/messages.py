@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.batch import (
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.batch import (
     UNREADABLE,
     MessageBatch,
     MessageType,
@@ -16,11 +16,11 @@ from broadsheet.consumer.message.batch import (
     unreadable_apart,
     why_unreadable,
 )
-from broadsheet.consumer.message.framing import framing_for
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.types import ArrowType, CsvType, JsonType, ProtobufType
-from broadsheet.consumer.message.uuid import build_uuid
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
+from broadsheet.journals.message.framing import framing_for
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.types import ArrowType, CsvType, JsonType, ProtobufType
+from broadsheet.journals.message.uuid import build_uuid
+from broadsheet.wire.journal_pb2 import AppendRequest
 from tests.fuzz.arrow_seeds import arrow_messages, look_at_all
 from tests.fuzz.decoder import FuzzedDecoder
 

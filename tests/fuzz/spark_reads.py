@@ -19,14 +19,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.consumer.message.framing import (
+from broadsheet.journals.message.framing import (
     ARROW_STREAM,
     CSV,
     NDJSON,
     PROTOBUF_FIXED,
     framing_for,
 )
-from broadsheet.consumer.message.types import ArrowMessage, ArrowType
+from broadsheet.journals.message.types import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, with_metadata
@@ -41,7 +41,7 @@ _OPTIONS: Final = replace(
         {
             "address": "http://127.0.0.1:1",
             "selector": "name=in/a",
-            "messageType": "broadsheet.consumer.protocol.journal_pb2:AppendRequest",
+            "messageType": "broadsheet.wire.journal_pb2:AppendRequest",
             "uuidField": "content",
         }
     ),

@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
-from broadsheet.allocator.documents import DocumentError
-from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader import move_records, stored_plan
 from broadsheet.allocator.leader.election import (
@@ -23,52 +22,14 @@ from broadsheet.allocator.leader.election import (
 )
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.consumer.broker import commit_log
-from broadsheet.consumer.checkpoint import (
-    packed_segment,
-    segment_id,
-    stored_checkpoint,
-    unpacked_segment,
-    whole_checkpoint,
-)
+from broadsheet.broker import commit_log
 from broadsheet.consumer.errors import (
     ForeignLogError,
-    InvalidStateError,
     LogDataLossError,
     SourceDataLossError,
     StoreError,
 )
-from broadsheet.consumer.journal.append_stream import (
-    PLAIN_BYTES_MAX,
-    WholeAppend,
-    decode_appends,
-    encode_appends,
-)
-from broadsheet.consumer.journal.wire import decode_read, parse_append
-from broadsheet.consumer.key_space import ShardDecoder
-from broadsheet.consumer.leasing import codec
-from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.azure.container import Blob
-from broadsheet.consumer.leasing.stores.azure.eph import body_of, read_body
-from broadsheet.consumer.leasing.stores.azure.event_hubs_blobs import merged
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from broadsheet.consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
-from broadsheet.consumer.load_report import decode_report
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.protocol import shard_pb2
-from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
-from broadsheet.consumer.protocol.call_metadata import READ_THROUGH, token_in
-from broadsheet.consumer.protocol.journal_pb2 import (
-    AppendRequest,
-    JournalSpec,
-    ProcessSpec,
-    ReadResponse,
-)
-from broadsheet.consumer.protocol.load_pb2 import MemberLoad
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.consumer.member.load_report import decode_report
 from broadsheet.consumer.recoverylog.foreign_bytes import OwnOperations, examined
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.consumer.recoverylog.operation import OperationDecoder, framed
@@ -80,14 +41,49 @@ from broadsheet.consumer.recoverylog.ownership import (
     encode_owner,
 )
 from broadsheet.consumer.recoverylog.prune_plan import decode_quarantine
+from broadsheet.consumer.registry.key_space import ShardDecoder
 from broadsheet.consumer.sources.kafka.places import begun_again, topic_entry
 from broadsheet.consumer.sources.kinesis.places import decode_resume, decode_stream_entry
 from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
 from broadsheet.consumer.stores.store_record import StoreRecord, decode_record, encode_record
+from broadsheet.journals.append_stream import (
+    PLAIN_BYTES_MAX,
+    WholeAppend,
+    decode_appends,
+    encode_appends,
+)
+from broadsheet.journals.message.checkpoint import (
+    packed_segment,
+    segment_id,
+    stored_checkpoint,
+    unpacked_segment,
+    whole_checkpoint,
+)
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.wire import decode_read, parse_append
+from broadsheet.leases import codec
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.migration.export_file import export_lines, read_export
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.azure.container import Blob
+from broadsheet.leases.stores.azure.eph import body_of, read_body
+from broadsheet.leases.stores.azure.event_hubs_blobs import merged
+from broadsheet.leases.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.leases.stores.dynamodb.layout import Layout, NativeLayout
+from broadsheet.leases.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.runtime.documents import DocumentError
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_record as sink_record
 from broadsheet.spark_bridge.journal_source.offsets import parse_offset
 from broadsheet.spark_bridge.member.identity import Host, decode_host, encode_host
+from broadsheet.wire import shard_pb2
+from broadsheet.wire.appends_pb2 import AppendStreamRequest
+from broadsheet.wire.journal_pb2 import AppendRequest, JournalSpec, ProcessSpec, ReadResponse
+from broadsheet.wire.load_pb2 import MemberLoad
+from broadsheet.wire.recorded_op_pb2 import FSMHints, RecordedOp
+from broadsheet.wire.shard_metadata import READ_THROUGH, token_in
 from tests.fuzz.decoder import FuzzedDecoder
 
 _MEMBER: Final = MemberId("zone-a", "member-1")

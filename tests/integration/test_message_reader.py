@@ -11,15 +11,13 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import ContentTypeError, FramingError, JournalNotFoundError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.reader import ReadSpan
-from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
-from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, framing_for
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.reader import (
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import ContentTypeError, FramingError, JournalNotFoundError
+from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
+from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, framing_for
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.reader import (
     BatchOptions,
     MessageSource,
     RingLimits,
@@ -28,11 +26,13 @@ from broadsheet.consumer.message.reader import (
     read_batches,
     read_committed,
 )
-from broadsheet.consumer.message.types import ArrowType, JsonType, ProtobufType
-from broadsheet.consumer.message.uuid import MessageClock
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.journals.message.types import ArrowType, JsonType, ProtobufType
+from broadsheet.journals.message.uuid import MessageClock
+from broadsheet.journals.reader import ReadSpan
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec
+from broadsheet.wire.labels import CONTENT_TYPE, label_set
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS
 

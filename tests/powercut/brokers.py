@@ -18,10 +18,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broadsheet.consumer.broker import data_root
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.broker import data_root
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec
 
 APPENDS_MAX: Final = 16

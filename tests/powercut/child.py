@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.consumer.private_directory import keep_new_files_private
+from broadsheet.runtime.private_directory import keep_new_files_private
 from tests.powercut.syscalls import install
 
 REQUEST_BYTES_MAX: Final = 1 << 16

@@ -19,13 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.stores.conformance.subject import (
-    FixedShard,
-    StoreSubject,
-    offset_of,
-    reading,
-    wait,
-)
+from broadsheet.testing.stores.subject import FixedShard, StoreSubject, offset_of, reading, wait
 from tests.support.store_subjects import (
     AggregateSubject,
     JsonSubject,

@@ -6,10 +6,9 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags
 from tests.support.both_sequencers import shown_by_shard, shown_by_spark
 from tests.support.sequencing import Log
 

@@ -6,20 +6,19 @@ import random
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch, batch_of
-from broadsheet.consumer.message.framing import CsvFraming, Frames, LineFraming, Payloads
-from broadsheet.consumer.message.sequence import Run, committed_part, scan_run
-from broadsheet.consumer.message.sequence_rules import (
+from broadsheet.journals.message.batch import UNREADABLE, MessageBatch, batch_of
+from broadsheet.journals.message.framing import CsvFraming, Frames, LineFraming, Payloads
+from broadsheet.journals.message.sequence import Run, committed_part, scan_run
+from broadsheet.journals.message.sequence_rules import (
     NOTHING_PENDING,
     ProducerClocks,
     SequenceOutcome,
     decide,
 )
-from broadsheet.consumer.message.types import JsonType, json_uuid_of
-from broadsheet.consumer.message.uuid import FEW, Flags, build_uuid, format_uuid, parse_uuid
+from broadsheet.journals.message.types import JsonType, json_uuid_of
+from broadsheet.journals.message.uuid import FEW, Flags, build_uuid, format_uuid, parse_uuid
 from tests.support.sequencing import Message, messages_of
 
 UUIDS = st.builds(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.message.sequence_rules import (
+from broadsheet.journals.message.sequence_rules import (
     DECISIONS,
     EFFECTS,
     NOTHING_PENDING,
@@ -19,7 +18,7 @@ from broadsheet.consumer.message.sequence_rules import (
     decide,
     duplicates_through,
 )
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags
 
 OUTSIDE, CONTINUE, ACK, UNKNOWN = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN, 0x200
 FLAGS = (OUTSIDE, CONTINUE, ACK, UNKNOWN)

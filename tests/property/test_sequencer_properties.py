@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.checkpoint import build_checkpoint, encoded, put_together
-from broadsheet.consumer.message.producers import FilingLimits
-from broadsheet.consumer.message.sequence import RunEmission
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
-from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.journals.message.checkpoint import build_checkpoint, encoded, put_together
+from broadsheet.journals.message.producers import FilingLimits
+from broadsheet.journals.message.sequence import RunEmission
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
+from broadsheet.wire import shard_pb2
 from tests.support.sequencing import (
     Log,
     Message,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.message.uuid import FEW, FLAGS_MAX, build_uuid, parse_uuid, parse_uuids
+from broadsheet.journals.message.uuid import FEW, FLAGS_MAX, build_uuid, parse_uuid, parse_uuids
 
 published = st.builds(
     build_uuid,

@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 import structlog
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.examples.stream_sum.publish import Producers
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.process_hosts import ProcessHosts
 from tests.chaos.run import ChaosRun

@@ -10,7 +10,7 @@ from pathlib import Path
 GROWTH_RATIO_MAX = 1.10
 """Of a process's memory at the end of traffic, to that when it was warm."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_NAMES = (("broadsheet.consumer.cli.main", "member"), ("broadsheet.consumer.broker", "broker"))
+_NAMES = (("broadsheet.cli.main", "member"), ("broadsheet.broker", "broker"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, PROTOBUF_FIXED
-from broadsheet.consumer.message.mapping import MappedJournal, modulo_mapping
-from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, PROTOBUF_FIXED
+from broadsheet.journals.message.mapping import MappedJournal, modulo_mapping
+from broadsheet.journals.message.types import ArrowType, CsvType, ProtobufType
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.formats import register_formats
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.published import ids_of, messages_of
 from tests.support.sink_queries import (
     SinkTopic,
@@ -111,7 +111,7 @@ def test_write_protobuf(spark: SparkSession, services: Services, topic: SinkTopi
         topic,
         selector=f"name={topic.journals[0]}",
         key="",
-        messageType="broadsheet.consumer.protocol.shard_pb2:Checkpoint.Source.ProducerEntry",
+        messageType="broadsheet.wire.shard_pb2:Checkpoint.Source.ProducerEntry",
         uuidField="id",
     )
 

@@ -106,7 +106,7 @@ def test_batch_over_stored_history_asks_the_broker_for_a_list_alone(
 
     Why: the broker's own count of what it sent then has that read alone.
     """
-    from broadsheet.consumer.protocol.journal_pb2 import ZSTANDARD
+    from broadsheet.wire.journal_pb2 import ZSTANDARD
 
     spark = topic(1).spark  # which knows the format
     with HistoryStore.started(tmp_path) as store:

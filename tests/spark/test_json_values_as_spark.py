@@ -10,7 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.formats import register_formats
 from tests.support.journal_writers import JournalWriter

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.journals.client import JournalClient
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from tests.support.eventually import eventually_sync

@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import pytest
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.mapping import MappedJournal, modulo_mapping
-from broadsheet.consumer.message.reader import read_batches, read_committed
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.mapping import MappedJournal, modulo_mapping
+from broadsheet.journals.message.reader import read_batches, read_committed
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.publish import PublishTarget, journal_index, publish_dataframe

@@ -22,8 +22,8 @@ from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.examples.flights.app import FlightsApplication
 from broadsheet.examples.flights.messages import FLIGHT_JOURNALS
 from broadsheet.spark_bridge.cluster import ShardCluster

@@ -17,9 +17,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.mapping import fnv1a_32
-from broadsheet.consumer.protocol.shard_pb2 import StatRequest, StatResponse
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.mapping import fnv1a_32
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.task_resolver import (
@@ -28,6 +27,7 @@ from broadsheet.spark_bridge.task_resolver import (
     token_accumulator,
     token_of_heads,
 )
+from broadsheet.wire.shard_pb2 import StatRequest, StatResponse
 from tests.support.asked_tally import TOTAL, AskedTally, TallyStub
 from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually_sync

@@ -11,15 +11,10 @@ import grpc
 from google.protobuf.message import Message
 
 from broadsheet.consumer.application import Resolver
-from broadsheet.consumer.protocol.call_metadata import shard_in
-from broadsheet.consumer.protocol.shard_pb2 import (
-    GetHintsRequest,
-    StatRequest,
-    StatResponse,
-    Status,
-)
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.shard_call import serving_shard
+from broadsheet.wire.shard_metadata import shard_in
+from broadsheet.wire.shard_pb2 import GetHintsRequest, StatRequest, StatResponse, Status
 from tests.support.tally import Tally, total_of
 
 TOTAL = "total"

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 from azure.storage.blob.aio import ContainerClient
 
-from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
-from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
+from broadsheet.leases.stores.azure.eph import EphRecordStore
+from broadsheet.leases.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.leases.stores.azure.native import BlobRecordStore
 
 AzureStore = BlobRecordStore | EphRecordStore | EventHubsRecordStore
 SCOPE = "ns.servicebus.windows.net/clicks/$default"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.child_process import ChildProcess
 from tests.support.eventually import eventually_sync
 from tests.support.node_tools import find_node_tools, home_of, installed
 

@@ -6,14 +6,14 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import Flags
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand, TxnLimits
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.journal_source.commit_scan import CommitScan
 from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.commit_scans import scan_on
 from tests.support.sequencing import Log
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.wire.journal_pb2 import (
     AppendRequest,
     AppendResponse,
     ApplyRequest,
@@ -22,11 +22,11 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ReadRequest,
     ReadResponse,
 )
-from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
+from broadsheet.wire.journal_pb2_grpc import JournalStub
 
 if TYPE_CHECKING:
     # Generated stubs name the asynchronous class in their types only.
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.child_process import ChildProcess
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.node_tools import NodeTools, find_node_tools, installed
 

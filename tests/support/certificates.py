@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from broadsheet.allocator.runtime.tls import TlsConfig
+from broadsheet.security.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

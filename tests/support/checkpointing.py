@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broadsheet.consumer.errors import ShutdownError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.record_processor.checkpointer import (
+from broadsheet.leases import rules
+from broadsheet.leases.errors import ShutdownError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.record_processor.checkpointer import (
     Change,
     LeaseCheckpointer,
     LeasePreparedCheckpointer,
     SyncLeaseCheckpointer,
     SyncPreparedCheckpointer,
 )
-from broadsheet.consumer.leasing.record_processor.processor import Place, ProcessorRecord
-from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.leases.record_processor.processor import Place, ProcessorRecord
+from broadsheet.leases.record_processor.shard_progress import ShardProgress
 
 
 def record_at(seq: int | str, sub: int = 0) -> ProcessorRecord:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.uuid import build_uuid
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.uuid import build_uuid
 from broadsheet.spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
     CommitScan,

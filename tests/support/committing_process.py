@@ -14,13 +14,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from broadsheet.consumer.stores.conformance.subject import (
-    FixedShard,
-    StoreSubject,
-    offset_of,
-    reading,
-    wait,
-)
+from broadsheet.testing.stores.subject import FixedShard, StoreSubject, offset_of, reading, wait
 from tests.support.store_subjects import JsonSubject, RocksDbSubject, SqliteSubject, SqlSubject
 
 SHARD = FixedShard(root="/committing")

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from click.testing import CliRunner, Result
 
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually_sync
 
@@ -96,7 +96,7 @@ def running_counter_cluster(directory: Path) -> Iterator[CounterCluster]:
         sys.executable,
         "-P",
         "-m",
-        "broadsheet.consumer.cli.main",
+        "broadsheet.cli.main",
         "dev",
         "broadsheet.examples.counter.app:Counter",
     ]

@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.leasing.record_processor.application import RecordProcessorApplication
-from broadsheet.consumer.leasing.record_processor.processor import (
+from broadsheet.consumer.member.service import Service
+from broadsheet.journals.message.types import JsonType
+from broadsheet.leases.record_processor.application import RecordProcessorApplication
+from broadsheet.leases.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
@@ -22,9 +23,8 @@ from broadsheet.consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from broadsheet.consumer.leasing.record_processor.processor_store import ProcessorContext
-from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.message.types import JsonType
+from broadsheet.leases.record_processor.processor_store import ProcessorContext
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.members import Cluster
 from tests.support.tally import database_of
 

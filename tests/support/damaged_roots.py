@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.catalogue import Catalogue, StoredCatalogue, read_catalogue
-from broadsheet.consumer.broker.content_file import ContentFile
-from broadsheet.consumer.broker.data_root import DataRoot, open_data_root
-from broadsheet.consumer.broker.fragment_sums import Verification, load_sums
-from broadsheet.consumer.broker.fragments import SealedFragment
-from broadsheet.consumer.broker.quarantine import JournalQuarantine
-from broadsheet.consumer.broker.recovery import Opening, open_journal
-from broadsheet.consumer.broker.store import INLINE_BYTES_MAX
-from broadsheet.consumer.broker.strangers import settle_root
-from broadsheet.consumer.errors import BrokerDataError
-from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, DamagedContentError
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.broker.catalogue import Catalogue, StoredCatalogue, read_catalogue
+from broadsheet.broker.content_file import ContentFile
+from broadsheet.broker.data_root import DataRoot, open_data_root
+from broadsheet.broker.errors import BrokerDataError
+from broadsheet.broker.fragment_sums import Verification, load_sums
+from broadsheet.broker.fragments import SealedFragment
+from broadsheet.broker.quarantine import JournalQuarantine
+from broadsheet.broker.recovery import Opening, open_journal
+from broadsheet.broker.store import INLINE_BYTES_MAX
+from broadsheet.broker.strangers import settle_root
+from broadsheet.journals.block_sums import BLOCK_BYTES, DamagedContentError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec
 from tests.support.journal_files import BOOT, UnsyncedDisk, commit, crash, in_memory, marks
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from broadsheet.consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.leases.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.leases.stores.dynamodb.layout import Layout, NativeLayout
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -9,8 +9,9 @@ import msgspec
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.leasing.record_processor.application import RecordProcessorApplication
-from broadsheet.consumer.leasing.record_processor.processor import (
+from broadsheet.journals.message.types import JsonType
+from broadsheet.leases.record_processor.application import RecordProcessorApplication
+from broadsheet.leases.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
@@ -18,8 +19,7 @@ from broadsheet.consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from broadsheet.consumer.leasing.record_processor.processor_store import ProcessorContext
-from broadsheet.consumer.message.types import JsonType
+from broadsheet.leases.record_processor.processor_store import ProcessorContext
 from tests.support.tally import database_of
 
 _TABLE = sa.text("CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER NOT NULL)")

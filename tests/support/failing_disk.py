@@ -7,7 +7,7 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-from broadsheet.consumer.broker.disk import Buffer, Disk
+from broadsheet.broker.disk import Buffer, Disk
 
 
 def descriptors_under(directory: Path) -> list[str]:

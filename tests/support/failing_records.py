@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from broadsheet.consumer.errors import LeasingError
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.store import OnUnreadable, RecordStore, log_unreadable
+from broadsheet.leases.errors import LeasingError
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.store import OnUnreadable, RecordStore, log_unreadable
 
 
 @dataclass(slots=True)

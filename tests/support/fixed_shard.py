@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broadsheet.consumer.broker.preconditions import JournalEnd, refusal, registers_after
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
+from broadsheet.broker.preconditions import JournalEnd, refusal, registers_after
 from broadsheet.consumer.recoverylog.fsm import fence_check, fence_of, holds_fence
+from broadsheet.wire.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from tests.support.modelled_log import LOG, NO_HINTS, Made, hand_over, played, recorded, truth
 
 _LETTERS = (b"a", b"b", b"c")

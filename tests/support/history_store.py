@@ -12,9 +12,9 @@ from typing import NamedTuple
 from urllib.request import urlopen
 from uuid import uuid4
 
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually_sync
 from tests.support.journal_writers import JournalWriter

@@ -8,12 +8,12 @@ from typing import Any
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import ShardStoppedError
-from broadsheet.consumer.message.batch import Envelope
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.sources.received import Received
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.message.batch import Envelope
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, Counting, Counts, ShardHost, counts, spec_of
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from broadsheet.consumer.broker.disk import Buffer, Disk
-from broadsheet.consumer.broker.fragments import FragmentIndex
-from broadsheet.consumer.broker.recovery import Opening, RecoveredJournal, open_journal
-from broadsheet.consumer.broker.staging import Batch
-from broadsheet.consumer.broker.store import JournalStore
-from broadsheet.consumer.protocol.journal_pb2 import LabelSet
-from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.broker.disk import Buffer, Disk
+from broadsheet.broker.fragments import FragmentIndex
+from broadsheet.broker.recovery import Opening, RecoveredJournal, open_journal
+from broadsheet.broker.staging import Batch
+from broadsheet.broker.store import JournalStore
+from broadsheet.wire.journal_pb2 import LabelSet
+from broadsheet.wire.labels import label_set
 
 BOOT = "boot-1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.scripted_broker import Context, committed, received
 
 Requests = AsyncIterator[pb.AppendRequest]

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.uuid import (
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.uuid import (
     Flags,
     MessageClock,
     build_uuid,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from broadsheet.allocator.announcement import Predecessors
 from broadsheet.allocator.config import AllocationConfig, Offload
-from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
+from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import Keys
@@ -19,9 +19,10 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Compare, KeyValue, Put
 from broadsheet.allocator.placement.problem import Solver
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.memory_cluster import CONSISTENT, JsonItem, JsonMember, ValueConsistency
 
 POISON = b"poison"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from broadsheet.consumer.embedded.child_process import ChildProcess
+from broadsheet.embedded.child_process import ChildProcess
 from tests.support.eventually import eventually_sync
 
 _SERVES = re.compile(r"serves (\S+)\n")

@@ -9,10 +9,10 @@ from broadsheet.allocator.etcd.api import Header as EtcdHeader
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import Assignment, Item, ItemId, Member, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.consumer.key_space import ConsumerMember, ShardItem, process_id_of
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.consumer.registry.key_space import ConsumerMember, ShardItem, process_id_of
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 
 KEYS = Keys("/test/root")
 CLUSTER_ID = 0xC1

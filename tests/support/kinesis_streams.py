@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from broadsheet.consumer.protocol.aggregated_record_pb2 import AggregatedRecord
 from broadsheet.consumer.sources.kinesis.records import MAGIC
+from broadsheet.wire.aggregated_record_pb2 import AggregatedRecord
 from tests.support.moto import aws_settings
 
 if TYPE_CHECKING:

@@ -13,14 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broadsheet.consumer.broker.preconditions import JournalEnd, refusal, registers_after
-from broadsheet.consumer.journal.append_fence import (
-    DuplicateFence,
-    RefusalMeaning,
-    WriterEpochRegister,
-)
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
-from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.broker.preconditions import JournalEnd, refusal, registers_after
+from broadsheet.journals.append_fence import DuplicateFence, RefusalMeaning, WriterEpochRegister
+from broadsheet.wire.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
+from broadsheet.wire.labels import label_set
 
 _SPEC = JournalSpec()
 NAME = "copies"

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from broadsheet.consumer.errors import DependencyError
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.store import ForeignLeader, OnUnreadable, log_unreadable
-from broadsheet.consumer.leasing.worker.context import WorkerContext
-from broadsheet.consumer.leasing.worker.leader.lock import LeaderLock
-from broadsheet.consumer.leasing.worker.leader.roster import Presence
-from broadsheet.consumer.leasing.worker.leader.term import LeaderTerm
-from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
-from broadsheet.consumer.leasing.worker.pacing import Pacing
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.leases.errors import DependencyError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.metrics import LeaseMetrics
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.store import ForeignLeader, OnUnreadable, log_unreadable
+from broadsheet.leases.worker.context import WorkerContext
+from broadsheet.leases.worker.leader.lock import LeaderLock
+from broadsheet.leases.worker.leader.roster import Presence
+from broadsheet.leases.worker.leader.term import LeaderTerm
+from broadsheet.leases.worker.metrics import WorkerMetrics
+from broadsheet.leases.worker.pacing import Pacing
+from broadsheet.leases.worker.settings import WorkerSettings
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.stepping_clock import SteppingClock
 

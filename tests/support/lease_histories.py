@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
 
 ACTIONS = (
     *("look", "take", "look and take", "look and take", "renew", "evict", "assign", "hand off"),

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.ops import Put
-from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.leases.stores.etcd.store import EtcdRecordStore
+from broadsheet.leases.stores.sql.store import SqlRecordStore
 from tests.support.azure_stores import AzureSubject
 from tests.support.dynamodb_stores import DynamoSubject
 

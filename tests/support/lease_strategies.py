@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from broadsheet.consumer.leasing.position import LATEST, SHARD_END, TRIM_HORIZON, Position
-from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.leases.position import LATEST, SHARD_END, TRIM_HORIZON, Position
+from broadsheet.leases.record import HashRange, LeaseRecord
 
 positions = st.builds(
     Position,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
 
 
 async def created_lease(manager: LeaseManager, record: LeaseRecord | None = None) -> Versioned:

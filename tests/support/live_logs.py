@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.player import Player, Recovered
 from broadsheet.consumer.recoverylog.recorder import Recorder
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles, RecordedChange
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.stores.recorded_log import MirroredFiles, RecordedChange
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.broker import journal_spec
 from tests.support.recorded_ops import LOG
 

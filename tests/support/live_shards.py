@@ -16,25 +16,25 @@ from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import ShardStoppedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.key_space import ShardDecoder
-from broadsheet.consumer.message.batch import Envelope, MessageType
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.consumer.registry.key_space import ShardDecoder
 from broadsheet.consumer.shard.crash_loop import CrashHistory
 from broadsheet.consumer.shard.environment import ShardConfig, ShardEnvironment
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 
 MEMBER = MemberId("zone-a", "member-a")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from broadsheet.consumer.errors import DependencyError
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.store import OnUnreadable, RecordStore, log_unreadable
+from broadsheet.leases.errors import DependencyError
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.store import OnUnreadable, RecordStore, log_unreadable
 
 
 @dataclass(slots=True)

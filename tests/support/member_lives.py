@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from broadsheet.allocator.errors import AllocatorError
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import ConsumerError
 from broadsheet.consumer.member.service import Service
+from broadsheet.runtime.errors import BroadsheetError
 from tests.support.members import statuses
 
 
@@ -18,7 +17,7 @@ async def error_of(service: Service) -> BaseException | None:
     """Run a member to its end, and return what ended it."""
     try:
         await service.run()
-    except (AllocatorError, ConsumerError) as error:
+    except BroadsheetError as error:
         return error
     return None
 

@@ -17,9 +17,9 @@ from typing import Any, Self
 import msgspec
 
 from broadsheet.allocator.errors import LeaseLostError, MemberKeyLostError
-from broadsheet.consumer.embedded.child_process import ChildProcess
 from broadsheet.consumer.member.service import STOP_SIGNALS, Service, stop_on_signals
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.embedded.child_process import ChildProcess
 from tests.support.members import Cluster
 
 LOST_STATUS = 3

@@ -12,28 +12,28 @@ from typing import Any
 
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.reader import read_committed
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags, MessageClock, new_producer_id
-from broadsheet.consumer.protocol.auth import ClientAuth
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
-from broadsheet.consumer.protocol.shard_pb2 import (
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.reader import read_committed
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import ClientAuth
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.labels import CONTENT_TYPE, label_set
+from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ListRequest,
     ListResponse,
     ReplicaStatus,
     ShardSpec,
 )
-from broadsheet.consumer.protocol.shard_pb2_grpc import ShardServicer
+from broadsheet.wire.shard_pb2_grpc import ShardServicer
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.tally import JsonTally, Tally, counts_in, json_counts_in

@@ -10,14 +10,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from random import Random
 
-from broadsheet.consumer.errors import RegisterMismatchError
-from broadsheet.consumer.protocol.journal_pb2 import (
-    AppendResponse,
-    Fragment,
-    LabelSelector,
-    LabelSet,
-)
-from broadsheet.consumer.protocol.labels import registers_match, union
+from broadsheet.journals.errors import RegisterMismatchError
+from broadsheet.wire.journal_pb2 import AppendResponse, Fragment, LabelSelector, LabelSet
+from broadsheet.wire.labels import registers_match, union
 
 
 class MemoryLog:

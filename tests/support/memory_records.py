@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
-from broadsheet.consumer.errors import InvalidStateError, UnreadableLeaseError
-from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
-from broadsheet.consumer.leasing.store import OnUnreadable, log_unreadable
+from broadsheet.leases.errors import InvalidStateError, UnreadableLeaseError
+from broadsheet.leases.record import LeaseRecord, RecordConflictError, Version, Versioned
+from broadsheet.leases.store import OnUnreadable, log_unreadable
 
 Audit = Callable[[LeaseRecord | None, LeaseRecord], None]
 

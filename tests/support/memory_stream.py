@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from broadsheet.consumer.leasing.position import AT_TIMESTAMP, LATEST, Position
-from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
-from broadsheet.consumer.leasing.worker.source import RecordBatch, SourceShard
+from broadsheet.leases.position import AT_TIMESTAMP, LATEST, Position
+from broadsheet.leases.record_processor.processor import ProcessorRecord
+from broadsheet.leases.worker.source import RecordBatch, SourceShard
 
 POLL_SECONDS = 1.0
 """Virtual, or not waited for: who reads is woken by what is put."""

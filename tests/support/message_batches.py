@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags
 
 FRAME_BYTES = 10
 """Every message of a `WrittenJournal` takes as many bytes."""

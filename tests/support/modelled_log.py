@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, OperationOutcome
 from broadsheet.consumer.recoverylog.operation import framed
 from broadsheet.consumer.recoverylog.playback import Playback, WriteFile
+from broadsheet.wire.recorded_op_pb2 import FSMHints, RecordedOp
 
 LOG = "log"
 STATE, NEXT = "/state", "/next"

@@ -6,11 +6,11 @@ from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.reader import read_batches
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.types import JsonType
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.reader import read_batches
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.types import JsonType
 
 
 @dataclass

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
+from broadsheet.runtime.errors import ValidationError
 
 
 @dataclass(frozen=True, slots=True)

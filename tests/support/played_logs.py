@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.playback import (
     CreateFile,
     FileChange,
@@ -12,6 +11,7 @@ from broadsheet.consumer.recoverylog.playback import (
     PlaybackPosition,
     WriteFile,
 )
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 Spans = Sequence[tuple[int, bytes]]
 """(offset, content) of what a log holds; bytes between spans are gone."""

@@ -13,11 +13,6 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import Put
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, Fragment
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hints import (
     backup_hints_keys,
     encode_hints,
@@ -25,7 +20,12 @@ from broadsheet.consumer.recoverylog.hints import (
     recovery_log_of,
 )
 from broadsheet.consumer.recoverylog.recorder import Recorder
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.journals.client import JournalClient
+from broadsheet.testing.stores.recorded_log import MirroredFiles
+from broadsheet.wire.journal_pb2 import ApplyRequest, Fragment
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.broker import journal_spec
 from tests.support.live_logs import TwinRecorder, files_in, recording, recover
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import MessageType
-from broadsheet.consumer.message.reader import read_batches, read_committed
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import MessageType
+from broadsheet.journals.message.reader import read_batches, read_committed
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags
 
 
 async def messages_of(

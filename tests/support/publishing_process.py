@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags
 from tests.support.journal_writers import JournalWriter
 
 

@@ -7,9 +7,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine
 from broadsheet.consumer.recoverylog.playback import CreateFile, FileChange, Playback, WriteFile
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.recorded_ops import ChainedOp, OpChain
 
 Pieces = Sequence[tuple[int, bytes]]

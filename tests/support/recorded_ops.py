@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from broadsheet.consumer.recoverylog.operation import framed, next_checksum
+from broadsheet.wire.recorded_op_pb2 import FSMHints, Property, RecordedOp
 
 LOG = "logs/shard-a"
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import Claims
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.resolver.resolver import ShardResolver
 from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Count
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.auth import Claims
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.broker import journal_spec
 from tests.support.tally import Tally
 

@@ -10,8 +10,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.shard_pb2 import StatRequest, StatResponse
 from broadsheet.spark_bridge.task_resolver import TaskResolver, close_connections
+from broadsheet.wire.shard_pb2 import StatRequest, StatResponse
 from tests.support.asked_tally import TOTAL, AskedTally, TallyStub
 from tests.support.members import Cluster
 

@@ -11,8 +11,8 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from broadsheet.consumer import protocol
-from broadsheet.consumer.protocol.auth import Capability
+from broadsheet import wire as protocol
+from broadsheet.security.auth import Capability
 from tests.support.documents import REPOSITORY
 
 DOCUMENT = REPOSITORY / "docs" / "security.md"

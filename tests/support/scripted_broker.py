@@ -10,8 +10,7 @@ from typing import Any, Self
 
 import grpc
 
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol import journal_pb2_grpc
+from broadsheet.wire import journal_pb2 as pb, journal_pb2_grpc
 
 # `Any`: the generated stubs type a context that serves both kinds of server; tests only abort with it.
 Context = Any

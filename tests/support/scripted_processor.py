@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broadsheet.consumer.leasing.record_processor.processor import (
+from broadsheet.leases.record_processor.processor import (
     AsyncRecordProcessorCheckpointer,
     InitializeInput,
     LeaseLostInput,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.message.sequencer import Queued, Sequencer
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.sequencer import Queued, Sequencer
+from broadsheet.journals.message.uuid import Flags
 from tests.support.sequencing import Log, deliver_all
 
 OUTSIDE, CONTINUE, ACK = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
-from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
+from broadsheet.wire import shard_pb2
 
 JSON_TYPE = JsonType()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from broadsheet.allocator.runtime.story import noting
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.rollback import Rollback, brought_forward
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import Flags, build_uuid, parse_uuid
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand, TxnLimits
 from broadsheet.consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.rollback import Rollback, brought_forward
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import Flags, build_uuid, parse_uuid
+from broadsheet.runtime.story import noting
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.message_batches import FRAME_BYTES, Written, WrittenJournal
 
 _UUID_BYTES = 16

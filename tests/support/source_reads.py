@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.eventually import eventually
 from tests.support.fixed_shard import FixedShard
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, CompressionCodec, JournalSpec
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.journal_pb2 import ApplyRequest, CompressionCodec, JournalSpec
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 
 def make_journals(

@@ -15,10 +15,10 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Store
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 

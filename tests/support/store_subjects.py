@@ -1,4 +1,4 @@
-"""Each kind of store that we ship, for the suite of `broadsheet.consumer.stores.conformance`."""
+"""Each kind of store that we ship, for the suite of `broadsheet.testing.stores`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.simulation.stores import FencedRowStore, Table
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Last
-from broadsheet.consumer.stores.conformance.scan_suite import ScannedRows
-from broadsheet.consumer.stores.conformance.subject import RecordedSubject
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.testing.shards.stores import FencedRowStore, Table
+from broadsheet.testing.stores.scan_suite import ScannedRows
+from broadsheet.testing.stores.subject import RecordedSubject
 from tests.support.failing_disk import descriptors_under
 
 LOCK_WAIT_SECONDS = 0.2

@@ -14,7 +14,7 @@ import cramjam
 import zstandard
 from aiohttp import web
 
-from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ReadHandler, header
 
 JOURNAL = "tests/stored"

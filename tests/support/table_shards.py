@@ -13,16 +13,16 @@ from uuid import uuid4
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.client import SyncShardClient
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import Envelope, MessageType
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol import journal_pb2
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire import journal_pb2
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually_sync
 from tests.support.members import Producer, create_journals

@@ -14,15 +14,15 @@ import msgspec
 import sqlalchemy as sa
 
 from broadsheet.consumer.application import Resolver, Shard
-from broadsheet.consumer.message.batch import Envelope, MessageType
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol import journal_pb2, shard_pb2
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.stores.json_file import JsonFileStore, decode_documents
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.journals.message.batch import Envelope, MessageType
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire import journal_pb2, shard_pb2
 
 COUNT_METHOD = "/test.Tally/Count"
 """A method of the application's own: the shard's id in, the sum of its counts out, as text."""

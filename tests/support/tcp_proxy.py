@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 
 
 class TcpProxy:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     generate_private_key,
 )
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import (
+    RSAPrivateKey,
     generate_private_key as generate_rsa_key,
 )
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm

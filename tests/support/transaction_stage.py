@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import (
     Activity,
@@ -15,6 +13,8 @@ from broadsheet.consumer.shard.transaction_events import (
     TxnLimits,
 )
 from broadsheet.consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.message_batches import WrittenJournal, single
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.message.batch import Envelope
-from broadsheet.consumer.message.publisher import Publisher
+from broadsheet.journals.message.batch import Envelope
+from broadsheet.journals.message.publisher import Publisher
 from tests.support.tally import JsonTally
 
 APPLICATION = "tests.support.unruly:create"

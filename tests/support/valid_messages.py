@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.labels import label_set
 
 
 def journal_spec() -> pb.JournalSpec:

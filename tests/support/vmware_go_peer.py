@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import NANOSECONDS, moment_of
+from broadsheet.leases.stores.dynamodb.vmware_go import NANOSECONDS, moment_of
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.stepping_clock import SteppingClock
 

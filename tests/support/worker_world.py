@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.kernel.virtual_loop import Process, VirtualClock, running_loop
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.record_processor.processor import (
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.record_processor.processor import (
     AsyncRecordProcessorCheckpointer,
     InitializeInput,
     LeaseLostInput,
@@ -21,8 +19,10 @@ from broadsheet.consumer.leasing.record_processor.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.worker.settings import Balancing, WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.virtual_loop import Process, VirtualClock, running_loop
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.memory_stream import MemoryStream
 from tests.support.scripted_processor import Script, ScriptedProcessor

@@ -1,4 +1,4 @@
-"""Rolls back messages that a shard's former producers left pending (`broadsheet.consumer.message.rollback`).
+"""Rolls back messages that a shard's former producers left pending (`broadsheet.journals.message.rollback`).
 
     fenced ─► take_over: what former producers had on file ─► begin: bring it forward to the checkpoint ─► on file
                                                                                                              │
@@ -24,16 +24,18 @@ from typing import Protocol, Self, TypeAlias
 
 import structlog
 
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import (
+from broadsheet.consumer.shard.environment import ShardEnvironment
+from broadsheet.consumer.shard.progress import UNDONE, Progress
+from broadsheet.consumer.shard.rollback.records import HeldRecords
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     JournalNotFoundError,
     JournalUnavailableError,
 )
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.producers import PRUNE_HORIZON_SECONDS
-from broadsheet.consumer.message.rollback import (
+from broadsheet.journals.message.producers import PRUNE_HORIZON_SECONDS
+from broadsheet.journals.message.rollback import (
     UUID_TEXT_BYTES,
     Rollback,
     acknowledgements_of_carried,
@@ -41,13 +43,11 @@ from broadsheet.consumer.message.rollback import (
     last_acknowledgement,
     unaccounted,
 )
-from broadsheet.consumer.message.uuid import clock_at, unix_seconds_of
-from broadsheet.consumer.op_future import completed
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, Fragment
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.shard.environment import ShardEnvironment
-from broadsheet.consumer.shard.progress import UNDONE, Progress
-from broadsheet.consumer.shard.rollback.records import HeldRecords
+from broadsheet.journals.message.uuid import clock_at, unix_seconds_of
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.op_future import completed
+from broadsheet.wire.journal_pb2 import AppendResponse, Fragment
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 AGED_SECONDS = PRUNE_HORIZON_SECONDS / 2
 """Intents of before are looked for in their journals: half of the time for which readers surely remember them."""
@@ -76,7 +76,7 @@ async def find_frame(
         at_unix_seconds: When it was made; the journal is read from then on.
 
     Raises:
-        ConsumerError: the journal cannot be read now.
+        ServiceError: the journal cannot be read now.
     """
     since = max(0, int(at_unix_seconds - SKEW_SECONDS))
     try:
@@ -104,7 +104,7 @@ async def last_landed(
         None if that is unknown: content of that time is gone, or there is too much of it.
 
     Raises:
-        ConsumerError: the journal cannot be read now.
+        ServiceError: the journal cannot be read now.
     """
     since = max(0, int(unix_seconds_of(rollback.clock) - SKEW_SECONDS))
     clock, size, before = rollback.clock, 0, b""

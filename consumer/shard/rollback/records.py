@@ -24,10 +24,10 @@ from broadsheet.allocator.ops import (
     Put,
     prefix_range_end,
 )
-from broadsheet.allocator.runtime.backoff import Backoff
 from broadsheet.consumer.errors import AssignmentLostError
-from broadsheet.consumer.message.rollback import Rollback
-from broadsheet.consumer.message.uuid import Flags, parse_uuid
+from broadsheet.journals.message.rollback import Rollback
+from broadsheet.journals.message.uuid import Flags, parse_uuid
+from broadsheet.runtime.backoff import Backoff
 
 _UUID_BYTES = 16
 

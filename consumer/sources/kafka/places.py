@@ -16,12 +16,10 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.consumer.errors import SourceDataLossError
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp
-from broadsheet.consumer.sources.part import Latest as Latest
-from broadsheet.consumer.sources.part import Part
+from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp, Latest as Latest, Part
+from broadsheet.runtime.documents import DocumentError, decode_json
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 _UNNOTED: Final = b'{"begin":0}'

@@ -16,15 +16,7 @@ from typing import Final
 import structlog
 from confluent_kafka import Message
 
-from broadsheet.allocator.runtime.clock import Clock
-from broadsheet.consumer.errors import (
-    ReplayError,
-    SourceError,
-    SourceRecreatedError,
-    SourceUnavailableError,
-)
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.errors import SourceError, SourceRecreatedError, SourceUnavailableError
 from broadsheet.consumer.sources.kafka.partitions import (
     ListedTopic,
     PartitionReader,
@@ -52,6 +44,10 @@ from broadsheet.consumer.sources.kafka.records import batch_of, marker
 from broadsheet.consumer.sources.kafka.topic_ids import TopicIds
 from broadsheet.consumer.sources.metrics import UNAVAILABLE, SourceMetrics, kind_of
 from broadsheet.consumer.sources.part import Part
+from broadsheet.journals.errors import ReplayError
+from broadsheet.journals.message.batch import MessageBatch, MessageType
+from broadsheet.runtime.clock import Clock
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 MARKED_SECONDS: Final = 1.0
 """Time without a message after which offsets without messages are committed by themselves."""

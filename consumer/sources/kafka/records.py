@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from broadsheet.consumer.message.batch import MessageBatch, MessageType, batch_around_damage
-from broadsheet.consumer.message.framing import Frames
-from broadsheet.consumer.message.uuid import Flags
 from broadsheet.consumer.sources.kafka.partitions import key_of
 from broadsheet.consumer.sources.kafka.places import partition_name
 from broadsheet.consumer.sources.received import Payload
+from broadsheet.journals.message.batch import MessageBatch, MessageType, batch_around_damage
+from broadsheet.journals.message.framing import Frames
+from broadsheet.journals.message.uuid import Flags
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Asked for headers whose name is not UTF-8, the client sets an error and returns a tuple all the same, which lacks the

@@ -20,11 +20,7 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.errors import ReplayError
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.sources.kafka.partitions import PartitionReader, checked_config
 from broadsheet.consumer.sources.kafka.places import Earliest, Start, topic_name
 from broadsheet.consumer.sources.kafka.reading import KafkaReadingSettings, TopicsReading, replayed
@@ -32,6 +28,10 @@ from broadsheet.consumer.sources.kafka.topic_ids import TopicIds
 from broadsheet.consumer.sources.metrics import SourceMetrics
 from broadsheet.consumer.sources.part import part_of
 from broadsheet.consumer.sources.settled import SettledBatches
+from broadsheet.journals.errors import ReplayError
+from broadsheet.journals.message.batch import MessageBatch, MessageType
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 DISCOVERY_SECONDS = 30.0
 """Time between checks of topics for new partitions."""

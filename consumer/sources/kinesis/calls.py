@@ -13,8 +13,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError as NoConnectionError,
+    HTTPClientError,
+)
 
 from broadsheet.consumer.errors import SourceError, SourceUnavailableError
 from broadsheet.consumer.sources.kinesis.lineage import StreamShard

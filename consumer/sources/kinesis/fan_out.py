@@ -17,8 +17,6 @@ import structlog
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.errors import SourceError, SourceUnavailableError
 from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, told_apart
 from broadsheet.consumer.sources.kinesis.lineage import StreamShard
@@ -34,6 +32,8 @@ from broadsheet.consumer.sources.kinesis.pages import (
 )
 from broadsheet.consumer.sources.kinesis.places import AfterSequence, Place, place_arguments
 from broadsheet.consumer.sources.metrics import SourceMetrics
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock, SystemClock
 
 _ENDED: Final = object()
 

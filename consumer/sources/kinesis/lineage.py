@@ -21,12 +21,13 @@ from typing import Final, Protocol
 
 import structlog
 
-from broadsheet.allocator.runtime.tls import TlsConfig
 from broadsheet.consumer.client.shard_client import ShardClient
-from broadsheet.consumer.errors import EndpointError, RpcFailedError, ShardError
-from broadsheet.consumer.protocol.auth import ClientAuth
+from broadsheet.consumer.errors import ShardError
 from broadsheet.consumer.sources.kinesis.records import ShardHashRange
 from broadsheet.consumer.sources.part import Part
+from broadsheet.runtime.errors import EndpointError, RpcFailedError
+from broadsheet.security.auth import ClientAuth
+from broadsheet.security.tls import TlsConfig
 
 HASH_BITS: Final = 128
 

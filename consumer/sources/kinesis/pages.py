@@ -14,8 +14,6 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.errors import SourceError, SourceUnavailableError
 from broadsheet.consumer.sources.kinesis.calls import (
     ExpiredIteratorError,
@@ -27,6 +25,8 @@ from broadsheet.consumer.sources.kinesis.places import AfterSequence, Place, tim
 from broadsheet.consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
 from broadsheet.consumer.sources.metrics import SourceMetrics, kind_of
 from broadsheet.consumer.sources.part import AtTimestamp, Latest
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock, SystemClock
 
 READ_INTERVAL_SECONDS = 0.25
 """Least time between two requests to a shard: Kinesis allows five a second, and others may read it too."""

@@ -20,10 +20,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from broadsheet.allocator.documents import DocumentError, decode_json
 from broadsheet.consumer.errors import SourceDataLossError
-from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp
-from broadsheet.consumer.sources.part import Latest as Latest
+from broadsheet.consumer.sources.part import AtTimestamp as AtTimestamp, Latest as Latest
+from broadsheet.runtime.documents import DocumentError, decode_json
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,16 +18,11 @@ from dataclasses import dataclass, field
 import structlog
 from msgspec import structs
 
-from broadsheet.allocator.runtime.backoff import Backoff
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import (
     SourceError,
     SourceRecreatedError,
     SourceUnavailableError,
 )
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.sources.kinesis.calls import NotAllowedError, ThrottledError
 from broadsheet.consumer.sources.kinesis.fan_out import KinesisStream
 from broadsheet.consumer.sources.kinesis.lineage import (
@@ -50,6 +45,11 @@ from broadsheet.consumer.sources.kinesis.places import (
 )
 from broadsheet.consumer.sources.kinesis.shard_batches import ShardBatches
 from broadsheet.consumer.sources.part import AtTimestamp, Latest, Part
+from broadsheet.journals.message.batch import MessageBatch, MessageType
+from broadsheet.runtime.backoff import Backoff
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 DISCOVERY_SECONDS = 30.0
 """Time between listings of the stream's shards, which find those whose parents other parts read."""

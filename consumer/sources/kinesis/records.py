@@ -17,7 +17,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from broadsheet.consumer.protocol.aggregated_record_pb2 import AggregatedRecord
+from broadsheet.wire.aggregated_record_pb2 import AggregatedRecord
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from broadsheet.consumer.errors import SourceDataLossError
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
 from broadsheet.consumer.sources.kinesis.lineage import StreamShard
 from broadsheet.consumer.sources.kinesis.pages import Page, PageReader
 from broadsheet.consumer.sources.kinesis.places import Beginning, Resume
 from broadsheet.consumer.sources.kinesis.records import StreamRecord
 from broadsheet.consumer.sources.received import Payload
+from broadsheet.journals.message.batch import MessageBatch, MessageType
 
 
 class ShardBatches:

@@ -16,11 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.errors import ReplayError
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.sources.kinesis.calls import KinesisCalls, default_client
 from broadsheet.consumer.sources.kinesis.fan_out import KinesisStream
 from broadsheet.consumer.sources.kinesis.lineage import END_SUFFIX, Elsewhere
@@ -35,6 +31,10 @@ from broadsheet.consumer.sources.kinesis.reading import (
 from broadsheet.consumer.sources.metrics import SourceMetrics
 from broadsheet.consumer.sources.part import part_of
 from broadsheet.consumer.sources.settled import SettledBatches
+from broadsheet.journals.errors import ReplayError
+from broadsheet.journals.message.batch import MessageBatch, MessageType
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient

@@ -14,11 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.message.arrow_tables import CSV_UUID_COLUMN
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.framing import CSV
-from broadsheet.consumer.message.uuid import Flags
 from broadsheet.consumer.stores.aggregate.columns import (
     Aggregate,
     ArrowType,
@@ -36,6 +31,11 @@ from broadsheet.consumer.stores.aggregate.columns import (
     plain_type,
     run_column,
 )
+from broadsheet.journals.message.arrow_tables import CSV_UUID_COLUMN
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.framing import CSV
+from broadsheet.journals.message.uuid import Flags
+from broadsheet.runtime.errors import ValidationError
 
 FIRST_CAPACITY: Final = 1024
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broadsheet.allocator.errors import ValidationError
+from broadsheet.runtime.errors import ValidationError
 
 ArrowType: TypeAlias = "str | pa.DataType"
 """A type of Arrow's, or its name: `int64`, `float64`, `string`, `date32`, `timestamp[us]`, …"""

@@ -28,17 +28,17 @@ import msgspec
 import pyarrow as pa
 
 from broadsheet.consumer.errors import StoreClosedError, StoreError
-from broadsheet.consumer.local_state import (
+from broadsheet.consumer.recoverylog.local_state import (
     LocalState,
     record_file,
     record_write,
     recorded_path,
     remove_if_there,
 )
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.private_directory import FILE_MODE
 from broadsheet.consumer.stores.settled_files import settle, sync_directory
 from broadsheet.consumer.stores.store_record import AGGREGATE, StoreFiles
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.runtime.private_directory import FILE_MODE
 
 SNAPSHOT_BYTES_MIN: Final = 4 << 20
 """Least bytes of changes after which a snapshot is due."""

@@ -24,18 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import (
-    EncodedCheckpoint,
-    encoded,
-    stored_checkpoint,
-    whole_checkpoint,
-)
 from broadsheet.consumer.errors import StoreClosedError, StoreError
-from broadsheet.consumer.local_state import LocalState, local_state_of
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
+from broadsheet.consumer.recoverylog.local_state import LocalState, local_state_of
 from broadsheet.consumer.stores.aggregate.aggregates import Aggregates, AggregateTable, SlotIndex
 from broadsheet.consumer.stores.aggregate.columns import ROWS_PER_FOLD, Slots, grown
 from broadsheet.consumer.stores.aggregate.recording import (
@@ -49,6 +39,16 @@ from broadsheet.consumer.stores.aggregate.recording import (
 )
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import StoreDirectory
+from broadsheet.consumer.stores.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.checkpoint import (
+    EncodedCheckpoint,
+    encoded,
+    stored_checkpoint,
+    whole_checkpoint,
+)
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 AGGREGATES_TABLE: Final = "aggregates"
 SKETCHES_TABLE: Final = "sketches"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broadsheet.consumer.local_state import (
+from broadsheet.consumer.recoverylog.local_state import (
     CHUNK_BYTES,
     record_write,
     recorded_path,

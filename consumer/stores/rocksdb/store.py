@@ -17,19 +17,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import (
-    EncodedCheckpoint,
-    encoded,
-    stored_checkpoint,
-    whole_checkpoint,
-)
 from broadsheet.consumer.errors import StoreClosedError, StoreError
-from broadsheet.consumer.local_state import LocalState, local_state_of
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
+from broadsheet.consumer.recoverylog.local_state import LocalState, local_state_of
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import StoreDirectory
 from broadsheet.consumer.stores.rocksdb.database import (
@@ -45,7 +35,17 @@ from broadsheet.consumer.stores.rocksdb.database import (
     overlaid,
 )
 from broadsheet.consumer.stores.rocksdb.recording import RocksDbRecording
+from broadsheet.consumer.stores.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
 from broadsheet.consumer.stores.store_record import ROCKSDB, StoreFiles
+from broadsheet.journals.message.checkpoint import (
+    EncodedCheckpoint,
+    encoded,
+    stored_checkpoint,
+    whole_checkpoint,
+)
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 import structlog
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreClosedError, StoreError
+from broadsheet.runtime.errors import ValidationError
 
 _FORBIDDEN_PRAGMAS = frozenset(
     {"journal_mode", "locking_mode", "synchronous", "wal_autocheckpoint"}

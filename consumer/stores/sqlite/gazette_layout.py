@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import recorded_path, remove_if_there
-from broadsheet.consumer.private_directory import FILE_MODE
+from broadsheet.consumer.recoverylog.local_state import recorded_path, remove_if_there
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.stores.sqlite.recording import DATABASE, NEXT
+from broadsheet.runtime.private_directory import FILE_MODE
 
 PAGES: Final = "pageDB"
 PRIMARY: Final = "primary.db"

@@ -26,7 +26,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
 
-from broadsheet.consumer.local_state import (
+from broadsheet.consumer.recoverylog.local_state import (
     CHUNK_BYTES,
     record_write,
     recorded_path,

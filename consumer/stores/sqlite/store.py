@@ -28,13 +28,8 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import EncodedCheckpoint, encoded, whole_checkpoint
 from broadsheet.consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
-from broadsheet.consumer.local_state import LocalState, local_state_of
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.private_directory import FILE_MODE
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.state_tables import TableScan, lists_of, picked, require_table
+from broadsheet.consumer.recoverylog.local_state import LocalState, local_state_of
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import StoreDirectory
 from broadsheet.consumer.stores.settled_files import settle
@@ -61,7 +56,12 @@ from broadsheet.consumer.stores.sqlite.recording import (
     SqliteRecording,
 )
 from broadsheet.consumer.stores.sqlite.tables import rows_in, tables_in, upsert
+from broadsheet.consumer.stores.state_tables import TableScan, lists_of, picked, require_table
 from broadsheet.consumer.stores.store_record import SQLITE, StoreFiles
+from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded, whole_checkpoint
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.runtime.private_directory import FILE_MODE
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

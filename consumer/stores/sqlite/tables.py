@@ -16,10 +16,10 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError, StoreUnavailableError
-from broadsheet.consumer.state_tables import ROWS_PER_BATCH, row_batch
 from broadsheet.consumer.stores.sqlite.connections import own_cursor
+from broadsheet.consumer.stores.state_tables import ROWS_PER_BATCH, row_batch
+from broadsheet.runtime.errors import ValidationError
 
 if TYPE_CHECKING:
     import pyarrow as pa

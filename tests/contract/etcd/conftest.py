@@ -13,8 +13,8 @@ import pytest
 
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.testing.allocator.kernel.etcd import FakeEtcd
 from tests.support.etcd_contract import EtcdUnderTest
 
 Opened = AbstractAsyncContextManager[EtcdUnderTest]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.leases.facades.kcl import LeaseManager
 from tests.support.azure_stores import native_subject
 from tests.support.dynamodb_stores import LAYOUTS, dynamodb_subject
 from tests.support.lease_stores import LeaseSubject, etcd_subject, sql_subject

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from broadsheet.consumer.leasing.conformance.suite import RecordStoreConformance
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.testing.leases.suite import RecordStoreConformance
 from tests.support.azure_stores import (
     AzureSubject,
     eph_subject,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError, ShutdownError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.eph import CheckpointManager
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.errors import InvalidPositionError, ShutdownError
+from broadsheet.leases.facades.eph import CheckpointManager
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
 from tests.support.lease_stores import LeaseSubject
 
 pytestmark = pytest.mark.parametrize(

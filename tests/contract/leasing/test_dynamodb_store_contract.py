@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broadsheet.consumer.leasing.conformance.suite import RecordStoreConformance
+from broadsheet.testing.leases.suite import RecordStoreConformance
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 
 if TYPE_CHECKING:

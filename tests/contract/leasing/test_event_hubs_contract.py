@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError, InvalidStateError, ShutdownError
-from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
+from broadsheet.leases.errors import InvalidPositionError, InvalidStateError, ShutdownError
+from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import LeaseSubject
 from tests.support.stepping_clock import SteppingClock
 

@@ -13,8 +13,8 @@ import pytest
 from azure.eventhub import LoadBalancingStrategy
 from azure.eventhub.aio._eventprocessor._ownership_manager import OwnershipManager
 
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import LeaseSubject
 from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub
 from tests.support.stepping_clock import SteppingClock

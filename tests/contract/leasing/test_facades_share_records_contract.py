@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.eph import CheckpointManager
-from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.facades.vmware_go import ShardCheckpointer
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.facades.eph import CheckpointManager
+from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.facades.vmware_go import ShardCheckpointer
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import Versioned
 from tests.support.lease_stores import LeaseSubject
 from tests.support.leases_at_hand import created_lease, lease_now
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.leases import rules
+from broadsheet.leases.errors import InvalidPositionError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
 from tests.support.lease_histories import run_history
 from tests.support.lease_stores import LeaseSubject
 

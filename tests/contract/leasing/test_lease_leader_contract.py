@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.runtime.clock import Clock, SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.worker.leader.lock import LEADER_KEY, LeaderLock, taken_row
-from broadsheet.consumer.leasing.worker.leader.roster import Presence, Roster
-from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.metrics import LeaseMetrics
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.store import RecordStore
+from broadsheet.leases.worker.leader.lock import LEADER_KEY, LeaderLock, taken_row
+from broadsheet.leases.worker.leader.roster import Presence, Roster
+from broadsheet.leases.worker.settings import Balancing, WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.clock import Clock, SystemClock
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.dynamodb_stores import dynamodb_subject
 from tests.support.eventually import eventually
 from tests.support.lease_stores import EtcdSubject, LeaseSubject, etcd_subject

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.leases import rules
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import HashRange, LeaseRecord
 from tests.support.lease_stores import LeaseSubject
 from tests.support.leases_at_hand import created_lease, held_lease, lease_now
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.expiry import LeaseObserver
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.expiry import LeaseObserver
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
 from tests.support.lease_stores import LeaseSubject
 from tests.support.stepping_clock import SteppingClock
 

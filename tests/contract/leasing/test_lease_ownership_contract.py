@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
+from broadsheet.leases import rules
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
 from tests.support.leases_at_hand import created_lease, held_lease
 
 

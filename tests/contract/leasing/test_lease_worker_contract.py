@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.metrics import LeaseMetrics
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.store import RecordStore
+from broadsheet.leases.worker.settings import StealWay, WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.lease_stores import LeaseSubject
 from tests.support.memory_stream import MemoryStream

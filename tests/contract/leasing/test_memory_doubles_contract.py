@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.leasing.conformance.suite import RecordStoreConformance
-from broadsheet.consumer.leasing.worker.source_conformance import RecordSourceConformance
+from broadsheet.testing.leases.source_suite import RecordSourceConformance
+from broadsheet.testing.leases.suite import RecordStoreConformance
 from tests.support.memory_records import MemorySubject, memory_subject
 from tests.support.memory_stream import MemoryStream
 

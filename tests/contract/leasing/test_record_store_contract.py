@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.leasing.conformance.suite import RecordStoreConformance
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.testing.leases.suite import RecordStoreConformance
 from tests.support.lease_stores import EtcdSubject, SqlSubject, etcd_subject, sql_subject
 
 

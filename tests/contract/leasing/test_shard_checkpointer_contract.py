@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import (
+from broadsheet.leases.errors import (
     InvalidPositionError,
     LeaseNotAcquiredError,
     SequenceIdNotFoundError,
@@ -16,12 +16,12 @@ from broadsheet.consumer.errors import (
     ShardNotAssignedError,
     ShutdownError,
 )
-from broadsheet.consumer.leasing.facades.vmware_go import (
+from broadsheet.leases.facades.vmware_go import (
     CLAIM_TIMEOUT_SECONDS,
     LISTING_SECONDS,
     ShardCheckpointer,
 )
-from broadsheet.consumer.leasing.position import SHARD_END, Position
+from broadsheet.leases.position import SHARD_END, Position
 from tests.support.lease_stores import LeaseSubject
 from tests.support.stepping_clock import SteppingClock
 

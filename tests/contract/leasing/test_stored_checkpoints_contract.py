@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.errors import InvalidPositionError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
 
 FIRST = Position("49587497311274533994574834252742144236107130636007899138", 3)
 SECOND = Position("49587497311274533994574834252742144236107130636007899139")

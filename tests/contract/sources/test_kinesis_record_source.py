@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing.position import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, Position
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
-from broadsheet.consumer.leasing.worker.source_conformance import RecordSourceConformance
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
 from broadsheet.consumer.sources.kinesis.pages import Pace
-from broadsheet.consumer.sources.kinesis.record_source import KinesisRecordSource
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.position import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, Position
+from broadsheet.leases.stores.sql.store import SqlRecordStore
+from broadsheet.leases.worker.kinesis_source import KinesisRecordSource
+from broadsheet.leases.worker.settings import WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.leases.source_suite import RecordSourceConformance
 from tests.support.eventually import eventually
 from tests.support.kinesis_streams import HASH_END, TestStream
 from tests.support.scripted_processor import BlockingProcessor, Script

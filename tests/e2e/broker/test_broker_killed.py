@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.errors import EmbeddedServerError
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.runtime.errors import EmbeddedServerError
+from broadsheet.wire.journal_pb2 import (
     AppendResponse,
     FragmentsRequest,
     LabelSelector,
     ReadRequest,
     Status,
 )
-from broadsheet.consumer.protocol.labels import label_set, value_of
+from broadsheet.wire.labels import label_set, value_of
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

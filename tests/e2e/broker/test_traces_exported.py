@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from broadsheet.allocator.errors import ExtraMissingError
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
-from broadsheet.consumer.tracing import traces_exported
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.runtime.errors import ExtraMissingError
+from broadsheet.serving.tracing import traces_exported
+from broadsheet.wire.journal_pb2 import AppendRequest
 from tests.support.broker import RPC_TIMEOUT_SECONDS, apply_specs, broker_stub, journal_spec
 from tests.support.otlp_collector import collecting
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.embedded.child_process import reason_of_end
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import os_error_text
+from broadsheet.embedded.child_process import reason_of_end
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.runtime.errors import os_error_text
 from tests.support.documents import REPOSITORY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 APPLICATION = "broadsheet.examples.counter.app:Counter"
-SHARDCTL = ("broadsheet.consumer.cli.main",)
-BROKER = ("broadsheet.consumer.broker",)
+SHARDCTL = ("broadsheet.cli.main",)
+BROKER = ("broadsheet.broker",)
 SECONDS_MAX = 300.0
 
 

@@ -16,14 +16,14 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.members import (
     Producer,

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.member import EmbeddedMemberProcess
+from broadsheet.journals.client import JournalClient
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually
 from tests.support.members import Producer, create_journals, shard, upserts, wait_for_primaries

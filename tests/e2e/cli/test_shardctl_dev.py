@@ -17,7 +17,7 @@ import pytest
 import yaml
 from click.shell_completion import ShellComplete
 
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from tests.support.counter_cluster import CounterCluster
 from tests.support.dev_cluster import running_dev
 from tests.support.eventually import eventually_sync
@@ -294,7 +294,7 @@ def test_exit_status_of_a_list_tells_what_is_wrong(
 def test_watch_shows_a_shard_come_and_go(cluster: CounterCluster) -> None:
     """Somebody watches a rollout in one terminal while another changes things; a pipe gets each row as it changes."""
     spec = "shards: [{id: watched/part-000, max_txn_duration: 1s, disable: true, revision: %s}]"
-    command = [sys.executable, "-P", "-m", "broadsheet.consumer.cli.main", "shards", "list"]
+    command = [sys.executable, "-P", "-m", "broadsheet.cli.main", "shards", "list"]
     command += ["-l", "id:prefix=watched/", "--watch", "--interval", "0.05"]
     where = {"CONSUMER_ADDRESS": cluster.addresses[1], "BROKER_ADDRESS": cluster.broker}
     with subprocess.Popen(

@@ -127,7 +127,7 @@ def test_spec_changed_while_it_is_edited_is_not_overwritten(
     cluster: CounterCluster, declared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The editor is open for an hour, and somebody else labels the shard: the edit is refused, and kept."""
-    label = [sys.executable, "-P", "-m", "broadsheet.consumer.cli.main", "shards", "label"]
+    label = [sys.executable, "-P", "-m", "broadsheet.cli.main", "shards", "label"]
     label += [SHARDS[0], "who=other", "--address", cluster.addresses[1]]
     program = f"p.write_text(t.replace('1s', '2s')); import subprocess; subprocess.run({label}, check=True)"
     monkeypatch.setenv("VISUAL", _editor(program))

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.embedded.member import EmbeddedMemberProcess
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.member import EmbeddedMemberProcess
 from tests.support.certificates import CertificateAuthority
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually_sync
@@ -24,7 +24,7 @@ SECONDS_MAX = 300.0
 
 def _list_shards(address: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broadsheet.consumer.cli.main", "shards", "list"],
+        [sys.executable, "-m", "broadsheet.cli.main", "shards", "list"],
         capture_output=True,
         check=False,
         cwd=REPOSITORY,

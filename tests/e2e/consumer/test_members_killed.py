@@ -15,18 +15,18 @@ from uuid import uuid4
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.reader import read_batches
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.reader import read_batches
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.member_process import LOST_STATUS, MemberProcess
 from tests.support.members import (
@@ -128,7 +128,7 @@ async def check_exactly_once(
     async def is_read() -> bool:
         try:
             answer = await client.stat(SHARD, read_through={SOURCE: load.end}, timeout_seconds=5)
-        except (ConsumerError, TimeoutError):
+        except (ServiceError, TimeoutError):
             return False
         return answer.read_through[SOURCE] == load.end
 
@@ -355,7 +355,7 @@ async def _primary(client: ShardClient, suffix: str) -> bool:
 async def _applied(client: ShardClient, shard_id: str) -> bool:
     try:
         await client.apply(upserts(shard(shard_id), expect=-1))
-    except (ConsumerError, TimeoutError):
+    except (ServiceError, TimeoutError):
         return False
     return True
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 from tests.support.store_process import open_store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.stores.conformance.subject import offset_of
+from broadsheet.testing.stores.subject import offset_of
 from tests.support.committing_process import SHARD, subject_of
 
 pytestmark = pytest.mark.e2e

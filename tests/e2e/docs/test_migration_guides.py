@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.leasing.addresses import parse_store_address
-from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
-from broadsheet.consumer.leasing.opening import open_store
-from broadsheet.consumer.leasing.record_processor.application import RecordProcessorApplication
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.addresses import parse_store_address
+from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
+from broadsheet.leases.opening import open_store
+from broadsheet.leases.record_processor.application import RecordProcessorApplication
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.documents import REPOSITORY, Block, blocks_of, missing_line
 from tests.support.eventually import eventually
 from tests.support.foreign_leases import (
@@ -29,7 +29,7 @@ from tests.support.moto import REGION, aws_settings
 from tests.support.shardctl_runs import shardctl, shardctl_lines
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.moto, pytest.mark.azurite]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading, wait
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.testing.stores.subject import FixedShard, reading, wait
 from tests.support.documents import REPOSITORY, blocks_of
 from tests.support.message_batches import WrittenJournal, ack, cont
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.cli.dev import dev
-from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.cli.serve import serve
+from broadsheet.cli.dev import dev
+from broadsheet.cli.main import main
+from broadsheet.cli.serve import serve
 from tests.support.documents import REPOSITORY
 
 pytestmark = pytest.mark.e2e
@@ -106,7 +106,7 @@ def test_applications_that_help_names_are_installed(python: Path, project: Path)
     named = sorted({*_APPLICATION.findall(told)} - _PLACEHOLDERS)
     assert named
     program = (
-        "import sys\nfrom broadsheet.consumer.cli.application_name import load_application\n"
+        "import sys\nfrom broadsheet.cli.application_name import load_application\n"
         "for name in sys.argv[1:]: print(load_application(name).__module__)\n"
     )
     printed = _run(python, project, "-P", "-c", program, *named, "consumer:Counter")
@@ -119,7 +119,7 @@ def test_children_do_not_import_from_the_working_directory(python: Path, project
         (project / f"{name}.py").write_text("raise SystemExit('the working directory shadows')\n")
     program = (
         "from pathlib import Path\n"
-        "from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess\n"
+        "from broadsheet.embedded.broker import EmbeddedBrokerProcess\n"
         "with EmbeddedBrokerProcess(Path('data')) as broker: print(broker.address)\n"
     )
     assert "127.0.0.1" in _run(python, project, "-P", "-c", program)

@@ -11,7 +11,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Compare, Operation
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import JsonMemberProcess, member_value, session_config
 from tests.support.json_sessions import start_all

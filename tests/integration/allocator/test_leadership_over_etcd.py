@@ -19,8 +19,8 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Operation, Put
 from broadsheet.allocator.placement.problem import Desired, Problem
 from broadsheet.allocator.placement.solver import FlowSolver
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import (
     JsonMemberProcess,

@@ -13,7 +13,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import (
     JsonMemberProcess,

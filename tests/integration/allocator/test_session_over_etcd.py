@@ -21,8 +21,8 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
 from broadsheet.allocator.placement.problem import Desired, Problem
 from broadsheet.allocator.placement.solver import FlowSolver
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import POISON, JsonMemberProcess, item_value, member_value, running
 from tests.support.json_sessions import counted, put_items, settled, start_all

@@ -15,21 +15,15 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.protocol.journal_pb2 import (
-    AppendRequest,
-    JournalSpec,
-    LabelSelector,
-    LabelSet,
-    Status,
-)
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.validation_journal import validate_append_response
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.wire.journal_pb2 import AppendRequest, JournalSpec, LabelSelector, LabelSet, Status
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.validation_journal import validate_append_response
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read, send_append
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
 

@@ -8,11 +8,11 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.broker import append_stream
-from broadsheet.consumer.journal.append_stream import WholeAppend, encode_appends
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
+from broadsheet.broker import append_stream
+from broadsheet.journals.append_stream import WholeAppend, encode_appends
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.appends_pb2 import AppendStreamRequest
 from tests.support.broker import journal_spec
 
 HOLD_SECONDS = 200.0

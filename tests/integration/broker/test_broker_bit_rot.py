@@ -9,13 +9,13 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.quarantine import JournalQuarantine
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import JournalDamagedError
-from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, sums_path
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.quarantine import JournalQuarantine
+from broadsheet.broker.server import Broker
+from broadsheet.journals.block_sums import BLOCK_BYTES, sums_path
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalDamagedError
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.eventually import eventually
 from tests.support.shardctl_runs import shardctl

@@ -13,24 +13,19 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import (
-    AppendRequest,
-    ApplyRequest,
-    ReadRequest,
-    Status,
-)
-from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.wire.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from broadsheet.wire.journal_pb2 import AppendRequest, ApplyRequest, ReadRequest, Status
+from broadsheet.wire.journal_pb2_grpc import JournalStub
 from tests.support.broker import append, broker_stub, journal_spec
 from tests.support.eventually import eventually
 from tests.support.stepping_clock import SteppingClock
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
 KEYS = b64encode(b"a key of the broker, 32 bytes or more").decode()
@@ -164,8 +159,8 @@ async def test_stalled_readers_share_bounded_bytes(tmp_path: Path) -> None:
     """Readers that take nothing hold what was read for them. Above the bound they get little at a time, others are
     served all the same, and those that stalled are cut off.
     """
-    from broadsheet.consumer.broker.config import BrokerBounds
-    from broadsheet.consumer.broker.limits import CHUNK_BYTES_LEAST, STALLED_SECONDS
+    from broadsheet.broker.config import BrokerBounds
+    from broadsheet.broker.limits import CHUNK_BYTES_LEAST, STALLED_SECONDS
 
     clock = SteppingClock(1_700_000_000.0)
     config = BrokerConfig(data_dir=tmp_path, bounds=BrokerBounds(readers_bytes_max=1 << 20))
@@ -220,7 +215,7 @@ async def test_content_that_waits_for_others_gives_way(tmp_path: Path) -> None:
     """An append that comes after one which never comes keeps its content for seconds. Where streams hold all that they
     may, it is refused at once instead, having written nothing, and others are taken.
     """
-    from broadsheet.consumer.broker.config import BrokerBounds
+    from broadsheet.broker.config import BrokerBounds
 
     config = BrokerConfig(data_dir=tmp_path, bounds=BrokerBounds(append_streams_bytes_max=2_000))
     async with (
@@ -250,7 +245,7 @@ async def test_content_that_waits_for_others_gives_way(tmp_path: Path) -> None:
 )
 async def test_places_are_bounded_and_given_back(tmp_path: Path, bound: str, places: int) -> None:
     """Who asks for one place too many is refused with the option that bounds it; a place is free after its call."""
-    from broadsheet.consumer.broker.config import BrokerBounds
+    from broadsheet.broker.config import BrokerBounds
 
     bounds = BrokerBounds(**{"calls_per_host_max": 9, bound: places})
     config = BrokerConfig(data_dir=tmp_path, bounds=bounds)
@@ -292,7 +287,7 @@ async def test_large_requests_are_refused_before_they_are_parsed(tmp_path: Path)
 
 async def test_metrics_tell_what_is_taken_of_each_bound(tmp_path: Path) -> None:
     """Operators see a bound before it is reached, and clients that were refused after."""
-    from broadsheet.consumer.broker.limits import BoundMetrics
+    from broadsheet.broker.limits import BoundMetrics
 
     registry = CollectorRegistry()
     async with _serving(BrokerConfig(data_dir=tmp_path)) as (broker, stub):

@@ -19,15 +19,15 @@ import pytest
 from azure.storage.blob import ContainerClient
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.allocator.errors import ExtraMissingError, ValidationError
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.fragment_stores import FragmentStores
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.fragment_stores import FragmentStores
+from broadsheet.broker.server import Broker
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.errors import ExtraMissingError, ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import (
     CompressionCodec,
     FragmentsRequest,
     FragmentStoreHealthRequest,

@@ -9,19 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import (
-    EndpointError,
-    IndexHasGreaterOffsetError,
-    JournalNotFoundError,
-    NotAuthorizedError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, Fragment
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import IndexHasGreaterOffsetError, JournalNotFoundError
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.security.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.journal_pb2 import ApplyRequest, Fragment
 from tests.support.broker import journal_spec
 from tests.support.failing_disk import FailingDisk
 

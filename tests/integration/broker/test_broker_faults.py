@@ -11,13 +11,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broadsheet.consumer.broker.config import DIRECT_COMMIT_BYTES_MAX, BrokerConfig, Durability
-from broadsheet.consumer.broker.disk import Buffer, Disk
-from broadsheet.consumer.broker.journal import STALL_SECONDS
-from broadsheet.consumer.broker.segment_recycler import SMALL_BYTES_MAX
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, ReadRequest, Status
-from broadsheet.consumer.protocol.validation_journal import validate_append_response
+from broadsheet.broker.config import DIRECT_COMMIT_BYTES_MAX, BrokerConfig, Durability
+from broadsheet.broker.disk import Buffer, Disk
+from broadsheet.broker.journal import STALL_SECONDS
+from broadsheet.broker.segment_recycler import SMALL_BYTES_MAX
+from broadsheet.broker.server import Broker
+from broadsheet.wire.journal_pb2 import AppendRequest, ReadRequest, Status
+from broadsheet.wire.validation_journal import validate_append_response
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 from tests.support.eventually import eventually
 from tests.support.stepping_clock import SteppingClock

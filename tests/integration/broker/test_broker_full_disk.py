@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.journal import REOPEN_SECONDS
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.broker.store import INLINE_BYTES_MAX
-from broadsheet.consumer.protocol.journal_pb2 import FragmentStoreHealthRequest, Status
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.journal import REOPEN_SECONDS
+from broadsheet.broker.server import Broker
+from broadsheet.broker.store import INLINE_BYTES_MAX
+from broadsheet.wire.journal_pb2 import FragmentStoreHealthRequest, Status
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.failing_disk import FullDisk
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.content_file import ContentFile
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.journal.block_sums import Sums
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.content_file import ContentFile
+from broadsheet.broker.server import Broker
+from broadsheet.journals.block_sums import Sums
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import (
     AppendRequest,
     ApplyRequest,
     JournalSpec,
@@ -32,7 +32,7 @@ from tests.support.eventually import eventually
 from tests.support.failing_disk import FailingDisk, descriptors_under
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
 Change = ApplyRequest.Change

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.errors import BrokerDataError, EndpointError
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.errors import BrokerDataError
+from broadsheet.broker.server import Broker
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.wire.journal_pb2 import (
     AppendRequest,
     ApplyRequest,
     LabelSelector,
@@ -29,15 +29,12 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     ReadRequest,
     Status,
 )
-from broadsheet.consumer.protocol.labels import label_set, parse_selector
-from broadsheet.consumer.protocol.validation_journal import (
-    validate_apply_response,
-    validate_list_response,
-)
+from broadsheet.wire.labels import label_set, parse_selector
+from broadsheet.wire.validation_journal import validate_apply_response, validate_list_response
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 Change = ApplyRequest.Change
 

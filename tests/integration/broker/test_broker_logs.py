@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.embedded.broker import package_environment
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import package_environment
+from broadsheet.journals.client import JournalClient
 from tests.support.eventually import DEADLINE_SECONDS, eventually_sync
 from tests.support.members import create_journals
 
@@ -21,7 +21,7 @@ from tests.support.members import create_journals
 def _command(directory: Path, port: int = 0) -> list[str]:
     listen = ("--listen", f"127.0.0.1:{port}")
     return [
-        *(sys.executable, "-P", "-m", "broadsheet.consumer.broker"),
+        *(sys.executable, "-P", "-m", "broadsheet.broker"),
         *("--data-dir", str(directory / "broker"), *listen, "--log-level", "debug"),
     ]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.data_root import incarnation_name
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.errors import IndexHasGreaterOffsetError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.broker.data_root import incarnation_name
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import IndexHasGreaterOffsetError
+from broadsheet.wire.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec
 
 KEPT, LOST, EMPTY = "a/kept", "a/lost", "a/never-used"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.protocol.journal_pb2 import FragmentsRequest
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.wire.journal_pb2 import FragmentsRequest
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.eventually import eventually
 

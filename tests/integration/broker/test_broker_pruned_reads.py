@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, Fragment
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ApplyRequest, Fragment
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.shardctl_runs import shardctl
@@ -110,7 +110,7 @@ async def test_a_removal_that_ends_half_way_leaves_nothing_listed_that_is_gone(
         aside = second.with_name("aside")
         second.rename(aside)
         (second / "in the way").mkdir(parents=True)
-        with pytest.raises(ConsumerError):
+        with pytest.raises(ServiceError):
             await client.delete_fragments(JOURNAL, listed[:3])
         shutil.rmtree(second)
         aside.rename(second)
@@ -148,7 +148,7 @@ async def test_an_object_that_somebody_removed_is_an_error_until_it_is_given_up(
         address = client.address
         store, aside = tmp_path / "root" / "store", tmp_path / "aside"
         _object(tmp_path, listed[1]).unlink()
-        with pytest.raises(ConsumerError) as caught:
+        with pytest.raises(ServiceError) as caught:
             await _blocks(client)
         store.rename(aside)
         line = f"shardctl journals verify {JOURNAL} --discard-damaged --broker {address}"

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.protocol.call_metadata import BRIEF_TAIL, LINGER
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.wire.journal_pb2 import (
     ApplyRequest,
     FragmentsRequest,
     FragmentStoreHealthRequest,
@@ -27,7 +26,8 @@ from broadsheet.consumer.protocol.journal_pb2 import (
     Route,
     Status,
 )
-from broadsheet.consumer.protocol.validation_journal import (
+from broadsheet.wire.read_metadata import BRIEF_TAIL, LINGER
+from broadsheet.wire.validation_journal import (
     validate_fragments_response,
     validate_read_response,
     validate_store_health_response,
@@ -35,7 +35,7 @@ from broadsheet.consumer.protocol.validation_journal import (
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
 KIB = b"x" * 1024

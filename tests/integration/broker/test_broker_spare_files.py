@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.config import MEBIBYTE, BrokerConfig
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.segment_recycler import SMALL_BYTES_MAX
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.broker.config import MEBIBYTE, BrokerConfig
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.segment_recycler import SMALL_BYTES_MAX
+from broadsheet.broker.server import Broker
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 

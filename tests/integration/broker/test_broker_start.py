@@ -12,15 +12,16 @@ from typing import ParamSpec, TypeVar
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.consumer.broker.__main__ import main
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.quarantine import JournalQuarantine
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.broker.strangers import restore_entry
-from broadsheet.consumer.errors import BrokerDataError, RpcFailedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, ListRequest
+from broadsheet.broker.__main__ import main
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.errors import BrokerDataError
+from broadsheet.broker.quarantine import JournalQuarantine
+from broadsheet.broker.server import Broker
+from broadsheet.broker.strangers import restore_entry
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import RpcFailedError
+from broadsheet.wire.journal_pb2 import ApplyRequest, ListRequest
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.shardctl_runs import shardctl
 

@@ -19,17 +19,16 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.fragment_stores import FileStore
-from broadsheet.consumer.broker.fragments import FETCHED_SUFFIX, STORED_SUFFIX
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.fragment_stores import FileStore
+from broadsheet.broker.fragments import FETCHED_SUFFIX, STORED_SUFFIX
+from broadsheet.broker.server import Broker
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import ServiceError, ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import (
     ApplyRequest,
     CompressionCodec,
     Fragment,
@@ -43,7 +42,7 @@ from tests.support.broker import append, apply_specs, broker_stub, journal_spec,
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
 STORE = "file:///store/"
@@ -479,7 +478,7 @@ async def test_fragments_whose_removal_failed_wait_for_their_store_again(tmp_pat
         assert not second.backing_store
 
         async with JournalClient(broker.address) as client:
-            with pytest.raises(ConsumerError, match="store below the file root"):
+            with pytest.raises(ServiceError, match="store below the file root"):
                 await client.delete_fragments(JOURNAL, [first, second])
         store.unlink()
         (tmp_path / "root" / "aside").rename(store)

@@ -13,20 +13,20 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.consumer.broker.preconditions import suspension_level
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.protocol.journal_pb2 import (
+from broadsheet.broker.preconditions import suspension_level
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.wire.journal_pb2 import (
     AppendRequest,
     JournalSpec,
     LabelSelector,
     ListRequest,
     Status,
 )
-from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.wire.labels import label_set
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 
 if TYPE_CHECKING:
-    from broadsheet.consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+    from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
 
 JOURNAL = "a/journal"
 NOW, IF_FLUSHED = AppendRequest.SUSPEND_NOW, AppendRequest.SUSPEND_IF_FLUSHED

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.errors import IndexHasGreaterOffsetError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.cli.main import main
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import IndexHasGreaterOffsetError
+from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec
 from tests.support.broker import journal_spec
 
 BLOCK = 2000

@@ -8,7 +8,7 @@ from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from tests.chaos.leases import MemberLeases, Renewals
 from tests.support.eventually import eventually
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
 from tests.support import live_shards
 from tests.support.members import Cluster, create_journals
 

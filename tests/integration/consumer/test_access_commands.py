@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.runtime.logs import log_to_stderr
-from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import Capability, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.labels import label_set, parse_selector
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.logs import log_to_stderr
+from broadsheet.security.auth import Capability, KeyedAuth
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.members import Cluster, shard, upserts
 from tests.support.shardctl_runs import Ran, shardctl

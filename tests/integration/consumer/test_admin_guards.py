@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broadsheet.consumer.admin import AdminRoute, AdminServer
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, TrustConfig
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, TrustConfig
+from broadsheet.serving.admin import AdminRoute, AdminServer
 from tests.support.certificates import Certificate, CertificateAuthority
 from tests.support.eventually import eventually
 from tests.support.members import Cluster

@@ -26,8 +26,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 from prometheus_client.registry import Collector
 
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.admin import (
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.consumer.member.service import Service
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.serving.admin import (
     BODY_BYTES_MAX,
     CLAIMS,
     SCRAPES_MAX,
@@ -37,12 +42,7 @@ from broadsheet.consumer.admin import (
     metrics_route,
     standard_routes,
 )
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
-from broadsheet.consumer.standard_services import Health
+from broadsheet.serving.standard_services import Health
 from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries

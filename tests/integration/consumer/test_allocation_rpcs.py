@@ -10,27 +10,18 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import Put, prefix_range_end
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from broadsheet.consumer.client import AllocationClient, ShardClient
-from broadsheet.consumer.errors import (
-    EndpointError,
-    NotAuthorizedError,
-    PlanNotAppliedError,
-    ShardNotFoundError,
-)
+from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.allocation_pb2 import (
-    ChangeKind,
-    NewMembers,
-    PlanResponse,
-    WaitReason,
-)
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.labels import WEIGHT, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire.allocation_pb2 import ChangeKind, NewMembers, PlanResponse, WaitReason
+from broadsheet.wire.labels import WEIGHT, label_set, selector
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, shard, statuses, upserts, wait_for_primaries
 

@@ -9,16 +9,16 @@ import pytest
 
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.rollback import Rollback
-from broadsheet.consumer.message.uuid import Flags, build_uuid, clock_at, format_uuid
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard.progress import UNDONE, Progress
 from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbacks, UndoAppends
 from broadsheet.consumer.shard.rollback.records import HeldRecords, RollbackRecords
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.rollback import Rollback
+from broadsheet.journals.message.uuid import Flags, build_uuid, clock_at, format_uuid
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.live_shards import MEMBER, OUTPUT, SHARD, SOURCE, ShardHost, spec_of
 
 pytestmark = pytest.mark.etcd

@@ -13,26 +13,20 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
-    ConsumerError,
-    EndpointError,
-    NotAuthorizedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.call_metadata import (
-    AUDIT_CHARACTERS_MAX,
-    AUDIT_ENTRIES_MAX,
-    local_actor,
-)
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.labels import parse_selector
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, UnassignRequest
+from broadsheet.consumer.errors import ApplyConflictError
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import EndpointError, ServiceError
+from broadsheet.security.actor import local_actor
+from broadsheet.security.audit import AUDIT_CHARACTERS_MAX, AUDIT_ENTRIES_MAX
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.labels import parse_selector
+from broadsheet.wire.shard_pb2 import ApplyRequest, UnassignRequest
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, shard, upserts
@@ -116,7 +110,7 @@ async def test_changes_of_members_are_logged(place: _Place) -> None:
             await shards.unassign([SHARD], dry_run=True)
             await allocation.cordon(["zone-a#member-b"])
             await allocation.plan()
-            with suppress(ConsumerError):
+            with suppress(ServiceError):
                 await allocation.apply_plan("no-such-plan")
 
     found = _audits(events)
@@ -157,12 +151,12 @@ async def test_changes_of_recovery_and_journals_are_logged(place: _Place) -> Non
                 await others.apply([JournalApply.Change(delete=SOURCE, expect_mod_revision=-1)])
             [entry async for entry in journals.verify(SOURCE, discard_damaged=True)]
             [entry async for entry in journals.verify(SOURCE)]
-            with suppress(ConsumerError):
+            with suppress(ServiceError):
                 await journals.purge_quarantine("none")
             [log async for log in recovery.prune(delay_seconds=60)]
-            with suppress(ConsumerError):
+            with suppress(ServiceError):
                 await recovery.rewind(SHARD, backup=0)
-            with suppress(ConsumerError):
+            with suppress(ServiceError):
                 await recovery.reset_source(SHARD, journal=SOURCE, offset=0)
 
     found = {event["event"].removeprefix("audit."): event for event in _audits(events)}

@@ -11,21 +11,20 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.consumer.cli.journal_space import format_journal_space, tree_of_listing
-from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.cli.shard_space import format_shard_space, space_of_listing
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
-from broadsheet.consumer.protocol.labels import (
+from broadsheet.cli.journal_space import format_journal_space, tree_of_listing
+from broadsheet.cli.main import main
+from broadsheet.cli.shard_space import format_shard_space, space_of_listing
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, JournalSpec
+from broadsheet.wire.labels import (
     CONTENT_TYPE,
     CONTENT_TYPE_PROTOBUF_FIXED,
     CONTENT_TYPE_RECOVERY_LOG,
     label_set,
 )
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.broker import journal_spec
 from tests.support.members import (
     Cluster,
@@ -89,7 +88,7 @@ class _Terminal:
 
     async def printed(self, *arguments: str) -> str:
         """Return what a command prints in a process of its own."""
-        command = [sys.executable, "-P", "-m", "broadsheet.consumer.cli.main", *arguments]
+        command = [sys.executable, "-P", "-m", "broadsheet.cli.main", *arguments]
         process = await asyncio.create_subprocess_exec(
             *command, *self._where, stdout=asyncio.subprocess.PIPE
         )

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.member.service import Service
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.client import JournalClient
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -14,16 +14,16 @@ from typing import Any
 import grpc
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Resolver
-from broadsheet.consumer.errors import ClaimsMissingError, UnauthenticatedError
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import LEEWAY_SECONDS, Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import Status
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.shard_call import serving_shard
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import LEEWAY_SECONDS, Capability, Claims, KeyedAuth
+from broadsheet.security.errors import ClaimsMissingError, UnauthenticatedError
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import Status
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
-from broadsheet.consumer.errors import ConsumerError
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcd
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import ServiceError, ValidationError
 from tests.integration.consumer.conftest import SOURCE
 from tests.support.etcd_users import add_user, enable_users
 from tests.support.members import (
@@ -78,5 +77,5 @@ async def test_member_needs_three_prefixes_of_etcd_and_takes_hints_nowhere_else(
         with pytest.raises(ValidationError, match="hint_prefix"):
             await client.apply(upserts(spec, expect=-1))
         spec.hint_prefix = "/hints/of-others"
-        with pytest.raises(ConsumerError, match="permission denied"):
+        with pytest.raises(ServiceError, match="permission denied"):
             await client.apply(upserts(spec, expect=-1))

@@ -11,12 +11,12 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.fragments_pb2 import VerifyJournalRequest
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.wire.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from broadsheet.wire.fragments_pb2 import VerifyJournalRequest
 from tests.support.members import Cluster
 from tests.support.rpc_table import NO_TOKEN, NOT_SERVED, Needs, rpc_table
 

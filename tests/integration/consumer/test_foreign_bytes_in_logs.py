@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.journals.client import JournalClient
 from tests.support.members import (
     Cluster,
     Producer,

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer import read_committed
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.recoverylog.fsm import fence_check, fence_of
+from broadsheet.journals import read_committed
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire.journal_pb2 import AppendResponse
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.live_logs import create_log, files_in, recover
 from tests.support.members import (

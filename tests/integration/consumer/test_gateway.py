@@ -15,16 +15,16 @@ import pytest
 from google.protobuf import json_format
 from openapi_spec_validator import validate
 
-from broadsheet.consumer.admin import AdminServer
-from broadsheet.consumer.gateway import BODY_BYTES_MAX, Gateway, openapi
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus
 from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
+from broadsheet.consumer.rpc.gateway import BODY_BYTES_MAX, Gateway, openapi
 from broadsheet.consumer.rpc.guard import RpcGuard
-from broadsheet.consumer.standard_services import Health
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.serving.admin import AdminServer
+from broadsheet.serving.standard_services import Health
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
 
 pytestmark = pytest.mark.etcd

@@ -14,12 +14,11 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import ServerEndedError
-from broadsheet.consumer.grpc_server import GrpcServer, IntakeBounds
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.runtime.errors import ServerEndedError, ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import Cluster
 from tests.support.raw_http2 import (

@@ -10,8 +10,8 @@ import pytest
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.client import JournalClient
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

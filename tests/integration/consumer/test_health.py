@@ -18,15 +18,15 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerBounds, BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.grpc_server import GrpcServer
+from broadsheet.broker.config import BrokerBounds, BrokerConfig
+from broadsheet.broker.server import Broker
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
 from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
 from broadsheet.consumer.rpc.guard import RpcGuard
-from broadsheet.consumer.standard_services import NO_CLAIMS, Health, standard_handlers
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.serving.grpc_server import GrpcServer
+from broadsheet.serving.standard_services import NO_CLAIMS, Health, standard_handlers
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
 

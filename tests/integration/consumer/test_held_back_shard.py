@@ -15,16 +15,16 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, LeaseId, Operation, Put
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import ShardHeldBackError
-from broadsheet.consumer.key_space import process_id_of
 from broadsheet.consumer.member.crash_watch import CrashWatch
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
+from broadsheet.consumer.registry.key_space import process_id_of
 from broadsheet.consumer.resolver.resolver import LocalMember
 from broadsheet.consumer.shard.crash_loop import YoungDeath
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, Counting, ShardHost, spec_of
 

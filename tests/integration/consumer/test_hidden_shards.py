@@ -12,11 +12,11 @@ from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, UnassignRequest
-from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
-from broadsheet.consumer.standard_services import is_public
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.serving.standard_services import is_public
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import ApplyRequest, UnassignRequest
+from broadsheet.wire.shard_pb2_grpc import ShardStub
 from tests.integration.consumer.conftest import SOURCE
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries

@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Consumer
 
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.sources.kafka.places import Latest
 from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.sources.part import SOURCE_PART
 from broadsheet.consumer.sources.received import WithMetadata
 from broadsheet.consumer.stores.json_file import decode_documents
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
+from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.fixed_shard import FixedShard
 from tests.support.in_order import InOrder, numbers, reach, serve

@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import Consumer
 
 from broadsheet.consumer.application import DeferToNextTxnError, MessageProducer
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags, build_uuid, format_uuid
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.sources.kafka.places import AtOffsets, Latest
 from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.sources.part import SOURCE_PART
 from broadsheet.consumer.sources.received import WithMetadata
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags, build_uuid, format_uuid
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.in_order import InOrder, numbers, reach, serve
 from tests.support.kafka_cluster import TestTopic

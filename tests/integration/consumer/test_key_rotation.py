@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.consumer.broker.__main__ import main as broker_main
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import UnauthenticatedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import KeyedAuth, keys_from
+from broadsheet.broker.__main__ import main as broker_main
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.auth import KeyedAuth, keys_from
+from broadsheet.security.errors import UnauthenticatedError
 from tests.support.members import (
     Cluster,
     Producer,
@@ -59,7 +59,7 @@ async def test_keys_are_rotated_under_work(
     and clients with the old key are refused at the end.
     """
     # Each use looks: a step need not wait until all have looked.
-    monkeypatch.setattr("broadsheet.consumer.protocol.token_keys.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("broadsheet.security.token_keys.LOOK_SECONDS", 0.0)
     path = tmp_path / "keys"
     path.write_text(OLD)
     keys = keys_from("", path)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.documents import decode_json
 from broadsheet.consumer.application import DeferToNextTxnError, MessageProducer
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.sources.kinesis.pages import Pace
 from broadsheet.consumer.sources.kinesis.places import Latest, Resume
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.received import WithMetadata
 from broadsheet.consumer.stores.json_file import decode_documents
+from broadsheet.journals.message.types import JsonType
+from broadsheet.runtime.documents import decode_json
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.in_order import InOrder, numbers, reach, serve
 from tests.support.kinesis_streams import HASH_END, TestStream

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.rollback import Rollback
-from broadsheet.consumer.message.uuid import Flags, build_uuid, clock_at
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.shard.rollback.keeper import find_frame, last_landed
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.rollback import Rollback
+from broadsheet.journals.message.uuid import Flags, build_uuid, clock_at
+from broadsheet.wire.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec
 
 JOURNAL = "test/landed"

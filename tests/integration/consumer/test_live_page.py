@@ -22,27 +22,23 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.consumer.admin import AdminRoute, AdminServer
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.leasing.addresses import parse_store_address
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.opening import open_store
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.rules import commit
-from broadsheet.consumer.live_page_routes import live_page_routes
-from broadsheet.consumer.protocol.allocation_pb2 import (
-    ClusterMember,
-    ListMembersResponse,
-    ListMovesResponse,
-)
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
-from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
-from broadsheet.consumer.protocol.labels import parse_selector
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
-from broadsheet.consumer.protocol.state_pb2 import ListReplicasResponse
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
+from broadsheet.consumer.live_page.routes import live_page_routes
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.client import JournalClient
+from broadsheet.leases.addresses import parse_store_address
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.opening import open_store
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.rules import commit
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.serving.admin import AdminRoute, AdminServer
+from broadsheet.wire.allocation_pb2 import ClusterMember, ListMembersResponse, ListMovesResponse
+from broadsheet.wire.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.wire.labels import parse_selector
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.wire.state_pb2 import ListReplicasResponse
+from broadsheet.wire.watch_pb2 import WatchShardsResponse
 from tests.support.browser import Browser, Tab, TabEndedError, open_tab, shared_browser
 from tests.support.documents import REPOSITORY
 from tests.support.members import (

@@ -12,18 +12,18 @@ import pytest
 
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import ShardStoppedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
-from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key, recovery_log_of
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import MessageClock, new_producer_id
+from broadsheet.wire.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
+from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_shards import (
     OUTPUT,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from broadsheet.consumer.errors import AssignmentLostError, CommitFencedError, ShardStoppedError
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.shard import primary
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.journals.client import JournalClient
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

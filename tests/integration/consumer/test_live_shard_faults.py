@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 import structlog
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import Envelope
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.reader import read_batches
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags, build_uuid
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import Envelope
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.reader import read_batches
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags, build_uuid
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_shards import (
     OUTPUT,

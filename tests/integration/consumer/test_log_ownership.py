@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.labels import RECOVERY_LOG_OF, label_set
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.labels import RECOVERY_LOG_OF, label_set
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

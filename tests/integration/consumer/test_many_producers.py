@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import pytest
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.uuid import clock_at
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
-from broadsheet.consumer.stores.conformance.subject import FixedShard
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.uuid import clock_at
+from broadsheet.testing.stores.subject import FixedShard
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.live_shards import (
     SHARD,
     SOURCE,

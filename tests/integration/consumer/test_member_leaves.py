@@ -18,14 +18,14 @@ import pytest
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Resolver, Shard
 from broadsheet.consumer.errors import ResolverStoppedError
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.member.service import Service, run_member
-from broadsheet.consumer.protocol.auth import Claims
 from broadsheet.consumer.resolver.resolver import ShardResolver as ShardResolver
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import Claims
 from tests.support.eventually import eventually
 from tests.support.member_lives import is_assigned, primary_is
 from tests.support.members import (

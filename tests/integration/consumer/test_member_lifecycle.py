@@ -24,15 +24,16 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import EndpointError, ResolverStoppedError, ShardStoppedError
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.errors import ResolverStoppedError, ShardStoppedError
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import Claims
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, Status
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import Claims
+from broadsheet.wire.shard_pb2 import ReplicaStatus, Status
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.member_lives import error_of, is_assigned, primary_is
 from tests.support.members import Cluster, Producer, client_of, shard, upserts, wait_for_primaries

@@ -11,15 +11,15 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import LoadPolicy
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.load import MeasuredLoads, MemberReport
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.load_report import decode_report
+from broadsheet.consumer.member.load_report import decode_report
 from broadsheet.consumer.member.load_reporter import LoadReporter, ReportPolicy
-from broadsheet.consumer.protocol.labels import WEIGHT, label_set
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.labels import WEIGHT, label_set
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SHARD,

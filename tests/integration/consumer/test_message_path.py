@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.shard.live_shard import LiveShard
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
 from tests.support import live_shards
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually

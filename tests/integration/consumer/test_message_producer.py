@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import MessageProducer, Shard
-from broadsheet.consumer.errors import RpcFailedError, ShardStoppedError
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.uuid import Flags
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from broadsheet.consumer.errors import ShardStoppedError
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.uuid import Flags
+from broadsheet.runtime.errors import RpcFailedError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SHARD,

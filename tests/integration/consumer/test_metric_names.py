@@ -15,12 +15,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
 from tests.support.certificates import CertificateAuthority
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually

@@ -14,15 +14,15 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from broadsheet.consumer.admin import AdminRoute, AdminServer
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import UnauthenticatedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
-from broadsheet.consumer.protocol.journal_pb2 import ListRequest as JournalListRequest
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
 from broadsheet.consumer.shard.environment import ShardConfig
-from broadsheet.consumer.standard_services import pushed_metrics
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.security.errors import UnauthenticatedError
+from broadsheet.serving.admin import AdminRoute, AdminServer
+from broadsheet.serving.standard_services import pushed_metrics
+from broadsheet.wire.journal_pb2 import ListRequest as JournalListRequest
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, Counting, ShardHost, read_through, spec_of

@@ -9,21 +9,21 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.leader.move_records import decoded_or_none
 from broadsheet.allocator.ops import prefix_range_end
 from broadsheet.allocator.policy import AllocationPolicy, MoveLogPolicy
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from broadsheet.consumer.client import AllocationClient, ShardClient
 from broadsheet.consumer.errors import PlanNotAppliedError
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.allocation_pb2 import MoveKind, ShardMove
-from broadsheet.consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.call_metadata import ACTOR, actor_of, local_actor
-from broadsheet.consumer.protocol.labels import label_set, selector
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.actor import ACTOR, actor_of, local_actor
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.wire.allocation_pb2 import MoveKind, ShardMove
+from broadsheet.wire.allocation_pb2_grpc import AllocationServiceStub
+from broadsheet.wire.labels import label_set, selector
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, statuses, upserts, wait_for_primaries
 
@@ -157,7 +157,7 @@ async def test_moves_are_shown_to_whom_the_shards_are(cluster: Cluster) -> None:
 
         token = KeyedAuth(KEYS).metadata(Claims(capability=Capability.LIST, selector=narrow))
         async with grpc.aio.insecure_channel(one.address.removeprefix("http://")) as channel:
-            from broadsheet.consumer.protocol.allocation_pb2 import ListMovesRequest
+            from broadsheet.wire.allocation_pb2 import ListMovesRequest
 
             page = await AllocationServiceStub(channel).ListMoves(
                 ListMovesRequest(), metadata=tuple(token)

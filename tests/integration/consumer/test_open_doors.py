@@ -9,18 +9,18 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.parts import new_guard, new_server
+from broadsheet.runtime.errors import ValidationError
 from tests.support.certificates import CertificateAuthority
 from tests.support.documents import REPOSITORY
 
 CLEAR_TEXT = re.compile(r"insecure_channel\(|add_insecure_port\(")
 MAY_SPEAK_IT = {
     "allocator/etcd/channel.py",
-    "allocator/runtime/tls.py",
-    "consumer/journal/channels.py",
-    "consumer/grpc_server.py",  # passes on what a server is told
+    "broadsheet/security/tls.py",
+    "journals/channels.py",
+    "broadsheet/serving/grpc_server.py",  # passes on what a server is told
     "examples/flights/client.py",
     "spark_bridge/routing/channels.py",
 }

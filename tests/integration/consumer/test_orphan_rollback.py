@@ -12,22 +12,22 @@ import pytest
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.errors import AssignmentLostError, CommitFencedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import Envelope
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import Envelope
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.types import JsonType
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

@@ -17,14 +17,14 @@ from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import LeaseId, Put
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.key_space import ShardDecoder, process_id_of
 from broadsheet.consumer.member import failure_detector
 from broadsheet.consumer.member.failure_detector import FailureDetector
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.consumer.registry.key_space import ShardDecoder, process_id_of
 from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import ShardHost
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import MessageType
-from broadsheet.consumer.message.reader import read_committed
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.journal_pb2 import JournalSpec
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import MessageType
+from broadsheet.journals.message.reader import read_committed
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire.journal_pb2 import JournalSpec
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SECOND_SOURCE,

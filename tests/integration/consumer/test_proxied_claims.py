@@ -22,21 +22,17 @@ from broadsheet.allocator.leader.election import (
 )
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
-from broadsheet.consumer.key_space import process_id_of
-from broadsheet.consumer.protocol.allocation_pb2 import (
-    ApplyPlanRequest,
-    ExplainRequest,
-    PlanRequest,
-)
-from broadsheet.consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
-from broadsheet.consumer.protocol.labels import label_set, parse_selector, selector
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, StatRequest
-from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
-from broadsheet.consumer.protocol.state_pb2 import ListReplicasRequest
-from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
+from broadsheet.consumer.registry.key_space import process_id_of
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES
+from broadsheet.security.auth import Capability, Claims, KeyedAuth
+from broadsheet.wire.allocation_pb2 import ApplyPlanRequest, ExplainRequest, PlanRequest
+from broadsheet.wire.allocation_pb2_grpc import AllocationServiceStub
+from broadsheet.wire.journal_pb2 import LabelSelector, ProcessSpec
+from broadsheet.wire.labels import label_set, parse_selector, selector
+from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus, StatRequest
+from broadsheet.wire.shard_pb2_grpc import ShardStub
+from broadsheet.wire.state_pb2 import ListReplicasRequest
+from broadsheet.wire.state_pb2_grpc import StateServiceStub
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, shard
 from tests.support.rpc_table import methods

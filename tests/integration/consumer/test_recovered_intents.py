@@ -10,16 +10,16 @@ import pytest
 
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import MessageClock, new_producer_id
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import MessageClock, new_producer_id
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     MEMBER,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.consumer.journal.client import JournalClient
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
+from broadsheet.journals.client import JournalClient
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -17,21 +17,17 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from broadsheet.consumer.client import RecoveryClient, ShardClient
-from broadsheet.consumer.errors import (
-    NotAuthorizedError,
-    RewindRefusedError,
-    ShardNotFoundError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.errors import RewindRefusedError, ShardNotFoundError
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hints import backup_hints_keys, primary_hints_key
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

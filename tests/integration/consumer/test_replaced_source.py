@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.consumer.broker.commit_log import MAGIC_BYTES
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.errors import IndexHasGreaterOffsetError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.broker.commit_log import MAGIC_BYTES
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import IndexHasGreaterOffsetError
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     JOURNALS,

@@ -9,23 +9,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broadsheet.allocator.keys import AuxiliaryKeys
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from broadsheet.consumer.client import RecoveryClient, ShardClient
-from broadsheet.consumer.errors import (
-    NotAuthorizedError,
-    ShardNotFoundError,
-    SourceResetRefusedError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.errors import ShardNotFoundError, SourceResetRefusedError
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.source_resets import SourceReset, SourceResets
 from broadsheet.consumer.shard.source_resetter import WRITE_HEAD
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support import live_shards
 from tests.support.eventually import eventually
 from tests.support.live_shards import Counting, ShardHost, counts, read_through, spec_of

@@ -11,12 +11,12 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.places import option_of
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
-from broadsheet.consumer.protocol.shard_pb2 import ListRequest
 from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
 from broadsheet.consumer.rpc.guard import RpcGuard
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.serving.places import option_of
+from broadsheet.wire.shard_pb2 import ListRequest
 from tests.support.eventually import eventually
 
 KEYS = b64encode(b"a key of the members, 32 bytes or more").decode()

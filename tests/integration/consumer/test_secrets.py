@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
-from broadsheet.consumer.broker.__main__ import main as broker_command
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.cli.serve import serve
-from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.protocol.auth import Capability, Claims, KeyedAuth, TrustConfig
+from broadsheet.broker.__main__ import main as broker_command
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.cli.serve import serve
+from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, TrustConfig
 from broadsheet.spark_bridge.cluster.cluster_conf import (
     BROKER,
     ENDPOINTS,

@@ -11,13 +11,12 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from broadsheet.consumer.client import AllocationClient, ShardClient
 from broadsheet.consumer.client.endpoints import LEARNED_MAX, KnownEndpoints
-from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.journal.channels import parse_endpoints
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.security.endpoints import parse_endpoints
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
 from tests.support.tcp_proxy import TcpProxy
 

@@ -8,30 +8,24 @@ from base64 import b64encode
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient, SyncShardClient, verify_referenced_journals
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
-    EndpointError,
-    NotAuthorizedError,
-    ShardNotFoundError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.listing import ListResult
-from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.labels import (
+from broadsheet.consumer.errors import ApplyConflictError, ShardNotFoundError
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.listing import ListResult
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, LabelSelector
+from broadsheet.wire.labels import (
     CONTENT_TYPE,
     CONTENT_TYPE_PROTOBUF_FIXED,
     DEAD_LETTER_JOURNAL,
     label_set,
     selector,
 )
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, Status
+from broadsheet.wire.shard_pb2 import ApplyRequest, Status
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS
 from tests.support.members import (

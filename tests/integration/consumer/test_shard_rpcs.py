@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import Put
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
-    BoundExceededError,
-    NoShardPrimaryError,
-    RpcFailedError,
-    ShardNotFoundError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.labels import parse_selector
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.consumer.errors import ApplyConflictError, NoShardPrimaryError, ShardNotFoundError
 from broadsheet.consumer.recoverylog.hints import encode_hints
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import BoundExceededError, RpcFailedError, ValidationError
+from broadsheet.wire.labels import parse_selector
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
 from tests.support.members import (
     Cluster,
     Producer,

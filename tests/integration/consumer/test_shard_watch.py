@@ -11,19 +11,16 @@ from typing import Any
 import grpc
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.client import ShardClient, SyncShardClient
 from broadsheet.consumer.client.shard_client import ShardTable
-from broadsheet.consumer.errors import EndpointError
-from broadsheet.consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import (
-    ApplyRequest,
-    ReplicaStatus,
-)
-from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
-from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus
+from broadsheet.wire.shard_pb2_grpc import add_ShardServicer_to_server
+from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
+from broadsheet.wire.watch_pb2_grpc import WatchServiceStub
 from tests.support.members import (
     Cluster,
     MemberWithoutWatch,

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest, CompressionCodec
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.wire.journal_pb2 import ApplyRequest, CompressionCodec
+from broadsheet.wire.labels import CONTENT_TYPE, label_set
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.members import (

@@ -20,15 +20,18 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.etcd.lease import LeaseKeeper
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import LeaseId, Put
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.key_space import process_id_of
 from broadsheet.consumer.member.failure_detector import FailureDetector
-from broadsheet.consumer.protocol import peer_pb2_grpc
-from broadsheet.consumer.protocol.auth import NoAuth
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.peer_pb2 import (
+from broadsheet.consumer.registry.key_space import process_id_of
+from broadsheet.consumer.resolver.hearing import Hearing
+from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.consumer.rpc.peer_api import PeerApi
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import NoAuth
+from broadsheet.wire import peer_pb2_grpc
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.peer_pb2 import (
     TESTIMONY_HEARD,
     TESTIMONY_NONE,
     TESTIMONY_SILENT,
@@ -38,11 +41,8 @@ from broadsheet.consumer.protocol.peer_pb2 import (
     WitnessRequest,
     WitnessResponse,
 )
-from broadsheet.consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
-from broadsheet.consumer.resolver.hearing import Hearing
-from broadsheet.consumer.resolver.resolver import LocalMember
-from broadsheet.consumer.rpc.peer_api import PeerApi
+from broadsheet.wire.peer_pb2_grpc import add_PeerServiceServicer_to_server
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually
 from tests.support.live_shards import ShardHost

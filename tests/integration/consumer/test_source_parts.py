@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.sources.kinesis.lineage import AskedByStat
 from broadsheet.consumer.sources.kinesis.pages import Pace
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.part import SOURCE_PART
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
 from tests.support.kinesis_streams import HASH_END, TestStream
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries

@@ -15,14 +15,14 @@ from broadsheet.allocator.etcd.api import TxnResult
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.ops import Compare, Delete, Operation
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.stall_detector import write_heads
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

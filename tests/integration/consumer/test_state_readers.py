@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
+from broadsheet.journals.client import JournalClient
 from broadsheet.spark_bridge.format_options import TlsPaths
 from broadsheet.spark_bridge.shard_tables.access import (
     ClusterAccess,
@@ -21,6 +20,7 @@ from broadsheet.spark_bridge.shard_tables.access import (
 )
 from broadsheet.spark_bridge.shard_tables.shards_format import list_shards, progress_of
 from broadsheet.spark_bridge.shard_tables.state_scan import ScanOrder, scan_batches
+from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (

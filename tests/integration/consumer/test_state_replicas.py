@@ -10,13 +10,13 @@ import grpc
 import pytest
 
 from broadsheet.consumer.client import StateClient
-from broadsheet.consumer.errors import UnauthenticatedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import KeyedAuth
-from broadsheet.consumer.protocol.call_metadata import FORWARDED
-from broadsheet.consumer.protocol.labels import parse_selector
-from broadsheet.consumer.protocol.state_pb2 import ListReplicasRequest
-from broadsheet.consumer.protocol.state_pb2_grpc import StateServiceStub
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.actor import FORWARDED
+from broadsheet.security.auth import KeyedAuth
+from broadsheet.security.errors import UnauthenticatedError
+from broadsheet.wire.labels import parse_selector
+from broadsheet.wire.state_pb2 import ListReplicasRequest
+from broadsheet.wire.state_pb2_grpc import StateServiceStub
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (
     Cluster,

@@ -13,21 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.application import Shard
 from broadsheet.consumer.client import ShardClient, StateClient
-from broadsheet.consumer.errors import (
-    EndpointError,
-    NotShardPrimaryError,
-    ShardNotFoundError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.errors import NotShardPrimaryError, ShardNotFoundError
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import Claims, KeyedAuth
-from broadsheet.consumer.protocol.state_pb2 import ScannedState, ScanStateResponse
-from broadsheet.consumer.state_tables import TableScan
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.consumer.stores.state_tables import TableScan
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.security.auth import Claims, KeyedAuth
+from broadsheet.security.errors import UnauthenticatedError
+from broadsheet.wire.state_pb2 import ScannedState, ScanStateResponse
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (
     Cluster,

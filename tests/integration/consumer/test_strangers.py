@@ -24,10 +24,10 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.admin import metrics_server
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.protocol.auth import TrustConfig
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.security.auth import TrustConfig
+from broadsheet.serving.admin import metrics_server
 from tests.integration.consumer.test_admin_guards import HOST, WAYS, GuardingWay
 from tests.support.certificates import Certificate, CertificateAuthority
 from tests.support.members import Cluster

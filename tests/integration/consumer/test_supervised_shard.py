@@ -14,16 +14,16 @@ import pytest
 import structlog
 
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.reader import read_batches, read_committed
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.reader import read_batches, read_committed
+from broadsheet.journals.message.types import JsonType
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
+from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     SECOND_SOURCE,

@@ -9,14 +9,14 @@ from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
 from broadsheet.allocator.policy import MoveLogPolicy
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.key_space import process_id_of
 from broadsheet.consumer.member.standby_take_over import BrokerProof, StandbyTakeOver
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from broadsheet.consumer.registry.key_space import process_id_of
 from broadsheet.consumer.resolver.resolver import LocalMember
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, ShardHost
 

@@ -13,11 +13,11 @@ import pytest
 
 from broadsheet.consumer.client import ShardClient
 from broadsheet.consumer.client.shard_client import ShardTable
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsRequest, WatchShardsResponse
-from broadsheet.consumer.protocol.watch_pb2_grpc import WatchServiceStub
 from broadsheet.consumer.rpc.watch_api import SHARED_TABLES_MAX, SharedTable
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.wire.watch_pb2 import WatchShardsRequest, WatchShardsResponse
+from broadsheet.wire.watch_pb2_grpc import WatchServiceStub
 from tests.support.members import Cluster, client_of, shard, upserts
 
 pytestmark = pytest.mark.etcd

@@ -20,26 +20,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
-    NotAuthorizedError,
-    RpcFailedError,
-    UnauthenticatedError,
-)
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.auth import (
-    LEEWAY_SECONDS,
-    BearerAuth,
-    Capability,
-    Claims,
-    KeyedAuth,
-)
-from broadsheet.consumer.protocol.labels import label_set, selector
+from broadsheet.consumer.errors import ApplyConflictError
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import RpcFailedError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import LEEWAY_SECONDS, BearerAuth, Capability, Claims, KeyedAuth
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.labels import label_set, selector
 from tests.support.members import (
     Cluster,
     Producer,

@@ -14,31 +14,32 @@ import pytest
 import structlog.testing
 from cryptography import x509
 
-from broadsheet.allocator.runtime.certificates import peer_identity
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.runtime.tls import TlsConfig, add_port, secure_channel
-from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import (
     AllocationClient,
     RecoveryClient,
     ShardClient,
     SyncShardClient,
 )
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import EndpointError, JournalError
-from broadsheet.consumer.journal.channels import open_channel
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
 from broadsheet.consumer.member.silence_watch import SUSPICION_PHI, HeartbeatListener
-from broadsheet.consumer.protocol.auth import NoAuth
-from broadsheet.consumer.protocol.journal_pb2 import ReadRequest
-from broadsheet.consumer.protocol.journal_pb2_grpc import JournalStub
 from broadsheet.consumer.resolver.hearing import Hearing
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalError
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import NoAuth
+from broadsheet.security.certificates import peer_identity
+from broadsheet.security.endpoints import open_channel
+from broadsheet.security.tls import TlsConfig, add_port, secure_channel
 from broadsheet.spark_bridge.brokers import open_client
 from broadsheet.spark_bridge.journal_source.options import read_options
 from broadsheet.spark_bridge.task_resolver import close_connections, token_of_heads
+from broadsheet.wire.journal_pb2 import ReadRequest
+from broadsheet.wire.journal_pb2_grpc import JournalStub
 from tests.support.broker import next_message
 from tests.support.certificates import CertificateAuthority, yesterday
 from tests.support.eventually import eventually

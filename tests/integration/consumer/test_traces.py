@@ -16,9 +16,9 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util._once import Once
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.shard_pb2 import StatRequest, Status
-from broadsheet.consumer.protocol.shard_pb2_grpc import ShardStub
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.shard_pb2 import StatRequest, Status
+from broadsheet.wire.shard_pb2_grpc import ShardStub
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.broker.config import BrokerConfig
+from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.auth import BearerAuth, Capability, KeyedAuth, TrustConfig
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.security.auth import BearerAuth, Capability, KeyedAuth, TrustConfig
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.security.tls import TlsConfig
 from tests.support.certificates import CertificateAuthority
 from tests.support.members import Cluster, create_journals, shard, upserts
 from tests.support.token_signers import key_set, signer
@@ -90,7 +90,7 @@ async def test_certificates_open_what_their_identities_may(
     """Plan: a broker and a member ask for certificates. A client of a known name, and one of a known SPIFFE path, may
     what the file says, without a token; one that the authority signed for others may nothing, until the file says so.
     """
-    monkeypatch.setattr("broadsheet.consumer.protocol.token_keys.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("broadsheet.security.token_keys.LOOK_SECONDS", 0.0)
     authority = CertificateAuthority(tmp_path)
     server = authority.tls("server", HOST, mutual=True)
     identities = tmp_path / "identities.yaml"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess, find_etcd_binary
-from broadsheet.consumer.errors import EmbeddedServerError
+from broadsheet.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess, find_etcd_binary
+from broadsheet.runtime.errors import EmbeddedServerError
 from tests.support.eventually import eventually, eventually_sync
 
 pytestmark = pytest.mark.etcd
@@ -89,7 +89,7 @@ async def test_embedded_etcd_suspended_can_be_stopped() -> None:
 
 _PARENT = """
 import sys, threading
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 server = EmbeddedEtcdProcess()
 starter = threading.Thread(target=server.start)
 starter.start()

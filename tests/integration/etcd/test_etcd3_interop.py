@@ -16,7 +16,7 @@ import pytest
 from broadsheet.allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.ops import Compare, Put, prefix_range_end
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.embedded.etcd import EmbeddedEtcd
 from tests.support.eventually import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.etcd

@@ -11,8 +11,8 @@ import pytest
 from broadsheet.allocator.errors import EtcdLimitError, EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.ops import Compare, Get, Put, prefix_range_end
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
+from broadsheet.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.etcd

@@ -21,9 +21,9 @@ from broadsheet.allocator.etcd.api import KeyPut, WatchEvent, mod_revision_of
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.etcd.lease import LeaseKeeper
 from broadsheet.allocator.ops import Put, prefix_range_end
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.embedded.etcd import EmbeddedEtcd
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.tcp_proxy import TcpProxy
 

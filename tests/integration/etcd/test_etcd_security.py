@@ -12,7 +12,7 @@ import pytest
 
 from broadsheet.allocator.errors import EtcdAuthenticationError, EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
+from broadsheet.embedded.etcd import EmbeddedEtcd, EtcdServerTls
 from tests.support.certificates import CertificateAuthority, yesterday
 from tests.support.etcd_users import call_auth
 from tests.support.eventually import DEADLINE_SECONDS, eventually

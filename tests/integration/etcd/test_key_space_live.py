@@ -16,8 +16,8 @@ from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.embedded.etcd import EmbeddedEtcd
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.plain_values import PlainDecoder, PlainItem
 from tests.support.tcp_proxy import TcpProxy

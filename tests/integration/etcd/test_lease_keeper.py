@@ -12,9 +12,9 @@ import pytest
 from broadsheet.allocator.errors import LeaseLostError
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.etcd.lease import SAFETY_SHARE, LeaseKeeper
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.embedded.etcd import EmbeddedEtcd
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.etcd

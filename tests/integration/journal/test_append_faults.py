@@ -7,20 +7,19 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import (
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
-    EndpointError,
     JournalProtocolError,
     JournalUnavailableError,
-    UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.security.errors import UnauthenticatedError
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.labels import label_set
 from tests.support.journal_in_memory import JournalInMemory, Requests
 from tests.support.scripted_broker import Context, ScriptedBroker, committed, received, refused
 

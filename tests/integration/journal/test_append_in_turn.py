@@ -9,18 +9,18 @@ from concurrent.futures import Future
 import grpc
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import (
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     JournalNotFoundError,
     PredecessorNotCommittedError,
     RegisterMismatchError,
 )
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined, TokenSource, TurnFuture
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.labels import label_set, parse_selector
+from broadsheet.journals.pipelining import AppendToken, Pipelined, TokenSource, TurnFuture
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.scripted_broker import ScriptedBroker, committed, received

@@ -8,18 +8,18 @@ from concurrent.futures import Future
 import grpc
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import (
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     AppendOutcomeUnknownError,
     JournalError,
     JournalNotFoundError,
     JournalUnavailableError,
     RegisterMismatchError,
 )
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.labels import parse_selector
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.labels import parse_selector
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.journal_in_memory import JournalInMemory, Requests
 from tests.support.scripted_broker import Context, ScriptedBroker, committed, received, refused

@@ -11,27 +11,27 @@ from typing import Any
 import grpc
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import (
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.journals.append_stream import AppendStream
+from broadsheet.journals.channels import BulkStub, ChannelCache
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
     PredecessorNotCommittedError,
     RegisterMismatchError,
-    UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from broadsheet.consumer.journal.append_stream import AppendStream
-from broadsheet.consumer.journal.channels import BulkStub, ChannelCache
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.pipelining import AppendToken, Pipelined
-from broadsheet.consumer.journal.transport import CHUNK_BYTES, TransportPolicy
-from broadsheet.consumer.journal.wire import APPEND_SERVICE
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
-from broadsheet.consumer.protocol.auth import KeyedAuth
-from broadsheet.consumer.protocol.labels import label_set, parse_selector
+from broadsheet.journals.pipelining import AppendToken, Pipelined
+from broadsheet.journals.transport import CHUNK_BYTES, TransportPolicy
+from broadsheet.journals.wire import APPEND_SERVICE
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import KeyedAuth
+from broadsheet.security.errors import UnauthenticatedError
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from broadsheet.wire.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.scripted_broker import ScriptedBroker, committed, received

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS
 

@@ -16,15 +16,15 @@ from aiohttp import web
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.errors import JournalDamagedError
-from broadsheet.consumer.journal.client import JournalClient, ReadSpan
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.journal.fragment_content import PIECE_BYTES
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.cli.main import main
+from broadsheet.journals.client import JournalClient, ReadSpan
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.journals.errors import JournalDamagedError
+from broadsheet.journals.fragment_content import PIECE_BYTES
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.broker import journal_spec
 from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually
@@ -385,7 +385,7 @@ async def test_stores_are_verified_and_never_left_for_clear_text(tmp_path: Path)
             before = journal.broker_bytes
             words = ["journals", "read", JOURNAL, "--broker", broker.address, "--fragment-http"]
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", "from broadsheet.consumer.cli.main import main; main()"),
+                *(sys.executable, "-c", "from broadsheet.cli.main import main; main()"),
                 *words,
                 env={**os.environ, "SSL_CERT_FILE": trusted},
                 stdout=asyncio.subprocess.PIPE,

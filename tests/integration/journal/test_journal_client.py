@@ -8,25 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.consumer.errors import ApplyConflictError
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
     RegisterMismatchError,
-    RpcFailedError,
-    UnauthenticatedError,
     WrongAppendOffsetError,
 )
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.listing import ListResult
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.auth import KeyedAuth
-from broadsheet.consumer.protocol.labels import label_set, parse_selector
+from broadsheet.journals.listing import ListResult
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.errors import RpcFailedError, ValidationError
+from broadsheet.security.auth import KeyedAuth
+from broadsheet.security.errors import UnauthenticatedError
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 

@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from broadsheet.consumer.errors import (
-    EndpointError,
+from broadsheet.journals.client import JournalClient, ReadSpan
+from broadsheet.journals.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
     JournalProtocolError,
     JournalReplacedError,
     JournalSuspendedError,
-    NotAuthorizedError,
 )
-from broadsheet.consumer.journal.client import JournalClient, ReadSpan
-from broadsheet.consumer.journal.guard import OffsetGuard, RememberedRead
-from broadsheet.consumer.journal.reader import REFUSALS_MAX, Reader
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.journals.guard import OffsetGuard, RememberedRead
+from broadsheet.journals.reader import REFUSALS_MAX, Reader
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.errors import EndpointError
+from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ReadHandler, ScriptedBroker, header, metadata
 
 

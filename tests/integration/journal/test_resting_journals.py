@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.broker import journals as broker_journals
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.broker import journals as broker_journals
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.members import create_journals
 

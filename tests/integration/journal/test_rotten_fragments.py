@@ -12,17 +12,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.server import Broker
-from broadsheet.consumer.errors import JournalDamagedError
-from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, BlockSums
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.journal.fragment_content import SHORT_BYTES_MAX, WantedSpan
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol.fragments_pb2 import FragmentSumsRequest
-from broadsheet.consumer.protocol.fragments_pb2_grpc import FragmentServiceStub
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.server import Broker
+from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSums
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.journals.errors import JournalDamagedError
+from broadsheet.journals.fragment_content import SHORT_BYTES_MAX, WantedSpan
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.fragments_pb2 import FragmentSumsRequest
+from broadsheet.wire.fragments_pb2_grpc import FragmentServiceStub
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.scripted_broker import ScriptedBroker

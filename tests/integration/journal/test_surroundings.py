@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.channels import proxy_options
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.security.endpoints import proxy_options
 
 NOWHERE = "http://127.0.0.1:9"
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from azure.storage.blob.aio import BlobLeaseClient, ContainerClient
 
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.stores.azure.eph import EphRecordStore
 from tests.support.azure_stores import azure_containers
 from tests.support.stepping_clock import SteppingClock
 

@@ -11,14 +11,14 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob.aio import BlobLeaseClient
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import DependencyError, InvalidStateError, ShutdownError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.eph import CheckpointManager
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError, InvalidStateError, ShutdownError
+from broadsheet.leases.facades.eph import CheckpointManager
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.stores.azure.eph import EphRecordStore
+from broadsheet.runtime.errors import ValidationError
 from tests.support.azure_stores import AzureSubject, eph_subject
 from tests.support.eph_host import EphHost
 

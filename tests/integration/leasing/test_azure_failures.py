@@ -10,15 +10,15 @@ from uuid import uuid4
 import pytest
 from azure.storage.blob.aio import ContainerClient
 
-from broadsheet.consumer.errors import DependencyError, InvalidStateError, ThrottlingError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.eph import CheckpointManager
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
-from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError, InvalidStateError, ThrottlingError
+from broadsheet.leases.facades.eph import CheckpointManager
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.azure.eph import EphRecordStore
+from broadsheet.leases.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.leases.stores.azure.native import BlobRecordStore
 from tests.support.azure_faults import FaultPolicy, faulty_container, writes
 from tests.support.azure_stores import SCOPE
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.stores.azure.eph import EphRecordStore
-from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-from broadsheet.consumer.leasing.stores.azure.native import BlobRecordStore
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.store import RecordStore
+from broadsheet.leases.stores.azure.eph import EphRecordStore
+from broadsheet.leases.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.leases.stores.azure.native import BlobRecordStore
 from tests.support.azure_stores import azure_containers
 
 pytestmark = pytest.mark.azurite

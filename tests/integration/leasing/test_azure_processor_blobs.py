@@ -10,13 +10,13 @@ import pytest
 from azure.core import MatchConditions
 from azure.storage.blob.aio import ContainerClient
 
-from broadsheet.consumer.errors import ShutdownError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.leases import rules
+from broadsheet.leases.errors import ShutdownError
+from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.stores.azure.event_hubs import EventHubsRecordStore
 from tests.support.azure_faults import FaultPolicy, faulty_container
 from tests.support.azure_stores import SCOPE, AzureSubject, event_hubs_subject, native_subject
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
-from broadsheet.consumer.errors import DependencyError, InvalidStateError, ThrottlingError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.facades.vmware_go import ShardCheckpointer
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from broadsheet.consumer.leasing.stores.dynamodb.table import (
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError, InvalidStateError, ThrottlingError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.facades.vmware_go import ShardCheckpointer
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases.stores.dynamodb.table import (
     ANSWER_SECONDS_MAX,
     TableOptions,
     open_dynamodb_client,
 )
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.leases.stores.dynamodb.vmware_go import VmwareGoLayout
 from tests.support.aws_faults import AwsFaults, aws_faults
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.moto import aws_settings

@@ -12,9 +12,9 @@ import boto3
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.consumer.errors import DependencyError, ThrottlingError
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases.errors import DependencyError, ThrottlingError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
 from tests.support.aws_faults import aws_faults
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.kcl_peer import KclPeer

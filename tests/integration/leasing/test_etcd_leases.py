@@ -10,14 +10,14 @@ import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import DependencyError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.conformance.suite import full_record
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.stores.etcd.store import EtcdRecordStore
+from broadsheet.testing.leases.suite import full_record
 from tests.support.eventually import eventually
 from tests.support.lease_stores import EtcdSubject, etcd_subject
 

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from azure.eventhub import EventData
 from azure.eventhub.aio import PartitionContext
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import InvalidPositionError, ShutdownError
-from broadsheet.consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
-from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.leases.errors import InvalidPositionError, ShutdownError
+from broadsheet.leases.facades.blocking_event_hubs import SyncRecordCheckpointStore
+from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
+from broadsheet.leases.store import RecordStore
+from broadsheet.leases.stores.azure.event_hubs import EventHubsRecordStore
+from broadsheet.leases.stores.sql.store import SqlRecordStore
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.azure_stores import azure_containers
 from tests.support.eventually import eventually
 from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub

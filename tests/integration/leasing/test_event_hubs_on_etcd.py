@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import DependencyError, ShutdownError
-from broadsheet.consumer.leasing.facades.event_hubs import RecordCheckpointStore
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.leases.errors import DependencyError, ShutdownError
+from broadsheet.leases.facades.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import EtcdSubject, etcd_subject
 
 pytestmark = pytest.mark.etcd

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 
 if TYPE_CHECKING:

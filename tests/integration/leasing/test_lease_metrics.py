@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import InvalidStateError, ThrottlingError
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.rules import commit
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
-from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.errors import InvalidStateError, ThrottlingError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.metrics import LeaseMetrics
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.rules import commit
+from broadsheet.leases.stores.sql.store import SqlRecordStore
+from broadsheet.leases.worker.settings import StealWay, WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.lease_stores import SqlSubject, sql_subject
 from tests.support.memory_stream import MemoryStream

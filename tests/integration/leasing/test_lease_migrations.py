@@ -23,7 +23,7 @@ from tests.support.shardctl_runs import shardctl
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
-    from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+    from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 
 
 @pytest.fixture

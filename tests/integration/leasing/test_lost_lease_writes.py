@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.errors import DependencyError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
 from tests.support.lease_stores import sql_subject
 from tests.support.lost_answers import LostAnswers
 

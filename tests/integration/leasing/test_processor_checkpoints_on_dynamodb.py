@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError, ShutdownError
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.record_processor.checkpointer import LeaseCheckpointer
-from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
-from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.leases.errors import InvalidPositionError, ShutdownError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.record_processor.checkpointer import LeaseCheckpointer
+from broadsheet.leases.record_processor.held_lease import HeldLease
+from broadsheet.leases.record_processor.shard_progress import ShardProgress
 from tests.support.checkpointing import record_at
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.leases_at_hand import created_lease, taken_lease

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.leasing.codec import decode
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.leases.codec import decode
 from tests.support.counting_processors import Lives, counting_member, row_of
 from tests.support.eventually import DEADLINE_SECONDS
 from tests.support.members import (

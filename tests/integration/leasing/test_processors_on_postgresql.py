@@ -11,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.errors import ShardStoppedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.leasing.codec import decode
-from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.leases.codec import decode
+from broadsheet.leases.record import LeaseRecord
 from tests.support.counting_processors import Lives, counting_member
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.members import (

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.consumer.errors import ThrottlingError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.leases import rules
+from broadsheet.leases.errors import ThrottlingError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.leases.stores.sql.store import SqlRecordStore
 from tests.support.lease_stores import SqlSubject, sql_subject
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.consumer.errors import InvalidPositionError
-from broadsheet.consumer.leasing.facades.eph import SyncCheckpointManager
-from broadsheet.consumer.leasing.facades.kcl import SyncLeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.leases.errors import InvalidPositionError
+from broadsheet.leases.facades.eph import SyncCheckpointManager
+from broadsheet.leases.facades.kcl import SyncLeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.stores.sql.store import SqlRecordStore
 
 
 def test_sync_checkpoint_manager(tmp_path: Path) -> None:

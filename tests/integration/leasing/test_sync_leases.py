@@ -11,15 +11,15 @@ import pytest
 import sqlalchemy as sa
 
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.stores.etcd.store import EtcdRecordStore
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.leases import rules
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.facades.kcl import LeaseManager, SyncLeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import HashRange, LeaseRecord
+from broadsheet.leases.store import RecordStore
+from broadsheet.leases.stores.etcd.store import EtcdRecordStore
+from broadsheet.leases.stores.sql.store import SqlRecordStore
 from tests.support.stepping_clock import SteppingClock
 
 

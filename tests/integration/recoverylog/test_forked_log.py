@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from broadsheet.consumer.errors import LogFencedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.player import Recovered
 from broadsheet.consumer.recoverylog.recorder import ANCHOR
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.journals.client import JournalClient
+from broadsheet.testing.stores.recorded_log import MirroredFiles
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.live_logs import (
     NO_HINTS,
     TwinRecorder,

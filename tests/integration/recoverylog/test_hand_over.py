@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.consumer.errors import LogFencedError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
-from broadsheet.consumer.protocol.labels import label_set
 from broadsheet.consumer.recoverylog.fsm import author_text, fence_of
 from broadsheet.consumer.recoverylog.recorder import Recorder
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.stores.recorded_log import MirroredFiles
+from broadsheet.wire.journal_pb2 import AppendResponse
+from broadsheet.wire.labels import label_set
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_logs import (
     NO_HINTS,

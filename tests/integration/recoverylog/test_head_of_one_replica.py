@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.guard import HEAD_DOUBT_SECONDS
-from broadsheet.consumer.journal.reader import ReadSpan
-from broadsheet.consumer.journal.transport import TransportPolicy
-from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.consumer.recoverylog.log_feed import LogFeeds
 from broadsheet.consumer.recoverylog.playback import PlaybackPosition
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.guard import HEAD_DOUBT_SECONDS
+from broadsheet.journals.reader import ReadSpan
+from broadsheet.journals.transport import TransportPolicy
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.scripted_broker import (
     Context,
     ScriptedBroker,

@@ -13,10 +13,7 @@ from broadsheet.allocator.etcd.api import TxnResult
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
 from broadsheet.allocator.model import Assignment
 from broadsheet.allocator.ops import Compare, Delete, Get, Operation, Put
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.consumer.errors import AssignmentLostError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hint_store import (
     fetch_hints,
     rotate_backup_hints,
@@ -28,6 +25,9 @@ from broadsheet.consumer.recoverylog.hints import (
     encode_hints,
     primary_hints_key,
 )
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.wire.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.key_space_values import assignment
 
 pytestmark = pytest.mark.etcd

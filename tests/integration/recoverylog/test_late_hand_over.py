@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.errors import AppendOutcomeUnknownError, LogDataLossError, LogFencedError
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.errors import LogDataLossError, LogFencedError
 from broadsheet.consumer.recoverylog.player import Player, Recovered
 from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import AppendOutcomeUnknownError
+from broadsheet.wire.journal_pb2 import AppendResponse, ApplyRequest
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.broker import journal_spec
 from tests.support.recorded_ops import OpChain
 

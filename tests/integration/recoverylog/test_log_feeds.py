@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import JournalNotFoundError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.reader import Reader
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.log_feed import AHEAD_BYTES, LINGER_SECONDS, LogFeeds
 from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
 from broadsheet.consumer.recoverylog.player import Player
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.journals.reader import Reader
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.eventually import eventually
 from tests.support.live_logs import NO_HINTS, create_log, recording, recover
 from tests.support.recorded_ops import LOG

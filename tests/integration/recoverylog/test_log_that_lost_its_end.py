@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
 from tests.support.eventually import eventually
 from tests.support.live_logs import NO_HINTS, create_log, recover, tailing
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
 from broadsheet.consumer.recoverylog.fsm import author_text
 from broadsheet.consumer.recoverylog.player import Player, PlayerState
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.journal_pb2 import AppendResponse
 from tests.support.live_logs import NO_HINTS, create_log
 from tests.support.recorded_ops import LOG
 

@@ -12,12 +12,12 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
 from broadsheet.consumer.recoverylog.hints import backup_hints_keys
 from broadsheet.consumer.recoverylog.prune_plan import LogPlan, SegmentFate
 from broadsheet.consumer.recoverylog.pruner import PruneOutcome, Pruner
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.journal_pb2 import ApplyRequest
 from tests.support.pruned_logs import RecordedShard, ShiftedClock, fragments_of, span_bytes
 
 pytestmark = pytest.mark.etcd

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from broadsheet.consumer.errors import LogDataLossError, RecoveryLogError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.journals.client import JournalClient
+from broadsheet.testing.stores.recorded_log import MirroredFiles
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_logs import (
     NO_HINTS,

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import JournalUnavailableError, RecoveryLogError
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
+from broadsheet.consumer.errors import RecoveryLogError
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 from broadsheet.consumer.recoverylog.player import Recovered
 from broadsheet.consumer.recoverylog.recorder import UNSENT_BYTES_MAX, Recorder
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import JournalUnavailableError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.stores.recorded_log import MirroredFiles
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.eventually import DEADLINE_SECONDS, eventually
 from tests.support.live_logs import NO_HINTS, TwinRecorder, create_log, files_in, recording, recover
 from tests.support.recorded_ops import LOG

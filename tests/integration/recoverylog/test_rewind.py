@@ -14,16 +14,16 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
-from broadsheet.consumer.protocol.recovery_pb2 import RewindStatus
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.recoverylog.hints import backup_hints_keys, encode_hints, primary_hints_key
 from broadsheet.consumer.recoverylog.player import Player
 from broadsheet.consumer.recoverylog.rewinder import Rewinder, log_begin
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
+from broadsheet.wire.recovery_pb2 import RewindStatus
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 from tests.support.broker import journal_spec
 
 pytestmark = pytest.mark.etcd

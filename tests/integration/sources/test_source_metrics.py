@@ -9,14 +9,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from broadsheet.consumer.errors import SourceDataLossError
-from broadsheet.consumer.leasing.position import TRIM_HORIZON, Position
-from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.sources.kafka.places import AtOffsets
 from broadsheet.consumer.sources.kafka.source import KafkaSource
 from broadsheet.consumer.sources.kinesis.pages import Pace
-from broadsheet.consumer.sources.kinesis.record_source import KinesisRecordSource
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.metrics import SourceMetrics
+from broadsheet.journals.message.types import JsonType
+from broadsheet.leases.position import TRIM_HORIZON, Position
+from broadsheet.leases.worker.kinesis_source import KinesisRecordSource
 from tests.support.kafka_cluster import TestTopic
 from tests.support.kinesis_streams import TestStream
 from tests.support.source_reads import read_from, reading

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.sources import part
 from broadsheet.consumer.sources.kafka import places as kafka_places
 from broadsheet.consumer.sources.kafka.source import KafkaSource
@@ -17,6 +16,7 @@ from broadsheet.consumer.sources.kinesis import places as kinesis_places
 from broadsheet.consumer.sources.kinesis.pages import Pace
 from broadsheet.consumer.sources.kinesis.source import KinesisSource
 from broadsheet.consumer.sources.part import AtTimestamp
+from broadsheet.journals.message.types import JsonType
 from tests.support.kafka_cluster import TestTopic
 from tests.support.kinesis_streams import TestStream
 from tests.support.source_reads import read_from

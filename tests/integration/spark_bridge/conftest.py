@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
 from tests.support.members import create_journals
 from tests.support.resolving import JOURNALS, AskedCluster, connections_closed
 

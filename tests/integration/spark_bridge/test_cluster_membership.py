@@ -8,10 +8,10 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.spark_bridge.cluster.membership import Membership
 from broadsheet.spark_bridge.member.identity import Incarnation
+from broadsheet.wire.shard_pb2 import ConsumerSpec
 
 APPLICATION = "app-20261231235959-0000"
 

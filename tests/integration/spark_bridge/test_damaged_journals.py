@@ -15,15 +15,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.framing import CSV, FIXED_MAGIC, PROTOBUF_FIXED, framing_for
-from broadsheet.consumer.message.types import CsvType, ProtobufType
-from broadsheet.consumer.message.uuid import build_uuid
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.framing import CSV, FIXED_MAGIC, PROTOBUF_FIXED, framing_for
+from broadsheet.journals.message.types import CsvType, ProtobufType
+from broadsheet.journals.message.uuid import build_uuid
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.columns import with_metadata
 from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
+from broadsheet.wire.journal_pb2 import AppendRequest
 from tests.support.journal_reads import IDS, Query, Topic
 
 pytestmark = pytest.mark.e2e
@@ -175,7 +175,7 @@ def test_lost_frames_are_one_damaged_record_and_the_rest_is_read(address: str) -
         ]
     )
     options = {
-        "messageType": "broadsheet.consumer.protocol.journal_pb2:AppendRequest",
+        "messageType": "broadsheet.wire.journal_pb2:AppendRequest",
         "uuidField": "content",
         "mode": "PERMISSIVE",
     }

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.protocol import journal_pb2 as pb
 from broadsheet.spark_bridge.journal_source.options import read_options
 from broadsheet.spark_bridge.journal_source.planner import batch_partitions
+from broadsheet.wire import journal_pb2 as pb
 from tests.support.eventually import eventually_sync
 from tests.support.history_store import ROUNDS, ROWS, History, HistoryStore
 from tests.support.journal_reads import batch_read

@@ -18,13 +18,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from broadsheet.consumer.embedded.broker import EmbeddedBrokerProcess
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.journal.transport import PATIENCE_SECONDS
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set
+from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.transport import PATIENCE_SECONDS
 from broadsheet.spark_bridge.errors import (
     JournalBytesGoneError,
     QuerySourceGoneError,
@@ -35,6 +33,8 @@ from broadsheet.spark_bridge.journal_source.columns import with_metadata
 from broadsheet.spark_bridge.journal_source.partition_reader import JournalPartition
 from broadsheet.spark_bridge.journal_source.readers import stream_reader
 from broadsheet.spark_bridge.journal_source.schema_inference import infer_schema
+from broadsheet.wire.journal_pb2 import ApplyRequest
+from broadsheet.wire.labels import CONTENT_TYPE, label_set
 from tests.support.broker import journal_spec
 from tests.support.journal_reads import IDS, Query, Topic, kept
 from tests.support.spark import make_journals

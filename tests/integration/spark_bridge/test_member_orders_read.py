@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcd
+from broadsheet.embedded.etcd import EmbeddedEtcd
+from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.member.identity import Incarnation
 from broadsheet.spark_bridge.member.orders import Order, all_members_key
 from broadsheet.spark_bridge.member.serving import _Orders

@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 import grpc
 import pytest
 
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, StatRequest
-from broadsheet.consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from broadsheet.spark_bridge.routing.channels import this_worker
 from broadsheet.spark_bridge.routing.route_watch import RouteWatch, keep_watch
 from broadsheet.spark_bridge.routing.routes import RouteTable, ShardRoute
 from broadsheet.spark_bridge.task_resolver import TaskResolver
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import ApplyRequest, StatRequest
+from broadsheet.wire.shard_pb2_grpc import add_ShardServicer_to_server
 from tests.support.asked_tally import TOTAL, TallyStub
 from tests.support.eventually import eventually
 from tests.support.members import MemberWithoutWatch, client_of, shard, upserts, wait_for_primaries

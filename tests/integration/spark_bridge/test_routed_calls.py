@@ -14,14 +14,14 @@ from typing import Any
 import grpc
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import ShardNotFoundError, UnauthenticatedError
-from broadsheet.consumer.journal.client import JournalClient
+from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.member.service import Service
-from broadsheet.consumer.protocol.auth import KeyedAuth
-from broadsheet.consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
+from broadsheet.journals.client import JournalClient
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import KeyedAuth
+from broadsheet.security.errors import UnauthenticatedError
 from broadsheet.spark_bridge.errors import (
     MembersGoneError,
     NoMemberError,
@@ -33,6 +33,7 @@ from broadsheet.spark_bridge.routing.member_list import MemberDirectory, MemberL
 from broadsheet.spark_bridge.shard_tables.access import ClusterAccess, NoMemberAnsweredError
 from broadsheet.spark_bridge.shard_tables.shards_format import list_shards
 from broadsheet.spark_bridge.task_resolver import TaskResolver, close_connections, token_of_heads
+from broadsheet.wire.shard_pb2 import GetHintsRequest, StatRequest
 from tests.support.asked_tally import TallyStub
 from tests.support.certificates import CertificateAuthority
 from tests.support.members import Producer, client_of, shard, upserts, wait_for_primaries

@@ -17,12 +17,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.ops import prefix_range_end
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.uuid import Flags
-from broadsheet.consumer.protocol.journal_pb2 import ApplyRequest
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.uuid import Flags
+from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.spark_bridge.content.json import JsonLines
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink import commit_record, commit_store
@@ -45,6 +44,7 @@ from broadsheet.spark_bridge.journal_sink.key_mapping import ModuloMapping
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
 from broadsheet.spark_bridge.journal_source.options import Access
 from broadsheet.spark_bridge.keys import publication_key, queries_prefix
+from broadsheet.wire.journal_pb2 import ApplyRequest
 from tests.support.published import flags_of, ids_of, messages_of
 from tests.support.spark import make_journals
 

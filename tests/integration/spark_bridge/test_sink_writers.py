@@ -15,8 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructType
 
-from broadsheet.consumer.embedded.broker import EmbeddedBroker
-from broadsheet.consumer.embedded.etcd import EmbeddedEtcdProcess
+from broadsheet.embedded.broker import EmbeddedBroker
+from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink import batch_writer, stream_writer

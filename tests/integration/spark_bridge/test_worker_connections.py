@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 import psutil
 import pytest
 
-from broadsheet.consumer.protocol.shard_pb2 import StatRequest
 from broadsheet.spark_bridge.routing.channels import PythonWorkerCache, WorkerChannels, this_worker
 from broadsheet.spark_bridge.routing.heads import token_of_heads
 from broadsheet.spark_bridge.routing.lookup import ask_list
 from broadsheet.spark_bridge.routing.plan import MemberAccess
 from broadsheet.spark_bridge.task_resolver import TaskResolver
+from broadsheet.wire.shard_pb2 import StatRequest
 from tests.support.asked_tally import TOTAL, TallyStub
 from tests.support.eventually import eventually
 from tests.support.members import client_of, shard, upserts, wait_for_primaries

@@ -16,11 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.types import CsvType
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.aggregate import (
     Aggregates,
     AggregateStore,
@@ -32,8 +29,11 @@ from broadsheet.consumer.stores.aggregate import (
     Quantiles,
     Sum,
 )
-from broadsheet.consumer.stores.conformance.recorded_log import RecordedChange, RecordedLog
-from broadsheet.consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.types import CsvType
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.testing.stores.recorded_log import RecordedChange, RecordedLog
+from broadsheet.testing.stores.subject import FixedShard, offset_of, reading, wait
 from tests.support.message_batches import WrittenJournal, ack, cont
 
 OpenStore = Callable[..., AggregateStore]

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 SALES = sa.Table(

@@ -11,10 +11,10 @@ import pytest
 from rocksdict import Options, Rdict
 
 from broadsheet.consumer.errors import ForeignStoreError, StoreError
-from broadsheet.consumer.local_state import CHUNK_BYTES, LocalState
-from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
+from broadsheet.consumer.recoverylog.local_state import CHUNK_BYTES, LocalState
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.testing.stores.recorded_log import RecordedLog
+from broadsheet.testing.stores.subject import FixedShard, reading
 
 SHARD = FixedShard()
 CHECKPOINT = reading(4096)

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.consumer.local_state import directory_name
+from broadsheet.consumer.recoverylog.local_state import directory_name
 from broadsheet.consumer.shard.environment import ShardEnvironment
 from broadsheet.consumer.shard.recovery import _new_directory
-from broadsheet.consumer.stores.conformance.subject import offset_of, reading, wait
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.testing.stores.subject import offset_of, reading, wait
 from tests.support.fixed_shard import FixedShard
 
 SIZES = (85, 86, 249, 250, 512)

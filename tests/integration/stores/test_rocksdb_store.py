@@ -10,17 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.stores.conformance.recorded_log import (
-    MirroredFiles,
-    RecordedChange,
-    RecordedLog,
-)
-from broadsheet.consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.rocksdb.database import CommittedView
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.testing.stores.recorded_log import MirroredFiles, RecordedChange, RecordedLog
+from broadsheet.testing.stores.subject import FixedShard, offset_of, reading, wait
 
 WRITE_BUFFER_BYTES = 64 << 10
 """The smallest there is, so that a test sees many flushes and compactions."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.stores.sql import SqlStore
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 pytestmark = pytest.mark.postgresql

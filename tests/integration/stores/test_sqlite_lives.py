@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.testing.stores.recorded_log import MirroredFiles, RecordedLog
+from broadsheet.testing.stores.subject import FixedShard, reading
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS t (k INTEGER PRIMARY KEY, v BLOB)"
 LIVES, KEYS = 12, 40

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
-from broadsheet.consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.testing.stores.recorded_log import RecordedLog
+from broadsheet.testing.stores.subject import FixedShard, offset_of, reading, wait
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS blobs (key INTEGER PRIMARY KEY, step INTEGER, content BLOB);"
 

@@ -11,15 +11,15 @@ import pytest
 
 from broadsheet.consumer.application import Store
 from broadsheet.consumer.errors import ForeignStoreError
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
-from broadsheet.consumer.local_state import LocalState
+from broadsheet.consumer.recoverylog.local_state import LocalState
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.stores.aggregate import Aggregates, AggregateStore, Last
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
 from broadsheet.consumer.stores.store_record import RECORD
+from broadsheet.testing.stores.recorded_log import MirroredFiles, RecordedLog
+from broadsheet.testing.stores.subject import FixedShard, reading
 
 KINDS = ("json", "sqlite", "rocksdb", "aggregate")
 MAIN = {

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading, wait
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.testing.stores.subject import FixedShard, reading, wait
 
 COUNTS = sa.Table(
     "upserted_counts",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import eq
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from tests.support.memory_cluster import MemoryCluster, single_zone_items

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from itertools import combinations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import verify

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from broadsheet.allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
 from broadsheet.allocator.model import ItemId, MemberId

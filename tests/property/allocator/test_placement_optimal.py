@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import certify, rounds_max, verify

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from broadsheet.allocator.placement.semi_matching import SemiMatching, UnitClass
 from tests.support.flow_oracle import Network

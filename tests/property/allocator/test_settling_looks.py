@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import KeyValue

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.keys import Keys

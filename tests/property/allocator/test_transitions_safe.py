@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import TransitionPolicy

@@ -8,8 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.certificate import verify

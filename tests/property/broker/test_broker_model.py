@@ -7,15 +7,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broadsheet.consumer.broker.commit_log import UNIT_BYTES
-from broadsheet.consumer.broker.recovery import open_journal
-from broadsheet.consumer.broker.segment_recycler import SegmentRecycler
-from broadsheet.consumer.broker.store import Rolled
-from broadsheet.consumer.protocol.journal_pb2 import LabelSet
+from broadsheet.broker.commit_log import UNIT_BYTES
+from broadsheet.broker.recovery import open_journal
+from broadsheet.broker.segment_recycler import SegmentRecycler
+from broadsheet.broker.store import Rolled
+from broadsheet.wire.journal_pb2 import LabelSet
 from tests.support.journal_files import (
     UnsyncedDisk,
     commit,

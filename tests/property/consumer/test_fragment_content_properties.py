@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.errors import JournalDamagedError
-from broadsheet.consumer.journal.block_sums import BLOCK_BYTES, BlockSums, StoredSums
-from broadsheet.consumer.journal.fragment_content import (
+from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSums, StoredSums
+from broadsheet.journals.errors import JournalDamagedError
+from broadsheet.journals.fragment_content import (
     SHORT_BYTES_MAX,
     FragmentContent,
     KnownSums,

@@ -12,15 +12,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.errors import FramingError, PublishMessageError
-from broadsheet.consumer.message.batch import MessageBatch, MessageType, batch_of
-from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, framing_for
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import (
+from broadsheet.journals.errors import FramingError, PublishMessageError
+from broadsheet.journals.message.batch import MessageBatch, MessageType, batch_of
+from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, framing_for
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import (
     ArrowMessage,
     ArrowType,
     CsvType,
@@ -29,7 +28,7 @@ from broadsheet.consumer.message.types import (
     Meta,
     ProtobufType,
 )
-from broadsheet.consumer.message.uuid import MessageClock
+from broadsheet.journals.message.uuid import MessageClock
 from tests.support.arrow_values import columns, with_bad_text
 from tests.support.order_messages import Order
 

@@ -6,27 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, RangeResult, WatchBatch
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.client.shard_client import ShardTable
-from broadsheet.consumer.key_space import ShardDecoder, process_id_of
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
+from broadsheet.consumer.registry.key_space import ShardDecoder, process_id_of
 from broadsheet.consumer.resolver.decision import header_of
-from broadsheet.consumer.rpc.watch_api import ROWS_PER_RESPONSE, difference_of, table_of
-from broadsheet.consumer.shard_listing import (
+from broadsheet.consumer.rpc.shard_listing import (
     Listing,
     ShardChangeLog,
     list_shards,
     selections_of,
 )
+from broadsheet.consumer.rpc.watch_api import ROWS_PER_RESPONSE, difference_of, table_of
+from broadsheet.wire.journal_pb2 import LabelSelector, ProcessSpec
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import ConsumerSpec, ReplicaStatus
+from broadsheet.wire.watch_pb2 import WatchShardsResponse
 from tests.support.key_space_values import KEYS, etcd_header, member_id, shard_spec
 
 ALL = LabelSelector()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from broadsheet.allocator.model import ItemId
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.resolver.resolver import ShardsBySource
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 journals = st.sampled_from(["journal/a", "journal/b", "journal/b;suffix"])
 steps = st.lists(

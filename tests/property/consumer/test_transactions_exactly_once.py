@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.uuid import Flags
 from tests.support.message_batches import Written, WrittenJournal
 from tests.support.simulated_shard import SimulatedShard, World, judged, read_committed
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.leasing.stores.azure.container import decoded, encoded, header_value
+from broadsheet.leases.stores.azure.container import decoded, encoded, header_value
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 

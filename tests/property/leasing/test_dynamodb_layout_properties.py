@@ -6,12 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.dynamodb.expressions import changes_between
-from broadsheet.consumer.leasing.stores.dynamodb.values import (
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.dynamodb.expressions import changes_between
+from broadsheet.leases.stores.dynamodb.values import (
     Item,
     Value,
     from_json,
@@ -20,7 +19,7 @@ from broadsheet.consumer.leasing.stores.dynamodb.values import (
     to_plain,
     value_of,
 )
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import moment_of, nanoseconds_of
+from broadsheet.leases.stores.dynamodb.vmware_go import moment_of, nanoseconds_of
 from tests.support.dynamodb_stores import LAYOUTS
 from tests.support.lease_strategies import records
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.expiry import LastSeen
-from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
-from broadsheet.consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, outlook
+from broadsheet.leases import rules
+from broadsheet.leases.expiry import LastSeen
+from broadsheet.leases.record import LeaseRecord, Version, Versioned
+from broadsheet.leases.worker.lease_view import LeaseScan, Memory, Viewer, outlook
 
 LEASE_SECONDS = 2.0
 OBSERVER = Viewer(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
-from broadsheet.consumer.leasing.migration.layouts import LAYOUTS
-from broadsheet.consumer.leasing.migration.plan import Action, MigrationStep, plan_import
-from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.leases.migration.export_file import export_lines, read_export
+from broadsheet.leases.migration.layouts import LAYOUTS
+from broadsheet.leases.migration.plan import Action, MigrationStep, plan_import
+from broadsheet.leases.record import LeaseRecord, Version, Versioned
 from tests.support.lease_strategies import positions, records
 
 layouts = st.sampled_from(sorted(LAYOUTS))

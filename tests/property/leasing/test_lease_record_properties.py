@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.errors import LeasingError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.codec import decode, encode
-from broadsheet.consumer.leasing.compare_and_swap import stamped
-from broadsheet.consumer.leasing.expiry import LastSeen, is_free, sighted
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.codec import decode, encode
+from broadsheet.leases.compare_and_swap import stamped
+from broadsheet.leases.errors import LeasingError
+from broadsheet.leases.expiry import LastSeen, is_free, sighted
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Version, Versioned
 from tests.support.lease_strategies import positions, records
 
 WORKERS = ("w1", "w2", "w3")

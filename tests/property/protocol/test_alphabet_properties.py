@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.protocol.alphabet import PATH_SYMBOLS, TOKEN_SYMBOLS, validate_alphabet
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.alphabet import PATH_SYMBOLS, TOKEN_SYMBOLS, validate_alphabet
 
 texts = st.text(alphabet=st.sampled_from("aZ9-_+/.=% \nä½٣é\x00"), max_size=8)
 

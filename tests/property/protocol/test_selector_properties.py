@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
-from broadsheet.consumer.protocol.labels import (
+from broadsheet.wire.journal_pb2 import Label, LabelSelector, LabelSet
+from broadsheet.wire.labels import (
     format_selector,
     label_set,
     matches,
@@ -15,7 +14,7 @@ from broadsheet.consumer.protocol.labels import (
     union,
     values_of,
 )
-from broadsheet.consumer.protocol.validation_journal import validate_label_set
+from broadsheet.wire.validation_journal import validate_label_set
 
 NAMES = st.sampled_from(["aa", "bb", "cc", "in", "notin", "x/y.z"])
 VALUES = st.sampled_from(["1", "2", "12", "a=b", "in", ""])

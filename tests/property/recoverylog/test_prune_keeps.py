@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.protocol.journal_pb2 import Fragment
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.consumer.recoverylog.liveness import HintsValue, LogNeeds, ShardHints, live_logs
 from broadsheet.consumer.recoverylog.prune_plan import (
@@ -17,6 +14,8 @@ from broadsheet.consumer.recoverylog.prune_plan import (
     SegmentFate,
     plan_log,
 )
+from broadsheet.wire.journal_pb2 import Fragment
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.recorded_lives import Pieces, RecordedLife, played
 
 

@@ -6,15 +6,14 @@ import asyncio
 from dataclasses import dataclass, field
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.fsm import fence_of
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.consumer.recoverylog.operation import DecodedOp, OperationDecoder
 from broadsheet.consumer.recoverylog.recorder import Recorder
-from broadsheet.consumer.stores.conformance.recorded_log import MirroredFiles
+from broadsheet.testing.stores.recorded_log import MirroredFiles
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 from tests.support.live_logs import NO_HINTS, TwinRecorder
 from tests.support.memory_log import MemoryLog
 from tests.support.played_logs import PlayedLogs

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from broadsheet.consumer.recoverylog.segments import Segment, SegmentSet
 

@@ -6,11 +6,10 @@ import json
 import random
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.journal_source.byte_runs import RunCutter, partitions_of
 from broadsheet.spark_bridge.journal_source.commit_scan import CommitScan, ScanLimits, ScannedBatch
 from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -30,8 +29,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON
-from broadsheet.consumer.message.uuid import Flags, new_producer_id
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON
+from broadsheet.journals.message.uuid import Flags, new_producer_id
 from broadsheet.spark_bridge.journal_sink.options import write_options
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_sink.writers import encoder_for

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from broadsheet.spark_bridge.content.json import JsonLines

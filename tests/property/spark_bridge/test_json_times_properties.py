@@ -8,8 +8,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from pyspark.sql.types import (
     DataType,
     DateType,

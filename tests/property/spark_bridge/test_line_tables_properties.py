@@ -6,14 +6,13 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.batch import batch_of
-from broadsheet.consumer.message.framing import ARROW_STREAM, FixedFraming, LineFraming
-from broadsheet.consumer.message.types import ArrowType, JsonType
-from broadsheet.consumer.message.uuid import build_uuid, format_uuid
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.batch import batch_of
+from broadsheet.journals.message.framing import ARROW_STREAM, FixedFraming, LineFraming
+from broadsheet.journals.message.types import ArrowType, JsonType
+from broadsheet.journals.message.uuid import build_uuid, format_uuid
 from broadsheet.spark_bridge.journal_source.codecs import Tables
 from broadsheet.spark_bridge.journal_source.line_tables import LineTables
 from broadsheet.spark_bridge.journal_source.message_table import FrameTables, MessageTable

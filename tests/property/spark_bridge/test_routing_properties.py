@@ -5,14 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
-from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ShardSpec
-from broadsheet.consumer.protocol.watch_pb2 import WatchShardsResponse
+from broadsheet.journals.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.routing.key_mapping import key_mapping_of
 from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.retry_policy import (
@@ -25,6 +21,9 @@ from broadsheet.spark_bridge.routing.retry_policy import (
     Questioned,
 )
 from broadsheet.spark_bridge.routing.routes import ROUTE_SECONDS, RouteTable, ShardRoute
+from broadsheet.wire.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.wire.shard_pb2 import ListResponse, ShardSpec
+from broadsheet.wire.watch_pb2 import WatchShardsResponse
 
 FACTORIES = {"modulo": modulo_mapping, "rendezvous": rendezvous_mapping}
 ENDPOINTS = st.sampled_from(["", *(f"http://host-{n}:1" for n in range(12))])

@@ -6,8 +6,7 @@ from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
 

@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -30,8 +29,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from broadsheet.consumer.message.row_errors import RowValueError
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.journal_sink.options import write_options
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper

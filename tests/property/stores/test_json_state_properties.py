@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from broadsheet.consumer.stores.json_state import SHORT_BYTES, JsonState
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from broadsheet.consumer.stores.rocksdb.database import PendingWrites, changes_between, overlaid
 

@@ -15,13 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.aggregate import (
     Aggregates,
     AggregateStore,
@@ -37,6 +34,8 @@ from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.rocksdb import RocksDbStore
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 SHARD: Final = FixedShard()

@@ -18,17 +18,17 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import Put
 from broadsheet.allocator.placement.solver import FlowSolver
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
-from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
-from broadsheet.allocator.simulation.kernel.network import REQUEST_TIMEOUT_SECONDS, FaultyEtcd, Link
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.etcd import FakeEtcd
+from broadsheet.testing.allocator.kernel.network import REQUEST_TIMEOUT_SECONDS, FaultyEtcd, Link
+from broadsheet.testing.allocator.kernel.virtual_loop import (
     Process,
     VirtualClock,
     run_virtual,
     running_loop,
 )
-from broadsheet.allocator.simulation.values import SimulatedDecoder, SimulatedMemberValue
+from broadsheet.testing.allocator.values import SimulatedDecoder, SimulatedMemberValue
 from tests.support.memory_cluster import ValueConsistency
 
 T = TypeVar("T")

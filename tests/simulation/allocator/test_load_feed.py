@@ -7,27 +7,23 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from broadsheet.allocator.config import Runtime
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.load_feed import LOOK_SECONDS, LoadFeed
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
 from broadsheet.allocator.policy import LoadPolicy
-from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
-    VirtualClock,
-    run_virtual,
-    running_loop,
-)
-from broadsheet.allocator.simulation.values import (
+from broadsheet.allocator.state.derived_state import DerivedState
+from broadsheet.allocator.state.failed_replicas import FailedSince
+from broadsheet.allocator.state.load import MemberReport, ReplicaLoad
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.testing.allocator.kernel.etcd import FakeEtcd
+from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.testing.allocator.values import (
     SimulatedConsistency,
     SimulatedDecoder,
     SimulatedItem,
 )
-from broadsheet.allocator.state.derived_state import DerivedState
-from broadsheet.allocator.state.failed_replicas import FailedSince
-from broadsheet.allocator.state.load import MemberReport, ReplicaLoad
 
 T = TypeVar("T")
 KEYS = Keys("/simulated")

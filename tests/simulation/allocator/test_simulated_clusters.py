@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.simulation import Fault, Scenario, simulate
-from broadsheet.allocator.simulation.kernel.command import run_seed
-from broadsheet.allocator.simulation.run import clusters
+from broadsheet.testing.allocator import Fault, Scenario, simulate
+from broadsheet.testing.allocator.kernel.command import run_seed
+from broadsheet.testing.allocator.run import clusters
 
 CALM = Scenario(
     faults={Fault.JOIN: 1.0, Fault.ITEM_ADDED: 1.0}, steps=(6, 6), limit=(6, 8), members=(3, 3)

@@ -21,25 +21,21 @@ from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put, TxnCheckpoint
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, MoveLogPolicy, TransitionPolicy
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.session import Session, SessionConfig
-from broadsheet.allocator.simulation import Scenario
-from broadsheet.allocator.simulation.cluster import Cluster
-from broadsheet.allocator.simulation.kernel.etcd import FakeEtcd
-from broadsheet.allocator.simulation.kernel.run import Findings, RunContext, Trace
-from broadsheet.allocator.simulation.kernel.store import StoreCommit, key_of
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
-    VirtualClock,
-    run_virtual,
-    running_loop,
-)
-from broadsheet.allocator.simulation.member import SimulatedMember
-from broadsheet.allocator.simulation.values import (
+from broadsheet.allocator.transition.converge import ReplicaCounts, Step
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator import Scenario
+from broadsheet.testing.allocator.cluster import Cluster
+from broadsheet.testing.allocator.kernel.etcd import FakeEtcd
+from broadsheet.testing.allocator.kernel.run import Findings, RunContext, Trace
+from broadsheet.testing.allocator.kernel.store import StoreCommit, key_of
+from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.testing.allocator.member import SimulatedMember
+from broadsheet.testing.allocator.values import (
     SimulatedDecoder,
     SimulatedItem,
     SimulatedMemberValue,
 )
-from broadsheet.allocator.transition.converge import ReplicaCounts, Step
 
 AT_ONCE = TransitionPolicy(settle_seconds=0.0)
 

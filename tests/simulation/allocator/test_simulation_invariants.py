@@ -13,17 +13,17 @@ from broadsheet.allocator.ops import Delete, LeaseId, Operation, Put
 from broadsheet.allocator.placement.problem import Problem
 from broadsheet.allocator.placement.solver import FlowSolver
 from broadsheet.allocator.policy import AllocationPolicy, TransitionPolicy
-from broadsheet.allocator.simulation import Fault, InvariantViolation, Scenario, simulate
-from broadsheet.allocator.simulation.invariants import check_rest, invariants
-from broadsheet.allocator.simulation.kernel.store import SimulatedStore
-from broadsheet.allocator.simulation.member import Note, Planned
-from broadsheet.allocator.simulation.values import (
+from broadsheet.testing.allocator import Fault, InvariantViolation, Scenario, simulate
+from broadsheet.testing.allocator.invariants import check_rest, invariants
+from broadsheet.testing.allocator.kernel.store import SimulatedStore
+from broadsheet.testing.allocator.member import Note, Planned
+from broadsheet.testing.allocator.values import (
     CONSISTENT,
     SimulatedConsistency,
     SimulatedItem,
     SimulatedMemberValue,
 )
-from broadsheet.allocator.simulation.world import Change, World
+from broadsheet.testing.allocator.world import Change, World
 
 KEYS = Keys("/simulated")
 ITEM = ItemId("item")

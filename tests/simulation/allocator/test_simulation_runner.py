@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from broadsheet.allocator.placement.problem import Desired, Problem
 from broadsheet.allocator.placement.solver import FlowSolver
-from broadsheet.allocator.simulation import InvariantViolation, Scenario
-from broadsheet.allocator.simulation.__main__ import main
-from broadsheet.allocator.simulation.kernel.command import run_seed, run_seeds
-from broadsheet.allocator.simulation.run import clusters
-from broadsheet.allocator.simulation.world import Change, World
+from broadsheet.testing.allocator import InvariantViolation, Scenario
+from broadsheet.testing.allocator.__main__ import main
+from broadsheet.testing.allocator.kernel.command import run_seed, run_seeds
+from broadsheet.testing.allocator.run import clusters
+from broadsheet.testing.allocator.world import Change, World
 
 
 class Never:
@@ -61,9 +61,7 @@ def test_outcome_of_a_violation_names_seed_invariant_and_replay() -> None:
 
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: never at revision 2: as expected")
-    assert outcome.text.endswith(
-        "replay: python -m broadsheet.allocator.simulation --seed 6 --trace"
-    )
+    assert outcome.text.endswith("replay: python -m broadsheet.testing.allocator --seed 6 --trace")
 
 
 class _Raises:

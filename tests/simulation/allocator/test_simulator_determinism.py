@@ -7,11 +7,11 @@ import random
 import subprocess
 import sys
 
-from broadsheet.allocator.simulation import Scenario, simulate
+from broadsheet.testing.allocator import Scenario, simulate
 
 SEEDS = (3, 4, 5, 6)
 _PRINT_HASHES = f"""
-from broadsheet.allocator.simulation import simulate
+from broadsheet.testing.allocator import simulate
 print(*(simulate(seed).trace_hash for seed in {SEEDS}))
 """
 

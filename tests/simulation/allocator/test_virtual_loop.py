@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.virtual_loop import (
     DeadlockError,
     Process,
     VirtualClock,

@@ -9,21 +9,17 @@ from random import Random
 
 import pytest
 
-from broadsheet.allocator.simulation.kernel.network import Link
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
-    VirtualClock,
-    run_virtual,
-    running_loop,
-)
-from broadsheet.consumer.errors import RegisterMismatchError
-from broadsheet.consumer.journal.append_fence import WriterEpochRegister
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, JournalSpec
-from broadsheet.consumer.protocol.labels import CONTENT_TYPE, label_set, values_of
-from broadsheet.consumer.simulation.broker import MemoryBroker
-from broadsheet.consumer.simulation.channels import SimulatedChannels
+from broadsheet.journals.append_fence import WriterEpochRegister
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.errors import RegisterMismatchError
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.testing.allocator.kernel.network import Link
+from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, run_virtual, running_loop
+from broadsheet.testing.shards.broker import MemoryBroker
+from broadsheet.testing.shards.channels import SimulatedChannels
+from broadsheet.wire.journal_pb2 import AppendRequest, JournalSpec
+from broadsheet.wire.labels import CONTENT_TYPE, label_set, values_of
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(900)

@@ -8,15 +8,15 @@ import sys
 
 from click.testing import CliRunner
 
-from broadsheet.allocator.simulation.kernel.command import run_seed
-from broadsheet.consumer.simulation.__main__ import main
-from broadsheet.consumer.simulation.history_checker import HistoryChecker
-from broadsheet.consumer.simulation.run import shards, simulate
-from broadsheet.consumer.simulation.scenario import Scenario
+from broadsheet.testing.allocator.kernel.command import run_seed
+from broadsheet.testing.shards.__main__ import main
+from broadsheet.testing.shards.history_checker import HistoryChecker
+from broadsheet.testing.shards.run import shards, simulate
+from broadsheet.testing.shards.scenario import Scenario
 
 SEEDS = (3, 5, 11)
 _PRINT_HASHES = f"""
-from broadsheet.consumer.simulation.run import simulate
+from broadsheet.testing.shards.run import simulate
 print(*(simulate(seed).trace_hash for seed in {SEEDS}))
 """
 
@@ -58,8 +58,7 @@ def test_failure_tells_its_seed_what_happened_and_how_to_see_it_again() -> None:
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: S1: in the end inputs ")
     assert (
-        "\nreplay: python -m broadsheet.consumer.simulation --steps 3 --seed 6 --trace"
-        in outcome.text
+        "\nreplay: python -m broadsheet.testing.shards --steps 3 --seed 6 --trace" in outcome.text
     )
 
 

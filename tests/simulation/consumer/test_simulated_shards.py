@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from broadsheet.allocator.simulation.kernel.command import run_seed
-from broadsheet.consumer.simulation.run import shards, simulate
-from broadsheet.consumer.simulation.scenario import Fault, Scenario
+from broadsheet.testing.allocator.kernel.command import run_seed
+from broadsheet.testing.shards.run import shards, simulate
+from broadsheet.testing.shards.scenario import Fault, Scenario
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(900)

@@ -15,26 +15,31 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.ops import Put
-from broadsheet.consumer.broker.append import AppendTurn
-from broadsheet.consumer.checkpoint import EncodedCheckpoint, build_checkpoint
-from broadsheet.consumer.journal.append_fence import WriterEpochRegister
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.op_future import completed
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector, Status
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.broker.append import AppendTurn
 from broadsheet.consumer.recoverylog import log_writer
 from broadsheet.consumer.recoverylog.foreign_bytes import Examined
 from broadsheet.consumer.recoverylog.recorder import Recorder
-from broadsheet.consumer.shard import callbacks, primary, replica_status, transaction_machine
-from broadsheet.consumer.shard import transaction_events as tx
+from broadsheet.consumer.shard import (
+    callbacks,
+    primary,
+    replica_status,
+    transaction_events as tx,
+    transaction_machine,
+)
 from broadsheet.consumer.shard.rollback.keeper import Rollbacks
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
-from broadsheet.consumer.simulation import broker
-from broadsheet.consumer.simulation.run import simulate
-from broadsheet.consumer.simulation.scenario import Fault, Report, Scenario
-from broadsheet.consumer.simulation.stores import Row, State, Table
+from broadsheet.journals.append_fence import WriterEpochRegister
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.message.checkpoint import EncodedCheckpoint, build_checkpoint
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.runtime.op_future import completed
+from broadsheet.testing.shards import broker
+from broadsheet.testing.shards.run import simulate
+from broadsheet.testing.shards.scenario import Fault, Report, Scenario
+from broadsheet.testing.shards.stores import Row, State, Table
+from broadsheet.wire.journal_pb2 import LabelSelector, Status
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(900)

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from broadsheet.allocator.simulation.kernel.virtual_loop import run_virtual
-from broadsheet.consumer.leasing.worker.settings import Balancing, StealWay, WorkerSettings
+from broadsheet.leases.worker.settings import Balancing, StealWay, WorkerSettings
+from broadsheet.testing.allocator.kernel.virtual_loop import run_virtual
 from tests.support.worker_world import WorkerWorld, in_world
 
 QUICK = WorkerSettings(

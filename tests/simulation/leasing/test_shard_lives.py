@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from broadsheet.allocator.simulation.kernel.virtual_loop import run_virtual
-from broadsheet.consumer.errors import DependencyError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.worker.settings import StealWay, WorkerSettings
+from broadsheet.testing.allocator.kernel.virtual_loop import run_virtual
 from tests.support.memory_records import MemoryRecordStore
 from tests.support.scripted_processor import Script
 from tests.support.worker_world import WorkerWorld, in_world

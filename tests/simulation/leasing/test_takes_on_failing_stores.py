@@ -12,25 +12,21 @@ from random import Random
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
-    VirtualClock,
-    run_virtual,
-    running_loop,
-)
-from broadsheet.consumer.errors import DependencyError, InvalidStateError, ThrottlingError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from broadsheet.consumer.leasing.worker.context import WorkerContext
-from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
-from broadsheet.consumer.leasing.worker.pacing import Pacing
-from broadsheet.consumer.leasing.worker.performer import ATTEMPTS, BACK_OFF_RATIO
-from broadsheet.consumer.leasing.worker.round_plan import AssignedOnly, OwnShare
-from broadsheet.consumer.leasing.worker.rounds import LeaseRounds, LeaseWatch
-from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError, InvalidStateError, ThrottlingError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.metrics import LeaseMetrics
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, RecordConflictError, Versioned
+from broadsheet.leases.worker.context import WorkerContext
+from broadsheet.leases.worker.metrics import WorkerMetrics
+from broadsheet.leases.worker.pacing import Pacing
+from broadsheet.leases.worker.performer import ATTEMPTS, BACK_OFF_RATIO
+from broadsheet.leases.worker.round_plan import AssignedOnly, OwnShare
+from broadsheet.leases.worker.rounds import LeaseRounds, LeaseWatch
+from broadsheet.leases.worker.settings import StealWay, WorkerSettings
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, run_virtual, running_loop
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 

@@ -6,14 +6,10 @@ from random import Random
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
-    VirtualClock,
-    run_virtual,
-    running_loop,
-)
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.worker.settings import WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, run_virtual, running_loop
 from tests.support.eventually import eventually
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore

@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.allocator.simulation.kernel.virtual_loop import (
-    VirtualClock,
-    run_virtual,
-    running_loop,
-)
-from broadsheet.consumer.errors import DependencyError, ThrottlingError
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.errors import DependencyError, ThrottlingError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.worker.settings import WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.testing.allocator.kernel.virtual_loop import VirtualClock, run_virtual, running_loop
 from tests.support.eventually import eventually
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from broadsheet.allocator.runtime.backoff import Backoff
+from broadsheet.runtime.backoff import Backoff
 
 
 def test_delays_double_up_to_the_bound_and_never_reach_zero() -> None:

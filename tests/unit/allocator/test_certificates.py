@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.certificates import has_server_names, peer_identity
-from broadsheet.allocator.runtime.tls import TlsConfig, require_server_names
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.certificates import has_server_names, peer_identity
+from broadsheet.security.tls import TlsConfig, require_server_names
 from tests.support.certificates import CertificateAuthority, self_signed
 
 

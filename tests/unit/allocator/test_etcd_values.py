@@ -14,7 +14,6 @@ from broadsheet.allocator.errors import (
     EtcdUnavailableError,
     LeaseNotFoundError,
     RevisionCompactedError,
-    ValidationError,
 )
 from broadsheet.allocator.etcd.config import EtcdConfig, parse_endpoint
 from broadsheet.allocator.etcd.status import error_for
@@ -29,6 +28,7 @@ from broadsheet.allocator.ops import (
     Put,
     TxnCheckpoint,
 )
+from broadsheet.runtime.errors import ValidationError
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.keys import (
     AssignmentKey,
     AuxiliaryKeys,
@@ -15,6 +15,7 @@ from broadsheet.allocator.keys import (
 )
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import prefix_range_end
+from broadsheet.runtime.errors import ValidationError
 
 KEYS = Keys("/root")
 

@@ -22,10 +22,10 @@ from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.leader.state import Observation
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.allocator.state.alloc_state import Snapshot
 from broadsheet.allocator.state.derived_state import PART_KEYS
 from broadsheet.allocator.state.mirror import Mirror
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.plain_values import PlainDecoder
 from tests.support.stepping_clock import SteppingClock
 from tests.unit.allocator.test_key_space_apply import SilentEtcd

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broadsheet.allocator.runtime import log_output
-from broadsheet.allocator.runtime.log_output import LOSSES, LineWriter, Loss, Losses
-from broadsheet.allocator.runtime.logs import (
+from broadsheet.runtime import log_output
+from broadsheet.runtime.log_output import LOSSES, LineWriter, Loss, Losses
+from broadsheet.runtime.logs import (
     EVENT_BURST,
     EVENT_NAMES_MAX,
     EVENTS_PER_SECOND,
@@ -283,11 +283,11 @@ def test_logs_that_a_program_has_configured_stay_as_they_are() -> None:
 
 _PROGRAM = """
 import os, sys
-from broadsheet.allocator.runtime import log_output
+from broadsheet.runtime import log_output
 log_output.open_standard_descriptors()
 log_output.guard_standard_streams()
 log_output.EXIT_SECONDS_MAX = 0.3
-from broadsheet.allocator.runtime.logs import log_to_stderr
+from broadsheet.runtime.logs import log_to_stderr
 import structlog
 log_to_stderr()
 structlog.get_logger().warning("first.line")
@@ -358,7 +358,7 @@ def test_process_whose_log_is_not_read_ends_all_the_same(tmp_path: Path) -> None
 
 _FORKING_PROGRAM = """
 import os, threading, time
-from broadsheet.allocator.runtime.log_output import guard_standard_streams
+from broadsheet.runtime.log_output import guard_standard_streams
 guard_standard_streams()
 def print_on():
     while True:

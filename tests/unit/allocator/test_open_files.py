@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broadsheet.allocator.runtime.open_files import OPEN_FILES_MAX, raise_open_files_limit
+from broadsheet.runtime.open_files import OPEN_FILES_MAX, raise_open_files_limit
 
 LOW = 512
 

@@ -12,7 +12,7 @@ from tests.support.eventually import DEADLINE_SECONDS
 
 _PROGRAM = """
 import asyncio, multiprocessing, os, signal, sys, threading
-from broadsheet.allocator.runtime.event_loop import run
+from broadsheet.runtime.event_loop import run
 from broadsheet.consumer.member.service import STOP_SIGNALS, stop_on_signals
 
 class Target:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from broadsheet.allocator.runtime.clock import SystemClock
+from broadsheet.runtime.clock import SystemClock
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system has no such clock")

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
+from broadsheet.runtime.task_group import TaskGroup
 
 
 async def _fail(error: Exception) -> None:

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from prometheus_client import CollectorRegistry
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import (
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.tls import (
     LOOK_SECONDS,
     CertificateMetrics,
     TlsConfig,

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from broadsheet.consumer.journal.block_sums import (
-    BLOCK_BYTES,
-    BlockSums,
-    decode_sums,
-    encode_sums,
-)
+from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSums, decode_sums, encode_sums
 
 CONTENT = Random(7).randbytes(3 * BLOCK_BYTES + 1_234)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broadsheet.consumer.broker.commit_log import decode_record, encode_record
-from broadsheet.consumer.broker.lineage import EPOCHS_MAX, Lineage
-from broadsheet.consumer.broker.recovery import RecoveredJournal
-from broadsheet.consumer.journal.guard import Present, RememberedOffset, present_epoch, standing
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
+from broadsheet.broker.commit_log import decode_record, encode_record
+from broadsheet.broker.lineage import EPOCHS_MAX, Lineage
+from broadsheet.broker.recovery import RecoveredJournal
+from broadsheet.journals.guard import Present, RememberedOffset, present_epoch, standing
+from broadsheet.wire.identity_pb2 import JournalEpoch, JournalIdentity
 from tests.support.journal_files import commit, copied, crash, reopened
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.event_loop import Signal
-from broadsheet.consumer.broker.config import Durability
-from broadsheet.consumer.broker.flow_control import Throttle
-from broadsheet.consumer.journal.wire import append_content, encode_read_chunk
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
+from broadsheet.broker.config import Durability
+from broadsheet.broker.flow_control import Throttle
+from broadsheet.journals.wire import append_content, encode_read_chunk
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.event_loop import Signal
+from broadsheet.wire.journal_pb2 import AppendRequest, ReadResponse
 
 
 class _Clock:

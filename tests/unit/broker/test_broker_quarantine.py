@@ -6,18 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.broker.catalogue import StoredCatalogue
-from broadsheet.consumer.broker.quarantine import JournalQuarantine
-from broadsheet.consumer.broker.recovery import open_journal
-from broadsheet.consumer.broker.store import INLINE_BYTES_MAX
-from broadsheet.consumer.broker.strangers import (
-    Known,
-    StrangerFate,
-    fate_in_journals,
-    fate_in_trash,
-)
-from broadsheet.consumer.errors import BrokerDataError
+from broadsheet.broker.catalogue import StoredCatalogue
+from broadsheet.broker.errors import BrokerDataError
+from broadsheet.broker.quarantine import JournalQuarantine
+from broadsheet.broker.recovery import open_journal
+from broadsheet.broker.store import INLINE_BYTES_MAX
+from broadsheet.broker.strangers import Known, StrangerFate, fate_in_journals, fate_in_trash
+from broadsheet.runtime.errors import ValidationError
 from tests.support.journal_files import (
     UnsyncedDisk,
     commit,

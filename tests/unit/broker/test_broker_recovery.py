@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.commit_log import FILE_HEADER_BYTES, UNIT_BYTES
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.recovery import open_journal
-from broadsheet.consumer.broker.store import INLINE_BYTES_MAX, JournalStoreError
-from broadsheet.consumer.protocol.journal_pb2 import LabelSet
+from broadsheet.broker.commit_log import FILE_HEADER_BYTES, UNIT_BYTES
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.recovery import open_journal
+from broadsheet.broker.store import INLINE_BYTES_MAX, JournalStoreError
+from broadsheet.wire.journal_pb2 import LabelSet
 from tests.support.failing_disk import FailingDisk
 from tests.support.journal_files import (
     commit,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_128_digest
 
-from broadsheet.consumer.broker.commit_log import Checkpoint, Commit
-from broadsheet.consumer.broker.content_file import ContentFile
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.replay import Log, replay
+from broadsheet.broker.commit_log import Checkpoint, Commit
+from broadsheet.broker.content_file import ContentFile
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.replay import Log, replay
 
 CONTENT = b"some content\n" * 20_000
 SHA1 = hashlib.sha1(CONTENT, usedforsecurity=False).digest()

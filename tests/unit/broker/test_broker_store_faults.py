@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.broker.disk import Buffer, Disk
-from broadsheet.consumer.broker.recovery import open_journal
-from broadsheet.consumer.broker.staging import Batch, StagedContent, StagingArea
-from broadsheet.consumer.broker.store import INLINE_BYTES_MAX, JournalStoreError
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.broker.disk import Buffer, Disk
+from broadsheet.broker.recovery import open_journal
+from broadsheet.broker.staging import Batch, StagedContent, StagingArea
+from broadsheet.broker.store import INLINE_BYTES_MAX, JournalStoreError
 from tests.support.failing_disk import FailingDisk, descriptors_under
 from tests.support.journal_files import commit, content_by_span, crash, opening, reopened
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.content_file import ContentFile
+from broadsheet.broker.content_file import ContentFile
 
 
 def test_content_file_read_cached_gives_all_or_nothing(tmp_path: Path) -> None:

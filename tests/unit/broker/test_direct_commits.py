@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from broadsheet.consumer.broker.journal import (
+from broadsheet.broker.journal import (
     PENDING_MAX,
     REST_PER_STALL,
     RETRY_SECONDS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.disk import VECTORS_MAX, Disk
+from broadsheet.broker.disk import VECTORS_MAX, Disk
 
 PIECES = [b"%05d " % number for number in range(VECTORS_MAX + 10)]
 

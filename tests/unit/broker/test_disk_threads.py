@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from broadsheet.consumer.broker.disk import DiskThreads
+from broadsheet.broker.disk import DiskThreads
 from tests.support.eventually import eventually
 
 COUNT = 2

@@ -6,19 +6,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.broker.fragments import (
+from broadsheet.broker.fragments import (
     ObjectName,
     SealedFragment,
     cover_set,
     object_name,
     parse_object_name,
 )
-from broadsheet.consumer.broker.publishing import path_postfix
-from broadsheet.consumer.protocol.journal_pb2 import CompressionCodec
+from broadsheet.broker.publishing import path_postfix
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import CompressionCodec
 
 SUM = bytes(range(20))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.segment_recycler import (
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.segment_recycler import (
     FILL_BYTES_PER_SECOND,
     LOOK_SECONDS_MAX,
     SMALL_BYTES_MAX,

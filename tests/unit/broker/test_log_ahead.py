@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broadsheet.consumer.broker.commit_log import AHEAD_BYTES_MIN
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.recovery import open_journal
+from broadsheet.broker.commit_log import AHEAD_BYTES_MIN
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.recovery import open_journal
 from tests.support.journal_files import (
     commit,
     content_by_span,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.open_fragment import COPY_BYTES_MAX
-from broadsheet.consumer.broker.recovery import RecoveredJournal, open_journal
-from broadsheet.consumer.broker.segment_recycler import SegmentRecycler
-from broadsheet.consumer.broker.store import INLINE_BYTES_MAX, JournalStore, JournalStoreError
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.open_fragment import COPY_BYTES_MAX
+from broadsheet.broker.recovery import RecoveredJournal, open_journal
+from broadsheet.broker.segment_recycler import SegmentRecycler
+from broadsheet.broker.store import INLINE_BYTES_MAX, JournalStore, JournalStoreError
 from tests.support.failing_disk import FailingDisk, descriptors_under
 from tests.support.journal_files import commit, content_by_span, crash, opening, reopened
 

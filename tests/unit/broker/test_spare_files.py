@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.broker.disk import Disk
-from broadsheet.consumer.broker.segment_recycler import KEPT_BYTES_MIN, SegmentRecycler
+from broadsheet.broker.disk import Disk
+from broadsheet.broker.segment_recycler import KEPT_BYTES_MIN, SegmentRecycler
 from tests.support.failing_disk import FailingDisk, descriptors_under
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.application_name import load_application
+from broadsheet.cli.application_name import load_application
+from broadsheet.runtime.errors import ValidationError
 
 MODULES = {
     "named_well": "from broadsheet.examples.counter.app import Counter\nready = Counter()\n",

@@ -11,9 +11,9 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from broadsheet.consumer.cli.connection import Connection, connection_options
-from broadsheet.consumer.cli.contexts import contexts_path, with_current
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.connection import Connection, connection_options
+from broadsheet.cli.contexts import contexts_path, with_current
+from broadsheet.cli.main import main
 
 CONFIG = """\
 # of this machine
@@ -170,7 +170,7 @@ def test_completion_of_a_command_imports_no_other() -> None:
     program = (
         "import sys\n"
         "from click.shell_completion import ShellComplete\n"
-        "from broadsheet.consumer.cli.main import main\n"
+        "from broadsheet.cli.main import main\n"
         "assert ShellComplete(main, {}, 'shardctl', 'X').get_completions(['shards'], 'l')\n"
         "print(*sys.modules)"
     )

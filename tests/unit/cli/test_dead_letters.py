@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.dead_letters import Letter, letter_journal
-from broadsheet.consumer.message.types import json_uuid_of
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
+from broadsheet.cli.dead_letters import Letter, letter_journal
+from broadsheet.journals.message.types import json_uuid_of
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 
 def _letter(payload: bytes = b'{"_meta":{"uuid":"old"},"key":"a"}', **fields: Any) -> Letter:

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from broadsheet.consumer.cli.describe import SourceProgress, status_of, troubles_of
+from broadsheet.cli.describe import SourceProgress, status_of, troubles_of
 from broadsheet.consumer.errors import ShardHeldBackError
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 from broadsheet.consumer.shard.replica_status import failed_status
 from broadsheet.consumer.shard.stall import Stall
 from broadsheet.consumer.shard.stall_detector import description
+from broadsheet.wire.journal_pb2 import ProcessSpec, Route
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 AT = "next at 2026-01-02T03:04:35+00:00"

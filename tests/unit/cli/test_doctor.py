@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.allocator.etcd.api import Header
 from broadsheet.allocator.etcd.client import EtcdStatus
-from broadsheet.consumer.cli.doctor import (
+from broadsheet.cli.doctor import (
     ETCD_BYTES_MAX,
     ProcessAnswer,
     Severity,
@@ -18,8 +18,8 @@ from broadsheet.consumer.cli.doctor import (
     judge_members,
     judge_shards,
 )
-from broadsheet.consumer.protocol.allocation_pb2 import ClusterMember
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.wire.allocation_pb2 import ClusterMember
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 
 NOW = 1_000_000.0
 

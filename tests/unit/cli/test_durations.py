@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.specs_file import format_duration, parse_duration
+from broadsheet.cli.specs_file import format_duration, parse_duration
+from broadsheet.runtime.errors import ValidationError
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.edits import (
+from broadsheet.cli.edits import (
     ANY_REVISION,
     JOURNALS,
     SHARDS,
@@ -16,10 +15,11 @@ from broadsheet.consumer.cli.edits import (
     difference,
     parse_label_edits,
 )
-from broadsheet.consumer.cli.specs_file import read_text, specs_files
-from broadsheet.consumer.protocol.journal_pb2 import ListResponse as JournalListing
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
+from broadsheet.cli.specs_file import read_text, specs_files
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import ListResponse as JournalListing
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
 from tests.support.broker import journal_spec
 
 REVISION = 7

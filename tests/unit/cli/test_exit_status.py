@@ -5,20 +5,17 @@ from __future__ import annotations
 import click
 import pytest
 
-from broadsheet.allocator.errors import AllocatorError, ValidationError
-from broadsheet.consumer.cli.lazy_group import ExitStatus
-from broadsheet.consumer.cli.output import (
+from broadsheet.allocator.errors import AllocatorError
+from broadsheet.cli.lazy_group import ExitStatus
+from broadsheet.cli.output import (
     NothingSelectedError,
     StaleRevisionError,
     errors_in_one_line,
     exit_status_of,
 )
-from broadsheet.consumer.errors import (
-    ApplyConflictError,
-    EndpointError,
-    JournalNotFoundError,
-    ShardNotFoundError,
-)
+from broadsheet.consumer.errors import ApplyConflictError, ShardNotFoundError
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.runtime.errors import EndpointError, ValidationError
 
 
 @pytest.mark.parametrize(

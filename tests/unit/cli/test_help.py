@@ -11,8 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.consumer.cli.lazy_group import ExitStatus, LazyCommand, LazyGroup
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.lazy_group import ExitStatus, LazyCommand, LazyGroup
+from broadsheet.cli.main import main
 from tests.support.documents import REPOSITORY
 
 
@@ -50,20 +50,20 @@ def test_command_imports_no_other() -> None:
     program = (
         "import sys\n"
         "from click.testing import CliRunner\n"
-        "from broadsheet.consumer.cli.main import main\n"
+        "from broadsheet.cli.main import main\n"
         "assert CliRunner().invoke(main, ['shards', 'list', '--help']).exit_code == 0\n"
-        "print(*(name for name in sys.modules if name.startswith('broadsheet.consumer.cli.')))"
+        "print(*(name for name in sys.modules if name.startswith('broadsheet.cli.')))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
     imported = ended.stdout.split()
-    assert "broadsheet.consumer.cli.shards" in imported
+    assert "broadsheet.cli.shards" in imported
     assert not {
-        "broadsheet.consumer.cli.dev",
-        "broadsheet.consumer.cli.serve",
-        "broadsheet.consumer.cli.leases",
+        "broadsheet.cli.dev",
+        "broadsheet.cli.serve",
+        "broadsheet.cli.leases",
     } & {*imported}
 
 
@@ -72,7 +72,7 @@ def test_help_of_a_group_imports_no_command() -> None:
     program = (
         "import sys\n"
         "from click.testing import CliRunner\n"
-        "from broadsheet.consumer.cli.main import main\n"
+        "from broadsheet.cli.main import main\n"
         "assert CliRunner().invoke(main, sys.argv[1:]).exit_code == 0\n"
         "print(*sys.modules)"
     )

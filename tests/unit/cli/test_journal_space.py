@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.journal_space import (
+from broadsheet.cli.journal_space import (
     changes_of,
     format_journal_space,
     parse_journal_space,
     tree_of_listing,
 )
-from broadsheet.consumer.protocol import journal_pb2
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire import journal_pb2
 
 EXAMPLE = """
 name: flights/

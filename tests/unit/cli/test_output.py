@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import click
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.output import (
+from broadsheet.cli.output import (
     Rows,
     changed_rows,
     parse_jsonpath,
@@ -18,7 +17,7 @@ from broadsheet.consumer.cli.output import (
     styled_state,
     watch_rows,
 )
-from broadsheet.consumer.errors import EndpointError
+from broadsheet.runtime.errors import EndpointError, ValidationError
 
 DOCUMENT = {
     "shards": [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.plan import parse_new_members
-from broadsheet.consumer.protocol.allocation_pb2 import NewMembers
+from broadsheet.cli.plan import parse_new_members
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.allocation_pb2 import NewMembers
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.cli.recovery import kind_of, recovered_files, total_bytes
+from broadsheet.cli.recovery import kind_of, recovered_files, total_bytes
 from broadsheet.consumer.recoverylog.playback import PlaybackProgress
 
 

@@ -9,12 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.policy import MoveLogPolicy
-from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.cli.serve import member_config, serve
-from broadsheet.consumer.config import MemberConfig
+from broadsheet.cli.main import main
+from broadsheet.cli.serve import member_config, serve
+from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.shard.environment import ShardConfig
+from broadsheet.runtime.errors import ValidationError
 
 APP = "broadsheet.examples.counter.app:Counter"
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.shard_space import (
+from broadsheet.cli.shard_space import (
     LabelNode,
     ShardNode,
     ShardSpace,
@@ -19,7 +17,8 @@ from broadsheet.consumer.cli.shard_space import (
     push_down,
     space_of_listing,
 )
-from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire import shard_pb2
 
 EXAMPLE = """
 common:

@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.progress import LONG_TEXT_BYTES, say_reading
-from broadsheet.consumer.yaml_documents import decode_yaml, encode_yaml
+from broadsheet.cli.progress import LONG_TEXT_BYTES, say_reading
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.yaml_documents import decode_yaml, encode_yaml
 
 scalars = st.one_of(
     st.none(),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.cli.specs_file import read_text
+from broadsheet.cli.main import main
+from broadsheet.cli.specs_file import read_text
+from broadsheet.runtime.errors import ValidationError
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])

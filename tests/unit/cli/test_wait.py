@@ -6,10 +6,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.cli.main import main
-from broadsheet.consumer.cli.shards import WaitCondition
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.cli.main import main
+from broadsheet.cli.shards import WaitCondition
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 
 PRIMARY = ReplicaStatus(code=ReplicaStatus.PRIMARY)
 CUT_OFF = ReplicaStatus(code=ReplicaStatus.PRIMARY, unavailable="the broker is silent")

@@ -7,7 +7,7 @@ import pytest
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.member.availability import Reach, Reachability, TakeOverPace, take_over_of
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 BOUND = 3.0
 CUT, WELL, THIRD = (MemberId("zone-a", name) for name in ("cut", "well", "third"))

@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.runtime.clock import SystemClock
 from broadsheet.consumer.application import Shard
-from broadsheet.consumer.checkpoint import build_checkpoint
-from broadsheet.consumer.errors import ApplicationError, FramingError
-from broadsheet.consumer.message.batch import UNREADABLE, MessageBatch
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.op_future import OpFuture
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.errors import ApplicationError
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.dead_letters import DeadLetters
 from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.consumer.shard.transaction_events import Finalize
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
+from broadsheet.journals.message.checkpoint import build_checkpoint
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.op_future import OpFuture
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 Counts = dict[str, int]

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.ops import Compare, Delete, Put, TxnCheckpoint
-from broadsheet.consumer.errors import BoundExceededError, NotAuthorizedError
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
-from broadsheet.consumer.shard_changes import (
+from broadsheet.consumer.rpc.shard_changes import (
     StoredSpec,
     certainly_writes,
     plan_apply,
     plan_unassign,
 )
+from broadsheet.runtime.errors import BoundExceededError, ValidationError
+from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.recorded_op_pb2 import FSMHints
+from broadsheet.wire.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 from tests.support.key_space_values import KEYS, assignment, item, key_space, shard_spec
 
 EVERYTHING = LabelSelector()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import KeyDecodeError, ValidationError
+from broadsheet.allocator.errors import KeyDecodeError
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.consumer.key_space import ReplicaConsistency, ShardDecoder, ShardItem, process_of
-from broadsheet.consumer.protocol.journal_pb2 import LabelSelector
-from broadsheet.consumer.protocol.labels import label_set, parse_selector, selector
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from broadsheet.consumer.shard_listing import list_shards
+from broadsheet.consumer.registry.key_space import (
+    ReplicaConsistency,
+    ShardDecoder,
+    ShardItem,
+    process_of,
+)
+from broadsheet.consumer.rpc.shard_listing import list_shards
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.labels import label_set, parse_selector, selector
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 from tests.support.key_space_values import (
     assignment,
     item,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import MessageClock
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.shard.dead_letters import DeadLetters, publish_dead_letter
 from broadsheet.consumer.shard.supervision import MessagePosition
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import MessageClock
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 
 JOURNAL = "in/a"

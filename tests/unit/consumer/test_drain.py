@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.allocator.model import Assignment, Member
 from broadsheet.consumer.member.drain import Drain, DrainBounds, DrainVerdict
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus
+from broadsheet.wire.shard_pb2 import ReplicaStatus
 from tests.support.key_space_values import assignment, member, member_id
 
 BOUNDS = DrainBounds(total_seconds=100.0, alone_seconds=5.0, covered_seconds=20.0)

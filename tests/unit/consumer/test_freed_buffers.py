@@ -9,7 +9,7 @@ ROUNDS, BUFFERS, BUFFER_BYTES = 20, 8, 1 << 20
 PAGE_BYTES = 4096
 _FAULTS = f"""
 import resource
-from broadsheet.consumer.interpreter import keep_freed_buffers
+from broadsheet.runtime.interpreter import keep_freed_buffers
 keep_freed_buffers()
 for round in range({ROUNDS} + 1):
     if round == 1:

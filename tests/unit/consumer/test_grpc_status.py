@@ -16,38 +16,18 @@ from broadsheet.allocator.errors import (
     EtcdUnavailableError,
     KeyDecodeError,
     LeaseLostError,
-    ValidationError,
 )
 from broadsheet.consumer.client.member_rpc import error_of_rpc, error_of_status
 from broadsheet.consumer.errors import (
     ApplyConflictError,
-    BlockedOnParentError,
-    BoundExceededError,
     CommitFencedError,
-    DependencyError,
-    EndpointError,
-    InvalidPositionError,
-    InvalidStateError,
-    JournalNotFoundError,
     NoShardPrimaryError,
-    NotAuthorizedError,
     NotShardPrimaryError,
-    ProxyHeaderError,
     ResolverStoppedError,
-    RpcFailedError,
-    SequenceIdNotFoundError,
-    ShardClaimedError,
-    ShardNotAssignedError,
     ShardNotFoundError,
     ShardStoppedError,
-    ShutdownError,
-    ThrottlingError,
-    UnauthenticatedError,
 )
-from broadsheet.consumer.gateway import cause_header
-from broadsheet.consumer.leasing.record import RecordConflictError
-from broadsheet.consumer.protocol.journal_pb2 import Header
-from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.rpc.gateway import cause_header
 from broadsheet.consumer.rpc.grpc_status import (
     CAUSE_METADATA,
     CUT,
@@ -55,6 +35,28 @@ from broadsheet.consumer.rpc.grpc_status import (
     status_code_of,
     status_details_of,
 )
+from broadsheet.journals.errors import JournalNotFoundError
+from broadsheet.leases.errors import (
+    BlockedOnParentError,
+    DependencyError,
+    InvalidPositionError,
+    InvalidStateError,
+    SequenceIdNotFoundError,
+    ShardClaimedError,
+    ShardNotAssignedError,
+    ShutdownError,
+    ThrottlingError,
+)
+from broadsheet.leases.record import RecordConflictError
+from broadsheet.runtime.errors import (
+    BoundExceededError,
+    EndpointError,
+    RpcFailedError,
+    ValidationError,
+)
+from broadsheet.security.errors import NotAuthorizedError, ProxyHeaderError, UnauthenticatedError
+from broadsheet.wire.journal_pb2 import Header
+from broadsheet.wire.shard_pb2 import Status
 
 CODE = grpc.StatusCode
 

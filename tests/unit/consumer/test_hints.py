@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Property, Segment
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.recoverylog.hints import (
     backup_hints_keys,
     decode_hints,
@@ -13,6 +11,8 @@ from broadsheet.consumer.recoverylog.hints import (
     primary_hints_key,
     recovery_log_of,
 )
+from broadsheet.wire.recorded_op_pb2 import FnodeSegments, FSMHints, Property, Segment
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 HINTS = FSMHints(
     log="logs/shard-1",

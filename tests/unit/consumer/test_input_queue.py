@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.framing import Payloads
-from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.shard.input_queue import InputBounds, InputQueue, ReadAhead, Share
 from broadsheet.consumer.shard.metrics import ShardMetrics
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.framing import Payloads
+from broadsheet.journals.message.types import JsonType
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 

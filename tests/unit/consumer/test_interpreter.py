@@ -7,7 +7,7 @@ import sys
 
 _FREEZES_ONCE = """
 import gc
-from broadsheet.consumer.interpreter import freeze_imports
+from broadsheet.runtime.interpreter import freeze_imports
 
 freeze_imports()
 frozen = gc.get_freeze_count()

@@ -7,8 +7,8 @@ from broadsheet.allocator.placement.plan import Plan
 from broadsheet.allocator.placement.problem import Desired
 from broadsheet.allocator.state.alloc_state import Demand
 from broadsheet.allocator.whatif.leader_snapshot import Basis
-from broadsheet.consumer.protocol.allocation_pb2 import PlanRequest
 from broadsheet.consumer.rpc.plan_cache import PLANS_KEPT_MAX, CachedPlan, PlanCache
+from broadsheet.wire.allocation_pb2 import PlanRequest
 
 BEFORE: Basis = (1, 1, 1)
 NOW: Basis = (1, 2, 1)

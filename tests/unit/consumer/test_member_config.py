@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.runtime.errors import ValidationError
 
 GOOD: dict[str, Any] = {
     "root": "/broadsheet/app",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.broker.data_root import open_data_root
-from broadsheet.consumer.broker.disk import Disk
+from broadsheet.broker.data_root import open_data_root
+from broadsheet.broker.disk import Disk
 from broadsheet.consumer.member.state_directory import HELD, StateDirectory
-from broadsheet.consumer.private_directory import make_parent, make_private
 from broadsheet.consumer.stores.directory_lock import DirectoryLock
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.private_directory import make_parent, make_private
 
 STRANGER = 65_534
 as_superuser = pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.interpreter import BUSY_SHARE, LOOK_SECONDS, TRIM_LOOKS, IdleTrims
+from broadsheet.runtime.interpreter import BUSY_SHARE, LOOK_SECONDS, TRIM_LOOKS, IdleTrims
 
 BUSY, IDLE = BUSY_SHARE * LOOK_SECONDS * 2, BUSY_SHARE * LOOK_SECONDS / 2
 

@@ -12,16 +12,16 @@ from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, RangeResult,
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import KeyValue
-from broadsheet.consumer.key_space import ShardDecoder, process_id_of
-from broadsheet.consumer.protocol.auth import AUTHORIZATION, Capability, Claims, KeyedAuth, NoAuth
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec
-from broadsheet.consumer.protocol.labels import ID, label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import ConsumerSpec, Status
+from broadsheet.consumer.registry.key_space import ShardDecoder, process_id_of
 from broadsheet.consumer.resolver.local_shards import LocalShards
 from broadsheet.consumer.resolver.resolver import Peers, ShardResolution, ShardResolver
 from broadsheet.consumer.rpc.call_limits import CallBounds, CallLimits
 from broadsheet.consumer.rpc.guard import RpcGuard
 from broadsheet.consumer.rpc.shard_api import HopTokens
+from broadsheet.security.auth import AUTHORIZATION, Capability, Claims, KeyedAuth, NoAuth
+from broadsheet.wire.journal_pb2 import ProcessSpec
+from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.wire.shard_pb2 import ConsumerSpec, Status
 from tests.support.key_space_values import KEYS, etcd_header, member_id, shard_spec
 
 AUTH = KeyedAuth(b64encode(b"a key of the members, 32 bytes or more").decode())

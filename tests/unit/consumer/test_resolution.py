@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broadsheet.allocator.model import Assignment
-from broadsheet.consumer.key_space import process_id_of
-from broadsheet.consumer.protocol.journal_pb2 import Header, LabelSelector, ProcessSpec, Route
-from broadsheet.consumer.protocol.labels import label_set, selector
-from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.consumer.registry.key_space import process_id_of
 from broadsheet.consumer.resolver.decision import (
     Answered,
     AwaitRevision,
@@ -20,6 +17,9 @@ from broadsheet.consumer.resolver.decision import (
     decide,
     header_of,
 )
+from broadsheet.wire.journal_pb2 import Header, LabelSelector, ProcessSpec, Route
+from broadsheet.wire.labels import label_set, selector
+from broadsheet.wire.shard_pb2 import Status
 from tests.support.key_space_values import (
     CLUSTER_ID,
     assignment,

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from broadsheet.consumer.secret_url import SecretUrl
+from broadsheet.security.secret_url import SecretUrl
 
 SECRET = "s3cr3t-of-mine"
 

@@ -10,9 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from broadsheet.consumer.checkpoint import build_checkpoint, read_through_of, start_offset
 from broadsheet.consumer.errors import ShardStoppedError
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from broadsheet.consumer.shard.progress import Progress
 from broadsheet.consumer.shard.replica_status import (
     ERROR_LENGTH_MAX,
@@ -23,6 +21,8 @@ from broadsheet.consumer.shard.replica_status import (
     truncated,
 )
 from broadsheet.consumer.shard.worker import ShardThread
+from broadsheet.journals.message.checkpoint import build_checkpoint, read_through_of, start_offset
+from broadsheet.wire.shard_pb2 import Checkpoint, ReplicaStatus
 
 
 def test_reduced_status_keeps_the_further_code() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from broadsheet.consumer.interpreter import ARENAS_MAX, ARENAS_VARIABLE
+from broadsheet.runtime.interpreter import ARENAS_MAX, ARENAS_VARIABLE
 
 THREADS = 12
 _HEAPS = f"""
@@ -15,7 +15,7 @@ import ctypes
 import re
 import tempfile
 import threading
-from broadsheet.consumer.interpreter import serve_only
+from broadsheet.runtime.interpreter import serve_only
 
 serve_only()
 libc = ctypes.CDLL(None)

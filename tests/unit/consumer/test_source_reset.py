@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.checkpoint import SourceOrigins
-from broadsheet.consumer.errors import JournalReplacedError, SourceReplacedError
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
-from broadsheet.consumer.journal.guard import Present
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.errors import SourceReplacedError
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard.source_resets import SourceReset, apply_reset, is_of, was_applied
 from broadsheet.consumer.shard.supervision import AttemptFailure, RestartPolicy, Supervision
+from broadsheet.journals.errors import JournalReplacedError
+from broadsheet.journals.guard import Present
+from broadsheet.journals.message.checkpoint import SourceOrigins
+from broadsheet.wire.identity_pb2 import JournalEpoch, JournalIdentity
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 JOURNAL = "a/journal"
 EPOCH = JournalEpoch(incarnation=b"new", number=1, nonce=5)

@@ -8,22 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.errors import EtcdUnavailableError, ValidationError
+from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.consumer.errors import (
     ApplicationError,
     CommitFencedError,
-    ConsumerError,
-    JournalUnavailableError,
     NoShardPrimaryError,
     NotShardPrimaryError,
-    ReplayError,
     ShardNotFoundError,
     ShardStoppedError,
     StoreError,
     StoreUnavailableError,
     UnsupportedSpecError,
 )
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.shard.replica_status import failed_status
 from broadsheet.consumer.shard.supervision import (
     CUT,
@@ -37,6 +34,8 @@ from broadsheet.consumer.shard.supervision import (
     text_of,
     trace_of,
 )
+from broadsheet.journals.errors import JournalUnavailableError, ReplayError
+from broadsheet.runtime.errors import ServiceError, ValidationError
 
 POLICY = RestartPolicy(
     delay_seconds=1.0,
@@ -75,13 +74,13 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (UnsupportedSpecError("sources", "expected one"), FailureKind.SPEC),
         (ValidationError("offset", "expected another"), FailureKind.APPLICATION),
         (ApplicationError("s", "consume_message", KeyError("k")), FailureKind.APPLICATION),
-        (ConsumerError("of no kind"), FailureKind.APPLICATION),
+        (ServiceError("of no kind"), FailureKind.APPLICATION),
         (
             _caused(ApplicationError("s", "consume_message", OSError()), ConnectionResetError()),
             FailureKind.TRANSIENT,
         ),
         (
-            ExceptionGroup("both", [ConsumerError("first"), ReplayError("in/000")]),
+            ExceptionGroup("both", [ServiceError("first"), ReplayError("in/000")]),
             FailureKind.DATA_LOSS,
         ),
     ],
@@ -145,7 +144,7 @@ def test_trace_has_the_cause_and_is_bounded() -> None:
             raise ApplicationError("s", "consume_message", inner) from inner
     except ApplicationError as error:
         trace = trace_of(error)
-    long = trace_of(ConsumerError("x" * 100_000))
+    long = trace_of(ServiceError("x" * 100_000))
 
     assert "test_trace_has_the_cause" in trace
     assert trace.index("KeyError: 'inner'") < trace.index("ApplicationError: consume_message")
@@ -154,7 +153,7 @@ def test_trace_has_the_cause_and_is_bounded() -> None:
 
 def test_causes_in_a_circle_end() -> None:
     """Two errors that name each other as cause are looked at once each."""
-    first, second = ConsumerError("first"), ConsumerError("second")
+    first, second = ServiceError("first"), ServiceError("second")
     first.__cause__, second.__cause__ = second, first
 
     assert failure_kind(first) is FailureKind.APPLICATION
@@ -358,12 +357,12 @@ def test_application_installed_as_a_package_is_found_by_its_callback(tmp_path: P
     failure = _caused(ApplicationError("s", "consume_message", raised.value), raised.value)
 
     assert place_in_code(failure) == f"raised at {file}:2 in consume"
-    assert not place_in_code(_caused(ConsumerError("of ours"), raised.value))
+    assert not place_in_code(_caused(ServiceError("of ours"), raised.value))
 
 
 def test_error_without_a_frame_of_the_user_has_no_place() -> None:
     """An error that was never raised, or only in the framework, must not name somebody's file."""
-    assert not place_in_code(ConsumerError("never raised"))
+    assert not place_in_code(ServiceError("never raised"))
 
 
 class UnspeakableError(Exception):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand
 from broadsheet.consumer.shard.transaction_machine import DeliveryLimits
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
 

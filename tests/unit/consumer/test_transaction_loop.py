@@ -12,16 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.application import DeferToNextTxnError
-from broadsheet.consumer.checkpoint import read_through_of
-from broadsheet.consumer.journal.append_service import AppendService
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import new_producer_id
-from broadsheet.consumer.op_future import completed
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.callbacks import Callbacks, InputPolicy, StampedPublisher
 from broadsheet.consumer.shard.dead_letters import DeadLetters
@@ -30,6 +21,15 @@ from broadsheet.consumer.shard.transaction_events import TxnLimits
 from broadsheet.consumer.shard.transaction_loop import TransactionLoop, TxnServices
 from broadsheet.consumer.shard.transaction_machine import TransactionMachine
 from broadsheet.consumer.shard.worker import ShardThread
+from broadsheet.journals.append_service import AppendService
+from broadsheet.journals.client import JournalClient
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.checkpoint import read_through_of
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import new_producer_id
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.op_future import completed
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.fixed_shard import FixedShard
 from tests.support.live_shards import Counting

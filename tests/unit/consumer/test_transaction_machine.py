@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import Activity, InputDemand, TxnLimits
 from broadsheet.consumer.shard.transaction_machine import (
@@ -14,6 +11,9 @@ from broadsheet.consumer.shard.transaction_machine import (
     COMMITS_PER_BUSY_TXN,
     FIRST_TXN_SECONDS,
 )
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.types import JsonType
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
 

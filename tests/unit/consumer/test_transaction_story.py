@@ -8,10 +8,10 @@ import weakref
 
 import pytest
 
-from broadsheet.allocator.runtime.story import STORY_EVENTS
-from broadsheet.consumer.errors import ConsumerError
 from broadsheet.consumer.shard import transaction_events as tx
 from broadsheet.consumer.shard.transaction_events import InputDemand
+from broadsheet.runtime.errors import ServiceError
+from broadsheet.runtime.story import STORY_EVENTS
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one
 
@@ -140,7 +140,7 @@ def test_story_is_bounded_and_holds_no_batch_and_no_error() -> None:
     holders = [type(holder) for holder in gc.get_referrers(batch)]
     for _ in range(3 * STORY_EVENTS):
         stage.on(tx.TimePassed(), later=1.0)
-    error = ConsumerError("x" * 100_000)
+    error = ServiceError("x" * 100_000)
     stage.on(tx.CallbackFailed(error))
     held = weakref.ref(error)
     del error
@@ -151,5 +151,5 @@ def test_story_is_bounded_and_holds_no_batch_and_no_error() -> None:
     assert not {tuple, tx.BatchRead, tx.Deliver}.intersection(holders)
     assert held() is None
     assert len(told.splitlines()) == 2 + STORY_EVENTS
-    assert "CallbackFailed(ConsumerError): phase" in told
+    assert "CallbackFailed(ServiceError): phase" in told
     assert len(told) < 200 * STORY_EVENTS

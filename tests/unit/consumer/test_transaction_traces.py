@@ -5,11 +5,11 @@ from __future__ import annotations
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.framing import Payloads
-from broadsheet.consumer.message.types import JsonType
 from broadsheet.consumer.shard.transaction_traces import LINKS_MAX, TransactionTraces
-from broadsheet.consumer.tracing import Tracing
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.framing import Payloads
+from broadsheet.journals.message.types import JsonType
+from broadsheet.serving.tracing import Tracing
 
 
 def _batch(first: int, count: int) -> MessageBatch:

@@ -6,17 +6,17 @@ import math
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.policy import AllocationPolicy, LoadPolicy
 from broadsheet.allocator.state.load import Lag, MemberReport, ReplicaLoad, declared_weight
-from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.key_space import ShardItem
-from broadsheet.consumer.load_report import RoundedReport, decode_report
-from broadsheet.consumer.protocol.labels import WEIGHT, label_set, weight_thousandths
-from broadsheet.consumer.protocol.load_pb2 import MemberLoad
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
-from broadsheet.consumer.protocol.validation_shard import validate_shard_spec
+from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.consumer.member.load_report import RoundedReport, decode_report
+from broadsheet.consumer.registry.key_space import ShardItem
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.labels import WEIGHT, label_set, weight_thousandths
+from broadsheet.wire.load_pb2 import MemberLoad
+from broadsheet.wire.shard_pb2 import ShardSpec
+from broadsheet.wire.validation_shard import validate_shard_spec
 from tests.support.members import shard
 
 I, J = ItemId("shard-i"), ItemId("shard-j")  # noqa: E741 - items

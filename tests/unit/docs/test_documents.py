@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from broadsheet.consumer.cli.main import main
+from broadsheet.cli.main import main
 from tests.support.documents import REPOSITORY
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

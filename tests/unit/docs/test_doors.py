@@ -16,17 +16,17 @@ import click
 import pytest
 
 import broadsheet.allocator as allocator_door
-import broadsheet.allocator.simulation as allocator_simulation
 import broadsheet.consumer as consumer_door
-import broadsheet.consumer.embedded as embedded_door
-import broadsheet.consumer.leasing as leasing_door
-import broadsheet.consumer.message as message_door
-import broadsheet.consumer.simulation as consumer_simulation
 import broadsheet.consumer.sources as sources_door
 import broadsheet.consumer.stores as stores_door
+import broadsheet.embedded as embedded_door
+import broadsheet.journals.message as message_door
+import broadsheet.leases as leasing_door
 import broadsheet.spark_bridge as spark_door
-from broadsheet.allocator.runtime.door import EXTRAS
-from broadsheet.consumer.cli.main import main
+import broadsheet.testing.allocator as allocator_simulation
+import broadsheet.testing.shards as consumer_simulation
+from broadsheet.cli.main import main
+from broadsheet.runtime.door import EXTRAS
 from tests.support.documents import REPOSITORY
 
 _LAZY = (

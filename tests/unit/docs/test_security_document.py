@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from broadsheet.consumer.protocol.call_metadata import AUDITED_METHODS
 from broadsheet.consumer.rpc.guard import SHARD_CAPABILITIES
+from broadsheet.security.audit import AUDITED_METHODS
 from tests.support.documents import REPOSITORY
 from tests.support.rpc_table import DOCUMENT, methods, rows, rpc_table
 

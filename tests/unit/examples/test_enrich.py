@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.examples.enrich.look_up import mean_cents
 from broadsheet.examples.enrich.messages import Payment
 from broadsheet.examples.enrich.store import ProfileStore
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 

@@ -8,10 +8,6 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.message.batch import MessageBatch, batch_of
-from broadsheet.consumer.message.framing import NDJSON, framing_for
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import Flags
 from broadsheet.examples.stream_sum.check import compare
 from broadsheet.examples.stream_sum.messages import (
     CHUNKS,
@@ -22,6 +18,10 @@ from broadsheet.examples.stream_sum.messages import (
 )
 from broadsheet.examples.stream_sum.producer import Producer
 from broadsheet.examples.stream_sum.source import StreamSource
+from broadsheet.journals.message.batch import MessageBatch, batch_of
+from broadsheet.journals.message.framing import NDJSON, framing_for
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import Flags
 
 JOURNALS = ("in/a", "in/b", "in/c")
 

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.journal.append_stream import (
+from broadsheet.journals.append_stream import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,
     encode_appends,
 )
-from broadsheet.consumer.journal.wire import encode_varint
-from broadsheet.consumer.protocol.appends_pb2 import AppendStreamRequest
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
+from broadsheet.journals.wire import encode_varint
+from broadsheet.wire.appends_pb2 import AppendStreamRequest
+from broadsheet.wire.journal_pb2 import AppendRequest
 
 _LONG = bytes(range(256)) * (PLAIN_BYTES_MAX // 256 + 1)
 _contents = st.lists(st.one_of(st.binary(max_size=40), st.just(_LONG)), max_size=3)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.consumer.journal.append_service import GROUP_BYTES_MAX, AppendQueue
-from broadsheet.consumer.journal.appender import chunks_of
-from broadsheet.consumer.journal.transport import CHUNK_BYTES
-from broadsheet.consumer.protocol.journal_pb2 import AppendRequest
-from broadsheet.consumer.protocol.labels import label_set, parse_selector
+from broadsheet.journals.append_service import GROUP_BYTES_MAX, AppendQueue
+from broadsheet.journals.appender import chunks_of
+from broadsheet.journals.transport import CHUNK_BYTES
+from broadsheet.wire.journal_pb2 import AppendRequest
+from broadsheet.wire.labels import label_set, parse_selector
 
 PLAIN = AppendRequest(journal="abcd")
 

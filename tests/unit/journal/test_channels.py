@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.journal.channels import (
-    IDLE_SECONDS,
-    ChannelCache,
-    ChannelTarget,
-    is_loopback,
-    parse_endpoint,
-)
+from broadsheet.journals.channels import IDLE_SECONDS, ChannelCache
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.endpoints import ChannelTarget, is_loopback, parse_endpoint
 
 
 class ManualClock:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import JournalError
-from broadsheet.consumer.journal.append_service import await_committed_or_sent, succeed
-from broadsheet.consumer.journal.pipelining import AFTER_MAX, AppendToken, TurnFuture
+from broadsheet.journals.append_service import await_committed_or_sent, succeed
+from broadsheet.journals.errors import JournalError
+from broadsheet.journals.pipelining import AFTER_MAX, AppendToken, TurnFuture
+from broadsheet.runtime.task_group import TaskGroup
 
 TURN = AppendToken("http://broker", b"name")
 DEADLINE_SECONDS = 20.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import JournalReplacedError
-from broadsheet.consumer.journal.guard import (
+from broadsheet.journals.errors import JournalReplacedError
+from broadsheet.journals.guard import (
     BROKER_LEASE_SECONDS,
     HEAD_PATIENCE_SECONDS,
     OffsetGuard,
@@ -15,7 +15,7 @@ from broadsheet.consumer.journal.guard import (
     present_epoch,
     standing,
 )
-from broadsheet.consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
+from broadsheet.wire.identity_pb2 import JournalEpoch, JournalIdentity
 
 PATIENCE_SECONDS = 5.0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.journal.reader import ReadProgress, ReadSpan
-from broadsheet.consumer.journal.wire import ReadChunk
-from broadsheet.consumer.protocol import journal_pb2 as pb
+from broadsheet.journals.reader import ReadProgress, ReadSpan
+from broadsheet.journals.wire import ReadChunk
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire import journal_pb2 as pb
 
 
 def _metadata(offset: int, begin: int, end: int, head: int = 0) -> pb.ReadResponse:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.consumer.journal.channels import ChannelCache
-from broadsheet.consumer.journal.transport import (
+from broadsheet.journals.channels import ChannelCache
+from broadsheet.journals.transport import (
     JournalTransport,
     RouteCache,
     TransportPolicy,
     choose_endpoint,
 )
-from broadsheet.consumer.protocol.auth import NoAuth
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
+from broadsheet.runtime.clock import SystemClock
+from broadsheet.security.auth import NoAuth
+from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 
 
 class ManualClock:

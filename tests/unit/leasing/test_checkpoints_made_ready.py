@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import (
+from broadsheet.leases.errors import (
     DependencyError,
     InvalidStateError,
     LeasingError,
     ThrottlingError,
 )
-from broadsheet.consumer.leasing.facades.eph import START_ATTEMPTS, CheckpointManager
+from broadsheet.leases.facades.eph import START_ATTEMPTS, CheckpointManager
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.record_processor.checkpointer import Change, LeaseCheckpointer
-from broadsheet.consumer.leasing.record_processor.processor import ProcessorRecord
-from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.leases.errors import InvalidPositionError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.record_processor.checkpointer import Change, LeaseCheckpointer
+from broadsheet.leases.record_processor.processor import ProcessorRecord
+from broadsheet.leases.record_processor.shard_progress import ShardProgress
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
 OF_SHARD_0 = int("49587497311274533994574834252742144236107130636007899138")

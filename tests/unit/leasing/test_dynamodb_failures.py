@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
-from broadsheet.consumer.errors import (
+from broadsheet.leases.errors import (
     DependencyError,
     InvalidStateError,
     LeasingError,
     ThrottlingError,
 )
-from broadsheet.consumer.leasing.stores.dynamodb.table import (
+from broadsheet.leases.stores.dynamodb.table import (
     CONDITION_FAILED,
     ConditionRefusedError,
     translated,

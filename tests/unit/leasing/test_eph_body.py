@@ -6,15 +6,10 @@ import json
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.azure.eph import (
-    SEQUENCE_NUMBER_MAX,
-    body_of,
-    metadata_of,
-    read_body,
-)
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.azure.eph import SEQUENCE_NUMBER_MAX, body_of, metadata_of, read_body
 
 NAME = "$default/0"
 

@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import InvalidStateError, UnreadableLeaseError
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.store import reading_row
-from broadsheet.consumer.leasing.stores.azure.container import Blob, BlobContent
-from broadsheet.consumer.leasing.stores.azure.event_hubs_blobs import (
+from broadsheet.leases.errors import InvalidStateError, UnreadableLeaseError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.store import reading_row
+from broadsheet.leases.stores.azure.container import Blob, BlobContent
+from broadsheet.leases.stores.azure.event_hubs_blobs import (
     HubNames,
     checkpoint_content,
     commit_of,
     merged,
     ownership_content,
 )
+from broadsheet.runtime.errors import ValidationError
 
 HELD = LeaseRecord(
     key="0",

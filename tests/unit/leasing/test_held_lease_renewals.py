@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from broadsheet.consumer.errors import ShutdownError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
+from broadsheet.leases import rules
+from broadsheet.leases.errors import ShutdownError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.record_processor.held_lease import HeldLease
 from tests.support.leases_at_hand import held_lease, lease_now, taken_lease
 from tests.support.lost_answers import LostAnswers
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from broadsheet.consumer.errors import DependencyError, ShutdownError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Versioned
-from broadsheet.consumer.leasing.record_processor.held_lease import HeldLease
-from broadsheet.consumer.leasing.store import RecordStore
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError, ShutdownError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord, Versioned
+from broadsheet.leases.record_processor.held_lease import HeldLease
+from broadsheet.leases.store import RecordStore
 from tests.support.lost_answers import LostAnswers
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.stepping_clock import SteppingClock

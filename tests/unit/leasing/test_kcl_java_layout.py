@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.leases import rules
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.dynamodb.kcl_java import KclJavaLayout
 
 LAYOUT = KclJavaLayout()
 ROW: dict[str, Any] = {  # Any: values of attributes.

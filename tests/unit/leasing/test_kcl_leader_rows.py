@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import LEASE_SECONDS, leader_in
+from broadsheet.leases.stores.dynamodb.kcl_java import LEASE_SECONDS, leader_in
 
 
 @pytest.mark.parametrize(

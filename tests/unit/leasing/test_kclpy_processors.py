@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.errors import (
+from broadsheet.leases.errors import (
     DependencyError,
     InvalidPositionError,
     InvalidStateError,
@@ -15,17 +15,17 @@ from broadsheet.consumer.errors import (
     ShutdownError,
     ThrottlingError,
 )
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record_processor.checkpointer import SyncLeaseCheckpointer
-from broadsheet.consumer.leasing.record_processor.kclpy import CheckpointError, KclpyProcessor
-from broadsheet.consumer.leasing.record_processor.processor import (
+from broadsheet.leases.position import Position
+from broadsheet.leases.record_processor.checkpointer import SyncLeaseCheckpointer
+from broadsheet.leases.record_processor.kclpy import CheckpointError, KclpyProcessor
+from broadsheet.leases.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from broadsheet.consumer.leasing.record_processor.shard_progress import ShardProgress
+from broadsheet.leases.record_processor.shard_progress import ShardProgress
 from tests.support.checkpointing import record_at
 
 

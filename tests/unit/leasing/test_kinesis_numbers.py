@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError
-from broadsheet.consumer.leasing.record_processor.checkpointer import (
-    is_number_of_shard,
-    shard_of_number,
-)
+from broadsheet.leases.errors import InvalidPositionError
+from broadsheet.leases.record_processor.checkpointer import is_number_of_shard, shard_of_number
 
 NUMBER = "49587497311274533994574834252742144236107130636007899138"
 SHARD = "shardId-000000000000"

@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.leasing.worker.assignments import (
+from broadsheet.leases.worker.assignments import (
     AssignmentLimits,
     GivenHow,
     LeaseAssignment,
     plan_assignments,
 )
-from broadsheet.consumer.leasing.worker.lease_view import LeaseView
+from broadsheet.leases.worker.lease_view import LeaseView
 
 
 def held(worker: str, *keys: str) -> list[LeaseView]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import DependencyError, InvalidStateError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.position import SHARD_END, Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.store import ForeignLeader
-from broadsheet.consumer.leasing.worker.leader.lock import LEADER_KEY, worker_key
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError, InvalidStateError
+from broadsheet.leases.position import SHARD_END, Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.store import ForeignLeader
+from broadsheet.leases.worker.leader.lock import LEADER_KEY, worker_key
 from tests.support.leading import LeadWorker, LeadWorld
 
 PASS = 20.0

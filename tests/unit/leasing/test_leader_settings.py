@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.leasing.worker.settings import Balancing, WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.worker.settings import Balancing, WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.errors import ValidationError
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.memory_stream import MemoryStream
 from tests.support.scripted_processor import BlockingProcessor, Script

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing.codec import decode, encode
-from broadsheet.consumer.leasing.conformance.suite import full_record
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.leases.codec import decode, encode
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.testing.leases.suite import full_record
 
 
 def test_record_is_short_and_readable() -> None:

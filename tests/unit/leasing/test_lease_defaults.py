@@ -11,16 +11,14 @@ import sys
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.leasing.expiry import LEASE_SECONDS
-from broadsheet.consumer.leasing.facades.eph import START_ATTEMPTS
-from broadsheet.consumer.leasing.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, LISTING_SECONDS
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import (
-    LEASE_SECONDS as VMWARE_LEASE_SECONDS,
-)
-from broadsheet.consumer.leasing.worker.renewer import ATTEMPTS
-from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.leases.expiry import LEASE_SECONDS
+from broadsheet.leases.facades.eph import START_ATTEMPTS
+from broadsheet.leases.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, LISTING_SECONDS
+from broadsheet.leases.position import Position
+from broadsheet.leases.stores.dynamodb.vmware_go import LEASE_SECONDS as VMWARE_LEASE_SECONDS
+from broadsheet.leases.worker.renewer import ATTEMPTS
+from broadsheet.leases.worker.settings import StealWay, WorkerSettings
+from broadsheet.runtime.errors import ValidationError
 
 
 def test_lengths_of_leases() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
+from broadsheet.leases.migration.export_file import export_lines, read_export
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.runtime.errors import ValidationError
 
 RECORDS = (
     LeaseRecord(key="a", owner="w1", epoch=3, checkpoint=Position("17", 2, "4096")),

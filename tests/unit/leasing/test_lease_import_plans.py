@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from broadsheet.consumer.leasing.migration.layouts import LAYOUTS
-from broadsheet.consumer.leasing.migration.plan import Action, MigrationStep, plan_import
-from broadsheet.consumer.leasing.position import LATEST, SHARD_END, TRIM_HORIZON, Position
-from broadsheet.consumer.leasing.record import HashRange, LeaseRecord, Version, Versioned
+from broadsheet.leases.migration.layouts import LAYOUTS
+from broadsheet.leases.migration.plan import Action, MigrationStep, plan_import
+from broadsheet.leases.position import LATEST, SHARD_END, TRIM_HORIZON, Position
+from broadsheet.leases.record import HashRange, LeaseRecord, Version, Versioned
 
 WANTED = LeaseRecord(
     key="shard-1",

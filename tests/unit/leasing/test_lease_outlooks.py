@@ -10,16 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.position import SHARD_END, Position
-from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
-from broadsheet.consumer.leasing.worker.lease_view import (
-    LeaseScan,
-    Memory,
-    Viewer,
-    WorkerView,
-    outlook,
-)
+from broadsheet.leases import rules
+from broadsheet.leases.position import SHARD_END, Position
+from broadsheet.leases.record import LeaseRecord, Version, Versioned
+from broadsheet.leases.worker.lease_view import LeaseScan, Memory, Viewer, WorkerView, outlook
 
 D = 10.0
 ASKING = 40.0

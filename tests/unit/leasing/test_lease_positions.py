@@ -9,8 +9,8 @@ import itertools
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError
-from broadsheet.consumer.leasing.position import (
+from broadsheet.leases.errors import InvalidPositionError
+from broadsheet.leases.position import (
     AT_TIMESTAMP,
     LATEST,
     SHARD_END,

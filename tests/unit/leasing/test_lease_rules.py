@@ -6,17 +6,17 @@ from dataclasses import fields, replace
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import (
+from broadsheet.leases import rules
+from broadsheet.leases.errors import (
     InvalidPositionError,
     InvalidStateError,
     LeaseNotAcquiredError,
     ShardClaimedError,
 )
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.conformance.suite import full_record
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import HashRange, LeaseRecord
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.testing.leases.suite import full_record
 
 BEFORE = replace(
     full_record(owner="w1"), claim="w3", checkpoint=Position("10"), pending=Position("20")

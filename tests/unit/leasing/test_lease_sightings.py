@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.leasing.expiry import LastSeen, is_free, sighted
-from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.leases.expiry import LastSeen, is_free, sighted
+from broadsheet.leases.record import LeaseRecord, Version, Versioned
 
 FREE = LeaseRecord(key="a", epoch=1, counter=2)
 HELD = LeaseRecord(key="a", epoch=1, counter=2, owner="w1")

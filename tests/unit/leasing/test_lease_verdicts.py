@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.compare_and_swap import (
+from broadsheet.leases import rules
+from broadsheet.leases.compare_and_swap import (
     SwapAttempt,
     SwapOutcome,
     verdict_of_anybody,
@@ -16,7 +16,7 @@ from broadsheet.consumer.leasing.compare_and_swap import (
     verdict_of_overseer,
     verdict_of_taker,
 )
-from broadsheet.consumer.leasing.record import LeaseRecord, Version, Versioned
+from broadsheet.leases.record import LeaseRecord, Version, Versioned
 
 HELD = LeaseRecord(key="a", owner="w1", epoch=2, counter=5, write_id="before")
 SEEN = Versioned(record=HELD, version=Version("10"), fence=7)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidPositionError, ShutdownError, ThrottlingError
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record_processor.processor import Place, ProcessorRecord
+from broadsheet.leases.errors import InvalidPositionError, ShutdownError, ThrottlingError
+from broadsheet.leases.position import Position
+from broadsheet.leases.record_processor.processor import Place, ProcessorRecord
 from tests.support.checkpointing import CheckpointedShard, record_at
 
 pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "sync"])

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.leasing.worker.assignments import GivenHow, LeaseAssignment
-from broadsheet.consumer.leasing.worker.lease_view import LeaseView, WorkerView
-from broadsheet.consumer.leasing.worker.round_plan import (
+from broadsheet.leases.worker.assignments import GivenHow, LeaseAssignment
+from broadsheet.leases.worker.lease_view import LeaseView, WorkerView
+from broadsheet.leases.worker.round_plan import (
     AllLeases,
     AskForLease,
     AssignedOnly,
@@ -21,7 +21,7 @@ from broadsheet.consumer.leasing.worker.round_plan import (
     TakenHow,
     plan_round,
 )
-from broadsheet.consumer.leasing.worker.settings import StealWay, WorkerSettings
+from broadsheet.leases.worker.settings import StealWay, WorkerSettings
 
 FREE = LeaseView(key="free", bound_for=None, held_by=None)
 DUE = LeaseView(key="due", bound_for="me", held_by="me")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.worker.lineage import missing_leases
-from broadsheet.consumer.leasing.worker.source import SourceShard
+from broadsheet.leases.position import Position
+from broadsheet.leases.worker.lineage import missing_leases
+from broadsheet.leases.worker.source import SourceShard
 
 STARTS = ("TRIM_HORIZON", "AT_TIMESTAMP", "LATEST")
 

@@ -6,16 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.rules import blocking_parents
-from broadsheet.consumer.leasing.worker.lineage import (
-    children_of,
-    deletable,
-    lone_parents,
-    missing_leases,
-)
-from broadsheet.consumer.leasing.worker.source import SourceShard
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.rules import blocking_parents
+from broadsheet.leases.worker.lineage import children_of, deletable, lone_parents, missing_leases
+from broadsheet.leases.worker.source import SourceShard
 
 # 0 1 2 3   4   5
 #  6   7    4 9  10

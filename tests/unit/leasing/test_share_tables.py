@@ -13,12 +13,8 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.leasing.worker.fair_share import (
-    ShareLimits,
-    Shares,
-    plan_shares,
-)
-from broadsheet.consumer.leasing.worker.lease_view import LeaseView
+from broadsheet.leases.worker.fair_share import ShareLimits, Shares, plan_shares
+from broadsheet.leases.worker.lease_view import LeaseView
 
 GREEDY, BALANCED = 1_000, 1
 

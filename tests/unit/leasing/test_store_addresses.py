@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.leasing.addresses import parse_store_address
-from broadsheet.consumer.leasing.opening import missing_file, open_store
-from broadsheet.consumer.secret_url import without_passwords
+from broadsheet.leases.addresses import parse_store_address
+from broadsheet.leases.opening import missing_file, open_store
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.secret_url import without_passwords
 
 
 @pytest.mark.parametrize(

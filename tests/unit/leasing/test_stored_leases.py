@@ -16,23 +16,20 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
-from broadsheet.consumer.leasing.codec import decode, encode
-from broadsheet.consumer.leasing.conformance.suite import full_record
-from broadsheet.consumer.leasing.migration.export_file import export_lines, read_export
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.azure.container import Blob
-from broadsheet.consumer.leasing.stores.azure.eph import body_of, read_body
-from broadsheet.consumer.leasing.stores.azure.event_hubs_blobs import (
-    merged,
-    ownership_content,
-)
-from broadsheet.consumer.leasing.stores.azure.native import record_in, record_metadata
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from broadsheet.consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
-from broadsheet.consumer.leasing.stores.dynamodb.values import from_plain, to_plain
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
-from broadsheet.consumer.leasing.stores.sql.store import SqlRecordStore
+from broadsheet.leases.codec import decode, encode
+from broadsheet.leases.migration.export_file import export_lines, read_export
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.azure.container import Blob
+from broadsheet.leases.stores.azure.eph import body_of, read_body
+from broadsheet.leases.stores.azure.event_hubs_blobs import merged, ownership_content
+from broadsheet.leases.stores.azure.native import record_in, record_metadata
+from broadsheet.leases.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.leases.stores.dynamodb.layout import Layout, NativeLayout
+from broadsheet.leases.stores.dynamodb.values import from_plain, to_plain
+from broadsheet.leases.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.leases.stores.sql.store import SqlRecordStore
+from broadsheet.testing.leases.suite import full_record
 
 FULL: Final = full_record(owner="w1")
 HANDED_OFF: Final = LeaseRecord(

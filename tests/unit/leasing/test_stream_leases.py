@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.runtime.clock import SystemClock
-from broadsheet.consumer.errors import BlockedOnParentError, UnreadableLeaseError
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
-from broadsheet.consumer.leasing.worker.stream_sync import StreamSync
+from broadsheet.leases.errors import BlockedOnParentError, UnreadableLeaseError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.metrics import LeaseMetrics
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.worker.metrics import WorkerMetrics
+from broadsheet.leases.worker.stream_sync import StreamSync
+from broadsheet.runtime.clock import SystemClock
 from tests.support.leases_at_hand import lease_now, taken_lease
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.memory_stream import MemoryStream

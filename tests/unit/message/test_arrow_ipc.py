@@ -9,16 +9,16 @@ import sys
 import pyarrow as pa
 import pytest
 
-from broadsheet.consumer.message.arrow_ipc import framed_streams
-from broadsheet.consumer.message.framing import FixedFraming
-from broadsheet.consumer.message.types import ArrowMessage, ArrowType
+from broadsheet.journals.message.arrow_ipc import framed_streams
+from broadsheet.journals.message.framing import FixedFraming
+from broadsheet.journals.message.types import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.content.arrow import read_arrow
 
 _UUID = b"U" * 16
 _FLIP_EVERY_BIT = """
 import sys
 import pyarrow as pa
-from broadsheet.consumer.message.types import ArrowMessage, ArrowType
+from broadsheet.journals.message.types import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.content.arrow import read_arrow
 rows = pa.RecordBatch.from_arrays(
     [pa.array([1, 2, None]), pa.array(["a", "bc", None]), pa.array([[1, 2], None, []])], names=list("abc"))
@@ -84,7 +84,7 @@ def test_compressed_rows_are_bounded_before_they_are_expanded(
     payload = encoded(rows, codec=codec)
     assert ArrowType().decode(payload).rows.equals(rows)
 
-    monkeypatch.setattr("broadsheet.consumer.message.arrow_ipc.EXPANDED_BYTES_MAX", 500_000)
+    monkeypatch.setattr("broadsheet.journals.message.arrow_ipc.EXPANDED_BYTES_MAX", 500_000)
     with pytest.raises(ValueError, match=r"a batch of 8000.. bytes; the largest allowed is 500000"):
         ArrowType().decode(payload)
 

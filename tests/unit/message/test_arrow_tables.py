@@ -7,11 +7,11 @@ import json
 import pyarrow as pa
 import pytest
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.batch import MessageBatch, MessageType, batch_of
-from broadsheet.consumer.message.framing import Payloads, framing_for
-from broadsheet.consumer.message.types import ArrowMessage, ArrowType, CsvType, JsonType
-from broadsheet.consumer.message.uuid import build_uuid, format_uuid
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.batch import MessageBatch, MessageType, batch_of
+from broadsheet.journals.message.framing import Payloads, framing_for
+from broadsheet.journals.message.types import ArrowMessage, ArrowType, CsvType, JsonType
+from broadsheet.journals.message.uuid import build_uuid, format_uuid
 
 UUID = build_uuid(7, 1 << 50, 0)
 

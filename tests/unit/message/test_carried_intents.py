@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.rollback import acknowledgements_of_carried
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import MessageClock
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.rollback import acknowledgements_of_carried
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import MessageClock
 
 
 def test_acknowledgements_of_carried_finds_intents_that_carry_messages() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.clock_watch import (
+from broadsheet.journals.message.clock_watch import (
     TOLD_PRODUCERS_MAX,
     WARNING_REST_SECONDS,
     ClockAhead,
@@ -13,7 +13,7 @@ from broadsheet.consumer.message.clock_watch import (
     first_ahead,
     latest_clock,
 )
-from broadsheet.consumer.message.uuid import Flags, clock_at
+from broadsheet.journals.message.uuid import Flags, clock_at
 from tests.support.sequencer_logs import A, log_of
 
 NOW = 1_800_000_000.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.uuid import Flags
 from tests.support.sequencing import Log, messages_of
 
 

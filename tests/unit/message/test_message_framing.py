@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from broadsheet.consumer.errors import ContentTypeError, FramingError
-from broadsheet.consumer.message import framing
-from broadsheet.consumer.message.framing import (
+from broadsheet.journals.errors import ContentTypeError, FramingError
+from broadsheet.journals.message import framing
+from broadsheet.journals.message.framing import (
     ARROW_STREAM,
     CSV,
     FIXED_MAGIC,

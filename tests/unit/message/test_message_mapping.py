@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.errors import NoPartitionsError
-from broadsheet.consumer.message.framing import NDJSON
-from broadsheet.consumer.message.mapping import (
+from broadsheet.journals.errors import NoPartitionsError
+from broadsheet.journals.message.framing import NDJSON
+from broadsheet.journals.message.mapping import (
     MappedJournal,
     Partitions,
     fnv1a_32,

@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.batch import batch_of
-from broadsheet.consumer.message.framing import CSV, Frames, framing_for
-from broadsheet.consumer.message.types import CsvType, JsonStructType, JsonType, Meta, ProtobufType
-from broadsheet.consumer.message.uuid import NIL_UUID, build_uuid, format_uuid
-from broadsheet.consumer.protocol.journal_pb2 import Label
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.batch import batch_of
+from broadsheet.journals.message.framing import CSV, Frames, framing_for
+from broadsheet.journals.message.types import CsvType, JsonStructType, JsonType, Meta, ProtobufType
+from broadsheet.journals.message.uuid import NIL_UUID, build_uuid, format_uuid
+from broadsheet.wire.journal_pb2 import Label
+from broadsheet.wire.shard_pb2 import Checkpoint
 
 UUID_A = build_uuid(0x0102030405, 1600, 1)
 UUID_B = build_uuid(0x0102030406, 3200, 2)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from broadsheet.consumer.message.uuid import (
+from broadsheet.journals.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     NIL_UUID,
     MessageClock,

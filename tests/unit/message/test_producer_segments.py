@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.checkpoint import (
+from broadsheet.journals.message.checkpoint import (
     build_checkpoint,
     encoded,
     packed_segment,
@@ -16,14 +16,10 @@ from broadsheet.consumer.checkpoint import (
     segment_id,
     unpacked_segment,
 )
-from broadsheet.consumer.message.producers import (
-    FilingLimits,
-    JournalProducers,
-    ProducerCounts,
-)
-from broadsheet.consumer.message.sequencer import PRODUCER_BYTES, Sequencer
-from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
+from broadsheet.journals.message.producers import FilingLimits, JournalProducers, ProducerCounts
+from broadsheet.journals.message.sequencer import PRODUCER_BYTES, Sequencer
+from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, queue_all
 from tests.support.sequencing import Log, plain
 

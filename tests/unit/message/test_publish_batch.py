@@ -8,28 +8,21 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import ContentTypeError, NoPartitionsError, PublishMessageError
-from broadsheet.consumer.message import arrow_ipc, framing
-from broadsheet.consumer.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, Payloads
-from broadsheet.consumer.message.mapping import (
+from broadsheet.journals.errors import ContentTypeError, NoPartitionsError, PublishMessageError
+from broadsheet.journals.message import arrow_ipc, framing
+from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, Payloads
+from broadsheet.journals.message.mapping import (
     KeyColumn,
     MappedJournal,
     modulo_mapping,
     rendezvous_mapping,
 )
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import (
-    ArrowType,
-    CsvType,
-    JsonStructType,
-    JsonType,
-    Meta,
-)
-from broadsheet.consumer.message.uuid import Flags, MessageClock, parse_uuid
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import ArrowType, CsvType, JsonStructType, JsonType, Meta
+from broadsheet.journals.message.uuid import Flags, MessageClock, parse_uuid
+from broadsheet.runtime.errors import ValidationError
 from tests.support.arrow_values import with_bad_text
 
 JSON_TYPE = JsonType()

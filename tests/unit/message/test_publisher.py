@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.errors import ContentTypeError, PublishMessageError
-from broadsheet.consumer.message.framing import NDJSON, PROTOBUF_FIXED
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import (
+from broadsheet.journals.errors import ContentTypeError, PublishMessageError
+from broadsheet.journals.message.framing import NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     Flags,
     MessageClock,

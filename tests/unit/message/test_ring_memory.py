@@ -7,12 +7,12 @@ import tracemalloc
 
 import pytest
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.framing import Payloads
-from broadsheet.consumer.message.sequence import Span
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
-from broadsheet.consumer.message.uuid import Flags, clock_at
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.framing import Payloads
+from broadsheet.journals.message.sequence import Span
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.sequencer import SPAN_SECONDS_MAX, Sequencer
+from broadsheet.journals.message.uuid import Flags, clock_at
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, log_of
 from tests.support.sequencing import JSON_TYPE, deliver_all
 

@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from broadsheet.consumer.message.batch import MessageBatch, MessageType
-from broadsheet.consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
-from broadsheet.consumer.message.mapping import MappedJournal
-from broadsheet.consumer.message.publisher import Publisher
-from broadsheet.consumer.message.rollback import (
+from broadsheet.journals.message.batch import MessageBatch, MessageType
+from broadsheet.journals.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
+from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.publisher import Publisher
+from broadsheet.journals.message.rollback import (
     Rollback,
     brought_forward,
     last_acknowledgement,
     unaccounted,
 )
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import Flags, MessageClock, parse_uuid
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import Flags, MessageClock, parse_uuid
 
 PRODUCER = 0x0100000000AB
 OTHER = 0x0100000000CD

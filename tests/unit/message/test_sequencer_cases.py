@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.sequence import ReplayRange, memory_bytes
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.sequencer import Queued, Sequencer
+from broadsheet.journals.message.sequence import ReplayRange, memory_bytes
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.sequencer import Queued, Sequencer
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, clocks, log_of, queue_all
 from tests.support.sequencing import deliver_all, plain, replay
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import ReplayError
-from broadsheet.consumer.message.sequence import Ring, Span, memory_bytes
-from broadsheet.consumer.message.sequence_rules import SequenceOutcome
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND
+from broadsheet.journals.errors import ReplayError
+from broadsheet.journals.message.sequence import Ring, Span, memory_bytes
+from broadsheet.journals.message.sequence_rules import SequenceOutcome
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, C, log_of, queue_all
 from tests.support.sequencing import Log, deliver_all, plain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broadsheet.consumer.message.sequencer import Sequencer
+from broadsheet.journals.message.sequencer import Sequencer
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 
 

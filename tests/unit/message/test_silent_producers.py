@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.producers import PAUSE_SECONDS_MAX, PRUNE_HORIZON_SECONDS
-from broadsheet.consumer.message.sequencer import Sequencer
-from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
-from broadsheet.consumer.protocol import shard_pb2
+from broadsheet.journals.message.producers import PAUSE_SECONDS_MAX, PRUNE_HORIZON_SECONDS
+from broadsheet.journals.message.sequencer import Sequencer
+from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
+from broadsheet.wire import shard_pb2
 from tests.support.sequencing import Log, plain, replay
 
 OUTSIDE, CONTINUE, ACK = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN

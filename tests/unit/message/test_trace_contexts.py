@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from broadsheet.consumer.message.batch import MessageBatch
-from broadsheet.consumer.message.framing import Payloads
-from broadsheet.consumer.message.json_rows import JsonRows
-from broadsheet.consumer.message.trace_contexts import LOOKS_MAX, CarriesTrace, traceparents_in
-from broadsheet.consumer.message.types import (
+from broadsheet.journals.message.batch import MessageBatch
+from broadsheet.journals.message.framing import Payloads
+from broadsheet.journals.message.json_rows import JsonRows
+from broadsheet.journals.message.trace_contexts import LOOKS_MAX, CarriesTrace, traceparents_in
+from broadsheet.journals.message.types import (
     ArrowMessage,
     ArrowType,
     CsvType,
@@ -22,7 +22,7 @@ from broadsheet.consumer.message.types import (
     JsonType,
     Meta,
 )
-from broadsheet.consumer.message.uuid import Flags, build_uuid, uuid_bytes
+from broadsheet.journals.message.uuid import Flags, build_uuid, uuid_bytes
 
 UUID = build_uuid(7, 1 << 4, Flags.OUTSIDE_TXN)
 CONTEXT = f"00-{'1' * 32}-{'2' * 16}-01"

@@ -10,9 +10,9 @@ from typing import Any
 import jwt
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
-from broadsheet.consumer.protocol.auth import (
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.actor import FORWARDED, is_forwarded
+from broadsheet.security.auth import (
     LEEWAY_SECONDS,
     BearerAuth,
     Capability,
@@ -23,8 +23,8 @@ from broadsheet.consumer.protocol.auth import (
     expiring,
     server_auth,
 )
-from broadsheet.consumer.protocol.call_metadata import FORWARDED, is_forwarded
-from broadsheet.consumer.protocol.labels import parse_selector
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.labels import parse_selector
 from tests.support.token_signers import key_set, signer
 
 OLD, NEW = (

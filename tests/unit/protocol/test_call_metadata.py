@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import BoundExceededError
-from broadsheet.consumer.protocol.call_metadata import (
+from broadsheet.runtime.errors import BoundExceededError, ValidationError
+from broadsheet.wire.journal_pb2 import Header, Route
+from broadsheet.wire.shard_metadata import (
     HEADER,
     READ_THROUGH,
     STATUS,
@@ -17,8 +17,7 @@ from broadsheet.consumer.protocol.call_metadata import (
     shard_in,
     token_in,
 )
-from broadsheet.consumer.protocol.journal_pb2 import Header, Route
-from broadsheet.consumer.protocol.shard_pb2 import Status
+from broadsheet.wire.shard_pb2 import Status
 
 
 def test_request_metadata_come_back_as_shard_and_token() -> None:

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.certificates import peer_identity
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.broker.config import BrokerConfig
-from broadsheet.consumer.config import MemberConfig
-from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
-from broadsheet.consumer.protocol.auth import (
+from broadsheet.broker.config import BrokerConfig
+from broadsheet.consumer.member.config import MemberConfig
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import (
     Capability,
     Claims,
     KeyedAuth,
@@ -21,6 +18,9 @@ from broadsheet.consumer.protocol.auth import (
     parse_identities,
     server_auth,
 )
+from broadsheet.security.certificates import peer_identity
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.security.tls import TlsConfig
 from tests.support.certificates import self_signed
 
 KEYS = "YSBrZXkgb2YgdGhlIG1lbWJlcnMsIDMyIGJ5dGVzIG9yIG1vcmU="

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
-from broadsheet.consumer.protocol.labels import (
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.journal_pb2 import Label, LabelSelector, LabelSet
+from broadsheet.wire.labels import (
     Selection,
     expand_prefix,
     label_set,
@@ -21,7 +21,7 @@ from broadsheet.consumer.protocol.labels import (
     value_of,
     values_of,
 )
-from broadsheet.consumer.protocol.validation_terms import SELECTOR_LABELS_MAX, validate_selector
+from broadsheet.wire.validation_terms import SELECTOR_LABELS_MAX, validate_selector
 
 
 def test_label_set_built_from_pairs_and_mappings_is_sorted_and_unique() -> None:

@@ -19,17 +19,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from structlog.testing import capture_logs
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.errors import NotAuthorizedError, UnauthenticatedError
-from broadsheet.consumer.protocol.auth import (
-    Capability,
-    Claims,
-    KeyedAuth,
-    TrustConfig,
-    server_auth,
-)
-from broadsheet.consumer.protocol.token_keys import (
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, TrustConfig, server_auth
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.security.token_keys import (
     FETCH_EVERY_SECONDS,
     FETCH_PAUSE_SECONDS,
     FILE_BYTES_MAX,
@@ -395,7 +389,7 @@ def test_fetch_of_keys_that_are_trickled_ends_in_time(
     monkeypatch: pytest.MonkeyPatch, trickled: bytes
 ) -> None:
     """A byte now and then, in headers or content, renewed the time of each read for ever: keys were changed no more."""
-    monkeypatch.setattr("broadsheet.consumer.protocol.token_keys.FETCH_SECONDS_MAX", 0.3)
+    monkeypatch.setattr("broadsheet.security.token_keys.FETCH_SECONDS_MAX", 0.3)
     ended = threading.Event()
 
     def trickle(listening: socket.socket) -> None:

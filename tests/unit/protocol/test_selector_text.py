@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.protocol.labels import format_selector, parse_selector
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.labels import format_selector, parse_selector
 
 
 @pytest.mark.parametrize(

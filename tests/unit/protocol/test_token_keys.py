@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.errors import UnauthenticatedError
-from broadsheet.consumer.protocol.auth import (
-    Capability,
-    Claims,
-    KeyedAuth,
-    keys_from,
-    read_token,
-)
-from broadsheet.consumer.protocol.token_keys import FILE_BYTES_MAX, LOOK_SECONDS, WatchedFile
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.auth import Capability, Claims, KeyedAuth, keys_from, read_token
+from broadsheet.security.errors import UnauthenticatedError
+from broadsheet.security.token_keys import FILE_BYTES_MAX, LOOK_SECONDS, WatchedFile
 from tests.support.stepping_clock import SteppingClock
 
 OLD, NEW = (
@@ -130,7 +124,7 @@ def test_keys_in_a_file_are_rotated_step_by_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plan: the new key second, then first, then alone. Tokens of either key pass as long as it is in the file."""
-    monkeypatch.setattr("broadsheet.consumer.protocol.token_keys.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("broadsheet.security.token_keys.LOOK_SECONDS", 0.0)
     path = tmp_path / "keys"
     path.write_text(OLD)
     auth = KeyedAuth(keys_from("", path))

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol import validation_journal as rules
-from broadsheet.consumer.protocol.labels import label_set
+from broadsheet.wire import journal_pb2 as pb, validation_journal as rules
+from broadsheet.wire.labels import label_set
 from tests.support.valid_messages import check_refused, journal_spec, set_field
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broadsheet.consumer.protocol import journal_pb2 as pb
-from broadsheet.consumer.protocol import validation_journal as rules
+from broadsheet.wire import journal_pb2 as pb, validation_journal as rules
 from tests.support.valid_messages import check_refused, fragment, header, journal_spec, set_field
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.consumer.protocol import journal_pb2, recorded_op_pb2
-from broadsheet.consumer.protocol import shard_pb2 as pb
-from broadsheet.consumer.protocol import validation_shard as answers
-from broadsheet.consumer.protocol import validation_shard as rules
-from broadsheet.consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire import (
+    journal_pb2,
+    recorded_op_pb2,
+    shard_pb2 as pb,
+    validation_shard as answers,
+    validation_shard as rules,
+)
+from broadsheet.wire.labels import DEAD_LETTER_JOURNAL, label_set
 
 
 def _shard_spec() -> pb.ShardSpec:

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.runtime.task_group import TaskGroup
 from broadsheet.consumer.errors import RecoveryLogError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine, Fnode
 from broadsheet.consumer.recoverylog.playback import CreateFile, FileChange, WriteFile
 from broadsheet.consumer.recoverylog.standby_files import (
@@ -20,6 +18,8 @@ from broadsheet.consumer.recoverylog.standby_files import (
     PlayThread,
     copy_files,
 )
+from broadsheet.runtime.task_group import TaskGroup
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 LOG = "test/log"
 

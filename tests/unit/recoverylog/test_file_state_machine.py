@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broadsheet.consumer.errors import HintsError
-from broadsheet.consumer.protocol import recorded_op_pb2 as pb
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
+from broadsheet.wire import recorded_op_pb2 as pb
 from tests.support.recorded_ops import LOG, ChainedOp, FileLog, OpChain
 
 APPLIED, NOT_TRACKED = OperationOutcome.APPLIED, OperationOutcome.NOT_TRACKED

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.protocol.journal_pb2 import AppendResponse
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from broadsheet.consumer.recoverylog.foreign_bytes import OwnOperations, completion_bytes, examined
 from broadsheet.consumer.recoverylog.fsm import FileStateMachine, fence_of
 from broadsheet.consumer.recoverylog.operation import OperationDecoder, framed
 from broadsheet.consumer.recoverylog.recorder import Recorder
+from broadsheet.wire.journal_pb2 import AppendResponse
+from broadsheet.wire.recorded_op_pb2 import FSMHints, RecordedOp
 from tests.support.memory_log import MemoryLog
 from tests.support.recorded_ops import LOG, OpChain
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.consumer.recoverylog.liveness import (
     ENDLESS,
@@ -13,6 +12,7 @@ from broadsheet.consumer.recoverylog.liveness import (
     ShardHints,
     live_logs,
 )
+from broadsheet.wire.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 
 LOG = "logs/shard-a"
 

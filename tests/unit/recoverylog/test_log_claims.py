@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import ForeignLogError
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
-from broadsheet.consumer.protocol.labels import RECOVERY_LOG_OF, label_set
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, Property
-from broadsheet.consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from broadsheet.consumer.protocol.validation_shard import validate_shard_spec
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.consumer.recoverylog.log_claims import StoredLog, check_logs, sharers_of
 from broadsheet.consumer.recoverylog.ownership import (
@@ -22,6 +16,12 @@ from broadsheet.consumer.recoverylog.ownership import (
     is_owner_path,
     owner_record,
 )
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.labels import RECOVERY_LOG_OF, label_set
+from broadsheet.wire.recorded_op_pb2 import FSMHints, Property
+from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec
+from broadsheet.wire.validation_shard import validate_shard_spec
 
 ROOT = "/production"
 

@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from broadsheet.consumer.protocol.recorded_op_pb2 import RecordedOp
 from broadsheet.consumer.recoverylog.operation import (
     DecodedOp,
     Desync,
@@ -15,6 +14,7 @@ from broadsheet.consumer.recoverylog.operation import (
     framed,
     next_checksum,
 )
+from broadsheet.wire.recorded_op_pb2 import RecordedOp
 from tests.support.recorded_ops import OpChain
 
 START = 1000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from broadsheet.consumer.recoverylog.fsm import OperationOutcome
 from broadsheet.consumer.recoverylog.operation import framed
 from broadsheet.consumer.recoverylog.playback import JUMP_BYTES, Playback, PlaybackPosition
+from broadsheet.wire.recorded_op_pb2 import FSMHints, RecordedOp
 from tests.support.played_logs import PlayedLogs
 from tests.support.recorded_ops import LOG, FileLog, OpChain
 

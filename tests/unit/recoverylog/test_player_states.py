@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.journal.client import JournalClient
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints
 from broadsheet.consumer.recoverylog.player import Player, PlayerState
+from broadsheet.journals.client import JournalClient
+from broadsheet.wire.recorded_op_pb2 import FSMHints
 
 STOP = 0
 

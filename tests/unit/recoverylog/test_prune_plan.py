@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from broadsheet.consumer.protocol.journal_pb2 import Fragment
 from broadsheet.consumer.recoverylog.liveness import ENDLESS, LogNeeds
 from broadsheet.consumer.recoverylog.prune_plan import (
     SPANS_MAX,
@@ -20,6 +19,7 @@ from broadsheet.consumer.recoverylog.prune_plan import (
     plan_log,
     quarantine_record,
 )
+from broadsheet.wire.journal_pb2 import Fragment
 
 NEEDS = LogNeeds(log="logs/a", shards=("a",), intervals=((20, 30), (50, ENDLESS)))
 DAY = 86_400

@@ -8,9 +8,6 @@ from random import Random
 import pytest
 
 from broadsheet.consumer.errors import LogDataLossError, LogFencedError
-from broadsheet.consumer.protocol.journal_pb2 import LabelSet
-from broadsheet.consumer.protocol.labels import label_set, registers_match
-from broadsheet.consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from broadsheet.consumer.recoverylog.fsm import (
     AUTHOR_MAX,
     FileStateMachine,
@@ -22,6 +19,9 @@ from broadsheet.consumer.recoverylog.fsm import (
 )
 from broadsheet.consumer.recoverylog.operation import DecodedOp, OperationDecoder
 from broadsheet.consumer.recoverylog.recorder import FLUSH_BYTES, Recorder
+from broadsheet.wire.journal_pb2 import LabelSet
+from broadsheet.wire.labels import label_set, registers_match
+from broadsheet.wire.recorded_op_pb2 import FSMHints, RecordedOp
 from tests.support.memory_log import MemoryLog
 from tests.support.recorded_ops import LOG
 

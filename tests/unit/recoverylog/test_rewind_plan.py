@@ -9,11 +9,11 @@ import pytest
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, KeyValue, Put
-from broadsheet.consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
-from broadsheet.consumer.protocol.recovery_pb2 import RewindStatus
-from broadsheet.consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.consumer.recoverylog.rewind_plan import RewindBasis, RewindPlan, plan_rewind
+from broadsheet.wire.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
+from broadsheet.wire.recovery_pb2 import RewindStatus
+from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
 SHARD = ItemId("shard-a")
 SPEC = ShardSpec(id=SHARD, recovery_log_prefix="logs", hint_prefix="/hints", hint_backups=2)

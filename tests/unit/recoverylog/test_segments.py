@@ -8,13 +8,13 @@ from itertools import permutations
 import pytest
 
 from broadsheet.consumer.errors import HintsError
-from broadsheet.consumer.protocol import recorded_op_pb2 as pb
 from broadsheet.consumer.recoverylog.segments import (
     Segment,
     SegmentSet,
     segment_from,
     segment_message,
 )
+from broadsheet.wire import recorded_op_pb2 as pb
 
 LOG = "logs/a"
 BYTES = 10

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broadsheet.consumer.errors import SourceDataLossError, UnsupportedSpecError
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import ShardSpec
 from broadsheet.consumer.sources.kinesis.places import (
     AfterSequence,
     AtSequence,
@@ -17,6 +15,8 @@ from broadsheet.consumer.sources.kinesis.places import (
     decode_resume,
 )
 from broadsheet.consumer.sources.part import SOURCE_PART, Part, part_of
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ShardSpec
 
 PAGE = Resume(begin=100, end=200, first="7", last="9")
 

@@ -6,13 +6,13 @@ import hashlib
 
 import pytest
 
-from broadsheet.consumer.protocol.aggregated_record_pb2 import AggregatedRecord
 from broadsheet.consumer.sources.kinesis.records import (
     MAGIC,
     KinesisMetadata,
     ShardHashRange,
     user_records,
 )
+from broadsheet.wire.aggregated_record_pb2 import AggregatedRecord
 from tests.support.kinesis_streams import HASH_END, aggregate
 
 EVERYTHING = ShardHashRange(0, HASH_END - 1)

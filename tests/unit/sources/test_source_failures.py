@@ -12,7 +12,7 @@ from botocore.exceptions import (
 )
 from confluent_kafka import KafkaError
 
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.sources.kafka import partitions as kafka
 from broadsheet.consumer.sources.kinesis.calls import (
     ExpiredIteratorError,

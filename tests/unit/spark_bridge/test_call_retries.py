@@ -8,20 +8,6 @@ import grpc
 import pytest
 
 from broadsheet.consumer.errors import ShardNotFoundError
-from broadsheet.consumer.protocol.call_metadata import (
-    HONOURED,
-    HONOURED_VALUE,
-    Pairs,
-    refusal_metadata,
-)
-from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
-from broadsheet.consumer.protocol.shard_pb2 import (
-    GetHintsRequest,
-    ListRequest,
-    StatRequest,
-    StatResponse,
-    Status,
-)
 from broadsheet.spark_bridge.errors import TokenIgnoredError
 from broadsheet.spark_bridge.routing.retry_policy import (
     Again,
@@ -38,6 +24,15 @@ from broadsheet.spark_bridge.routing.retry_policy import (
     takes_token,
 )
 from broadsheet.spark_bridge.routing.routes import ShardRoute
+from broadsheet.wire.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.wire.shard_metadata import HONOURED, HONOURED_VALUE, Pairs, refusal_metadata
+from broadsheet.wire.shard_pb2 import (
+    GetHintsRequest,
+    ListRequest,
+    StatRequest,
+    StatResponse,
+    Status,
+)
 
 HERE, THERE = "http://here:1", "http://there:1"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.allocator.runtime.tls import TlsConfig
-from broadsheet.consumer.journal.direct_fragments import DirectFragments
-from broadsheet.consumer.secret_url import SecretUrl
+from broadsheet.journals.direct_fragments import DirectFragments
+from broadsheet.security.secret_url import SecretUrl
+from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.cluster_conf import (
     AUTH_KEYS,
     BROKER_AUTH_KEYS,

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,9 +31,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.consumer.errors import FramingError
-from broadsheet.consumer.message.framing import FixedFraming
-from broadsheet.consumer.message.uuid import build_uuid, clock_at, format_uuid
+from broadsheet.journals.errors import FramingError
+from broadsheet.journals.message.framing import FixedFraming
+from broadsheet.journals.message.uuid import build_uuid, clock_at, format_uuid
 from broadsheet.spark_bridge.content.arrow import ArrowDecoder
 from broadsheet.spark_bridge.content.csv import CsvDecoder
 from broadsheet.spark_bridge.content.json import JsonDecoder
@@ -263,12 +262,12 @@ def test_metadata_must_have_its_columns() -> None:
 
 def test_protobuf_messages_become_columns() -> None:
     """Plan: a class with nested, repeated and unset fields. Why: its columns are found by themselves."""
-    name = "broadsheet.consumer.protocol.journal_pb2:JournalSpec"
+    name = "broadsheet.wire.journal_pb2:JournalSpec"
     found = load_message_class(name)
     kinds = {f.name: f.dataType for f in columns_of(found, uuid_field="none")}
     assert kinds["name"] == StringType()
     assert isinstance(kinds["fragment"], StructType)
-    from broadsheet.consumer.protocol.journal_pb2 import JournalSpec, Label
+    from broadsheet.wire.journal_pb2 import JournalSpec, Label
 
     specs = [
         JournalSpec(name="a/one", replication=3, flags=1),

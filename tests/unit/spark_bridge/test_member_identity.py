@@ -6,16 +6,16 @@ import functools
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.allocator.model import MemberId
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.cluster.shards import read_replicas
 from broadsheet.spark_bridge.errors import ApplicationLoadError
 from broadsheet.spark_bridge.keys import failure_key, hosts_prefix, orders_prefix, publication_key
 from broadsheet.spark_bridge.member.application import Arguments, load_application
 from broadsheet.spark_bridge.member.executor import own_address, zone_of
 from broadsheet.spark_bridge.member.identity import Incarnation, parse_suffix
+from broadsheet.wire.journal_pb2 import ProcessSpec, Route
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 
 
 @pytest.mark.parametrize("application_id", ["app-20261231235959-0000", "local-1795221854674"])

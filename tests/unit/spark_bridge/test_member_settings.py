@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import get_type_hints
 
-from broadsheet.consumer.config import MemberConfig
+from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.spark_bridge.cluster import MemberSettings
 
 CHOSEN_BY_THE_CLUSTER = {

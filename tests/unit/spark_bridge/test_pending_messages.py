@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.message.uuid import Flags
+from broadsheet.journals.message.uuid import Flags
 from broadsheet.spark_bridge.journal_source.commit_scan import CommitScan
 from broadsheet.spark_bridge.journal_source.journal_state import AT_THE_BEGINNING
 from tests.support.commit_scans import scan_on

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broadsheet.consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
+from broadsheet.journals.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
 from broadsheet.spark_bridge.journal_source.commit_scan import CommitScan, ScannedBatch
 from broadsheet.spark_bridge.journal_source.journal_state import (
     AT_THE_BEGINNING,

@@ -7,10 +7,6 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from broadsheet.consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
-from broadsheet.consumer.protocol.labels import label_set
-from broadsheet.consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
-from broadsheet.consumer.protocol.state_pb2 import ReplicaProgress
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.shard_tables.access import (
     NoMemberAnsweredError,
@@ -26,6 +22,10 @@ from broadsheet.spark_bridge.shard_tables.shards_format import (
     members_of,
     shard_rows,
 )
+from broadsheet.wire.journal_pb2 import Header, ProcessSpec, Route
+from broadsheet.wire.labels import label_set
+from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from broadsheet.wire.state_pb2 import ReplicaProgress
 
 
 def _listing() -> ListResponse:
@@ -146,7 +146,7 @@ def test_access_of_takes_several_addresses_and_keys_from_a_file(tmp_path: Any) -
 
 async def test_first_answer_passes_over_members_that_are_gone() -> None:
     """One address of several is enough; if none answers, each is named with its cause."""
-    from broadsheet.consumer.errors import EndpointError
+    from broadsheet.runtime.errors import EndpointError
 
     async def ask(address: str) -> str:
         if address == "alive":

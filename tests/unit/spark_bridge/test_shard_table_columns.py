@@ -8,8 +8,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
-from broadsheet.consumer.protocol.allocation_pb2 import MoveKind, ShardMove
-from broadsheet.consumer.protocol.journal_pb2 import ProcessSpec, Route
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.shard_tables.columns import (
     METADATA,
@@ -28,6 +26,8 @@ from broadsheet.spark_bridge.shard_tables.moves_format import (
 )
 from broadsheet.spark_bridge.shard_tables.state_format import state_options
 from broadsheet.spark_bridge.shard_tables.state_scan import endpoints_of
+from broadsheet.wire.allocation_pb2 import MoveKind, ShardMove
+from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 
 TABLE = StructType().add("key", StringType()).add("count", IntegerType())
 PROVENANCE = Provenance("shard-a", "zone-a#one", 1, {"in/b": 20, "in/a": 10}, 0.5)

@@ -18,11 +18,11 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from broadsheet.consumer.message.batch import MessageType
-from broadsheet.consumer.message.framing import framing_for
-from broadsheet.consumer.message.row_errors import RowValueError
-from broadsheet.consumer.message.types import ArrowType, CsvType, ProtobufType
-from broadsheet.consumer.message.uuid import Flags, parse_uuid
+from broadsheet.journals.message.batch import MessageType
+from broadsheet.journals.message.framing import framing_for
+from broadsheet.journals.message.row_errors import RowValueError
+from broadsheet.journals.message.types import ArrowType, CsvType, ProtobufType
+from broadsheet.journals.message.uuid import Flags, parse_uuid
 from broadsheet.spark_bridge.content.arrow import ArrowFrames
 from broadsheet.spark_bridge.content.csv import CsvLines
 from broadsheet.spark_bridge.content.encoder import Encoder, check_arrow_columns

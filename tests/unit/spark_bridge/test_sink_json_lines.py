@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
-from broadsheet.consumer.message.row_errors import RowValueError
-from broadsheet.consumer.message.types import JsonType
-from broadsheet.consumer.message.uuid import (
+from broadsheet.journals.message.row_errors import RowValueError
+from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.uuid import (
     CLOCK_UNITS_PER_MESSAGE,
     UNIX_EPOCH_TICKS,
     Flags,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from broadsheet.consumer.message.key_columns import fnv1a_32_of, stable_order
-from broadsheet.consumer.message.mapping import (
+from broadsheet.journals.message.key_columns import fnv1a_32_of, stable_order
+from broadsheet.journals.message.mapping import (
     MappedJournal,
     fnv1a_32,
     modulo_mapping,

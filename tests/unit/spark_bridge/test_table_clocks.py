@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from broadsheet.consumer.errors import ClockAheadError
-from broadsheet.consumer.message.uuid import Flags, clock_at
+from broadsheet.journals.errors import ClockAheadError
+from broadsheet.journals.message.uuid import Flags, clock_at
 from broadsheet.spark_bridge.journal_source.options import read_options
 from broadsheet.spark_bridge.journal_source.planner import TableClocks
 from tests.support.commit_scans import table_of_batch

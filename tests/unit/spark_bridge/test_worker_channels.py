@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.tls import TlsConfig, tls_files
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.security.tls import TlsConfig, tls_files
 from broadsheet.spark_bridge.routing.channels import CHANNELS_MAX, IDLE_SECONDS, WorkerChannels
 from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually_sync

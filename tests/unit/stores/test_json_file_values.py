@@ -10,10 +10,10 @@ from typing import Any, TypedDict
 import msgspec
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.protocol.shard_pb2 import Checkpoint
 from broadsheet.consumer.stores.json_file import JsonFileStore
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.shard_pb2 import Checkpoint
 from tests.support.fixed_shard import FixedShard
 
 

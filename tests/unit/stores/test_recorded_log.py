@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broadsheet.consumer.errors import StoreError
-from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
+from broadsheet.testing.stores.recorded_log import RecordedLog
 
 
 def test_replay_of_all_is_what_was_done(tmp_path: Path) -> None:

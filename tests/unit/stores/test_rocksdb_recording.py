@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.stores.conformance.recorded_log import RecordedLog
 from broadsheet.consumer.stores.rocksdb.recording import RocksDbRecording
+from broadsheet.testing.stores.recorded_log import RecordedLog
 from tests.support.failing_disk import descriptors_under
 
 

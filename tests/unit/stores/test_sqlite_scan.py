@@ -12,10 +12,10 @@ import pytest
 
 import broadsheet.consumer.stores.sqlite.store as store_module
 from broadsheet.consumer.errors import StoreError, StoreUnavailableError
-from broadsheet.consumer.local_state import LocalState
-from broadsheet.consumer.state_tables import ROWS_PER_BATCH
-from broadsheet.consumer.stores.conformance.subject import FixedShard, reading, wait
+from broadsheet.consumer.recoverylog.local_state import LocalState
 from broadsheet.consumer.stores.sqlite import SqliteStore
+from broadsheet.consumer.stores.state_tables import ROWS_PER_BATCH
+from broadsheet.testing.stores.subject import FixedShard, reading, wait
 
 SCHEMA = """
     CREATE TABLE IF NOT EXISTS kinds (

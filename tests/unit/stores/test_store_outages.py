@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from broadsheet.consumer.errors import StoreError, StoreUnavailableError
-from broadsheet.consumer.failure_kind import FailureKind, failure_kind
+from broadsheet.consumer.registry.failure_kind import FailureKind, failure_kind
 from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.consumer.stores.sql import SqlStore
 from tests.support.fixed_shard import FixedShard

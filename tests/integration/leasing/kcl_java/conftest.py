@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
+from broadsheet.leases.facades.kcl import LeaseManager
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.kcl_peer import KclPeer
 

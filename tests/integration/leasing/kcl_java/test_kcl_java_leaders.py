@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
-from broadsheet.consumer.errors import DependencyError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.metrics import LeaseMetrics
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import state_table
-from broadsheet.consumer.leasing.stores.dynamodb.layout import NativeLayout
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from broadsheet.consumer.leasing.worker.context import WorkerContext
-from broadsheet.consumer.leasing.worker.leader.lock import ForeignWatch
-from broadsheet.consumer.leasing.worker.metrics import WorkerMetrics
-from broadsheet.consumer.leasing.worker.pacing import Pacing
-from broadsheet.consumer.leasing.worker.round_plan import AssignedOnly
-from broadsheet.consumer.leasing.worker.rounds import LeaseRounds, LeaseWatch
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
+from broadsheet.leases import rules
+from broadsheet.leases.errors import DependencyError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.metrics import LeaseMetrics
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.dynamodb.kcl_java import state_table
+from broadsheet.leases.stores.dynamodb.layout import NativeLayout
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases.worker.context import WorkerContext
+from broadsheet.leases.worker.leader.lock import ForeignWatch
+from broadsheet.leases.worker.metrics import WorkerMetrics
+from broadsheet.leases.worker.pacing import Pacing
+from broadsheet.leases.worker.round_plan import AssignedOnly
+from broadsheet.leases.worker.rounds import LeaseRounds, LeaseWatch
+from broadsheet.leases.worker.settings import WorkerSettings
 from tests.support.aws_faults import aws_faults
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.moto import aws_settings

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import Versioned
+from broadsheet.leases import rules
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import Versioned
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.kcl_peer import KclPeer
 from tests.support.leases_at_hand import lease_now, taken_lease

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broadsheet.consumer.errors import InvalidStateError
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import HashRange, LeaseRecord
-from broadsheet.consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases import rules
+from broadsheet.leases.errors import InvalidStateError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import HashRange, LeaseRecord
+from broadsheet.leases.stores.dynamodb.kcl_java import KclJavaLayout
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.kcl_peer import KclPeer
 from tests.support.leases_at_hand import lease_now, taken_lease

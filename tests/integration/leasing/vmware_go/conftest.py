@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broadsheet.consumer.leasing.facades.vmware_go import ShardCheckpointer
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import WallClockExpiry
+from broadsheet.leases.facades.vmware_go import ShardCheckpointer
+from broadsheet.leases.stores.dynamodb.vmware_go import WallClockExpiry
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.stepping_clock import SteppingClock
 from tests.support.vmware_go_peer import VmwareGoPeer

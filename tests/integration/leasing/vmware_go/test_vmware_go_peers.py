@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from broadsheet.consumer.errors import (
-    LeaseNotAcquiredError,
-    ShardClaimedError,
-    ShutdownError,
-)
-from broadsheet.consumer.leasing import rules
-from broadsheet.consumer.leasing.expiry import LeaseObserver
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, ShardCheckpointer
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import SKEW_SECONDS, VmwareGoLayout
+from broadsheet.leases import rules
+from broadsheet.leases.errors import LeaseNotAcquiredError, ShardClaimedError, ShutdownError
+from broadsheet.leases.expiry import LeaseObserver
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, ShardCheckpointer
+from broadsheet.leases.position import Position
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases.stores.dynamodb.vmware_go import SKEW_SECONDS, VmwareGoLayout
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.stepping_clock import SteppingClock
 from tests.support.vmware_go_peer import VmwareGoPeer, vmware_moment

@@ -10,17 +10,13 @@ from contextlib import nullcontext
 
 import pytest
 
-from broadsheet.consumer.errors import (
-    InvalidStateError,
-    SequenceIdNotFoundError,
-    ShutdownError,
-)
-from broadsheet.consumer.leasing.facades.kcl import LeaseManager
-from broadsheet.consumer.leasing.facades.vmware_go import ShardCheckpointer, SyncShardCheckpointer
-from broadsheet.consumer.leasing.position import Position
-from broadsheet.consumer.leasing.record import LeaseRecord
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout, WallClockExpiry
+from broadsheet.leases.errors import InvalidStateError, SequenceIdNotFoundError, ShutdownError
+from broadsheet.leases.facades.kcl import LeaseManager
+from broadsheet.leases.facades.vmware_go import ShardCheckpointer, SyncShardCheckpointer
+from broadsheet.leases.position import Position
+from broadsheet.leases.record import LeaseRecord
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases.stores.dynamodb.vmware_go import VmwareGoLayout, WallClockExpiry
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.lease_histories import run_history
 from tests.support.stepping_clock import SteppingClock

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from broadsheet.allocator.errors import ValidationError
-from broadsheet.allocator.runtime.task_group import TaskGroup
-from broadsheet.consumer.leasing.facades.vmware_go import ShardCheckpointer
-from broadsheet.consumer.leasing.store import RecordStore
-from broadsheet.consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from broadsheet.consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
-from broadsheet.consumer.leasing.worker.settings import WorkerSettings
-from broadsheet.consumer.leasing.worker.worker import LeaseWorker
+from broadsheet.leases.facades.vmware_go import ShardCheckpointer
+from broadsheet.leases.store import RecordStore
+from broadsheet.leases.stores.dynamodb.store import DynamoRecordStore
+from broadsheet.leases.stores.dynamodb.vmware_go import VmwareGoLayout
+from broadsheet.leases.worker.settings import WorkerSettings
+from broadsheet.leases.worker.worker import LeaseWorker
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.runtime.task_group import TaskGroup
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.eventually import eventually
 from tests.support.memory_stream import MemoryStream

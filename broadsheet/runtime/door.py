@@ -1,0 +1,93 @@
+"""Lazily imported public names of a package.
+
+Such a package's `__init__.py` names each public name once, in a block that only type checkers run:
+
+    if TYPE_CHECKING:
+        from broadsheet.journals.client import JournalClient as JournalClient
+
+The block is read, not run, at the first access to a name: so `import broadsheet.journals` costs nothing, and a name
+that needs an extra is missed only by a program that uses it.
+
+Source: anyio 4.9 (`anyio/__init__.py`: names once). Reading them out of the block is ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.abc import InspectLoader
+
+from broadsheet.runtime.errors import ExtraMissingError
+
+EXTRAS: Mapping[str, tuple[str, str]] = {
+    "aiohttp": ("azure", "aiohttp"),
+    "azure": ("azure", "azure-storage-blob and azure-eventhub"),
+    "boto3": ("aws", "boto3"),
+    "botocore": ("aws", "boto3"),
+    "cloudpickle": ("spark", "cloudpickle"),
+    "confluent_kafka": ("kafka", "confluent-kafka"),
+    "datasketches": ("aggregate", "datasketches"),
+    "opentelemetry": ("otel", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
+    "orjson": ("spark", "orjson"),
+    "pandas": ("spark", "pandas"),
+    "psutil": ("spark", "psutil"),
+    "psycopg": ("postgresql", "psycopg"),
+    "pyarrow": ("spark", "pyarrow"),
+    "pyspark": ("spark", "pyspark"),
+    "rocksdict": ("rocksdb", "rocksdict"),
+}
+"""By top-level module that a bare installation lacks: the extra that provides it, and the packages to name."""
+
+
+def public_names(door: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return a package's `__getattr__` and `__dir__` (PEP 562).
+
+    Args:
+        door: The package's `__name__`.
+
+    Raises:
+        ExtraMissingError: raised by `__getattr__`: the name needs an extra that is not installed.
+    """
+
+    def find(name: str) -> object:
+        if name == "__all__":
+            return sorted(homes_of(door))
+        home = None if name.startswith("__") else homes_of(door).get(name)
+        if home is None:
+            raise AttributeError(f"module {door!r} has no attribute {name!r}")
+        try:
+            found: object = getattr(import_module(home), name)
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            # Any other missing module is a defect of ours or of the installation, and must not be hidden.
+            if extra is None:
+                raise
+            raise ExtraMissingError(f"{door}.{name}", *extra, module=error.name or "") from error
+        # The next access finds the name in the package, without this function.
+        setattr(sys.modules[door], name, found)
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[door]), *homes_of(door)})
+
+    return find, names
+
+
+@cache
+def homes_of(door: str) -> Mapping[str, str]:
+    """Return the module that defines each public name of a package, as its TYPE_CHECKING block imports them."""
+    spec = sys.modules[door].__spec__
+    assert spec is not None, f"{door} is imported"
+    assert isinstance(spec.loader, InspectLoader), f"{door} has source"
+    tree = ast.parse(spec.loader.get_source(door) or "")
+    return {
+        alias.name: statement.module
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for alias in statement.names
+    }

@@ -1,0 +1,192 @@
+"""Injects faults into a simulated shard, one at a time, drawn from its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broadsheet.testing.allocator.kernel.faults import Action, FaultBounds, FaultInjector, mend
+from broadsheet.testing.allocator.kernel.network import Link
+from broadsheet.testing.shards.cluster import ConsumerCluster
+from broadsheet.testing.shards.history_checker import LOG
+from broadsheet.testing.shards.member import SimulatedConsumer
+from broadsheet.testing.shards.scenario import Fault
+from broadsheet.wire.journal_pb2 import Status
+
+BOUNDS: Final = FaultBounds(loss_max=0.35, late_max=0.25, history_kept_max=10)
+RESTART_SECONDS_MAX: Final = 3.0
+IDLE_SECONDS: Final = 4.0
+"""Time after which an idle process is killed, even if it has not done the drawn number of steps."""
+_REFUSALS: Final = (
+    Status.NO_JOURNAL_PRIMARY_BROKER,
+    Status.INSUFFICIENT_JOURNAL_BROKERS,
+    Status.NOT_JOURNAL_BROKER,
+)
+
+
+class ShardFaults(FaultInjector[Fault, SimulatedConsumer]):
+    """Draws and injects faults, and undoes those that pass."""
+
+    _cluster: ConsumerCluster
+
+    def __init__(self, cluster: ConsumerCluster) -> None:
+        super().__init__(cluster, cluster.scenario.faults, BOUNDS)
+
+    def actions(self) -> Mapping[Fault, Action]:
+        """Return the action of each fault."""
+        return {
+            Fault.CRASH: self._crash,
+            Fault.PAUSE: self._pause,
+            Fault.LEASE_LOST: self._lose_lease,
+            Fault.HAND_OVER: self._hand_over,
+            Fault.REASSIGN: self._reassign,
+            Fault.ETCD_CUT: lambda: self._cut(lambda member: member.to_etcd),
+            Fault.ETCD_LOSSY: lambda: self._lossy(lambda member: member.to_etcd),
+            Fault.BROKER_CUT: lambda: self._cut(lambda member: member.to_journals),
+            Fault.BROKER_LOSSY: lambda: self._lossy(lambda member: member.to_journals),
+            Fault.BROKER_RESTART: self._restart_broker,
+            Fault.BROKER_REFUSES: self._refuse,
+            Fault.REGISTERS_LOST: self._lose_registers,
+            Fault.TABLE_LOSSY: self._lossy_table,
+            Fault.COMPACTION: self._compact,
+            Fault.SPEC_CHANGED: self._change_spec,
+            Fault.APPLICATION_FAILS: self._fail_application,
+        }
+
+    def end(self) -> None:
+        """End all passing faults; from now on only members act."""
+        self._cluster.application_fails = False
+        self._cluster.broker.refuses = Status.OK
+        super().end()
+
+    def calm(self, member: SimulatedConsumer) -> None:
+        """Let a process resume, or die now if it was to die later."""
+        if member.killed:
+            member.kill()
+        else:
+            member.resume()
+
+    # -- processes
+
+    def _crash(self) -> str | None:
+        member = self._victim()
+        if member is None:
+            return None
+        steps = self._cluster.draw(self._cluster.scenario.process_steps)
+        member.kill(after_steps=steps)
+        self.later(IDLE_SECONDS, member.process.stop)
+        return f"{member.member_id} after {steps} steps"
+
+    def _pause(self) -> str | None:
+        member = self._victim()
+        if member is None:
+            return None
+        steps = self._cluster.draw(self._cluster.scenario.process_steps)
+        member.process.stop_after(steps)
+        seconds = self.passes(member.resume)
+        replaced = self.random.random() < 0.7
+        if replaced:
+            self.later(self.random.uniform(0.0, seconds), lambda: self._replace(member))
+        return f"{member.member_id} after {steps} steps, for {seconds:.1f} s"
+
+    def _lose_lease(self) -> str | None:
+        member = self._victim()
+        if member is None:
+            return None
+        self._cluster.revoke(member)
+        return str(member.member_id)
+
+    def _hand_over(self) -> str | None:
+        primary = self._cluster.primary()
+        others = [member for member in self._cluster.present() if member is not primary]
+        if not others:
+            return None
+        member = self.random.choice(others)
+        self._cluster.promote(member)
+        return f"to {member.member_id}"
+
+    def _reassign(self) -> str | None:
+        member = self._cluster.primary()
+        if member is None or member.is_gone:
+            return None
+        self._cluster.promote(member)
+        return str(member.member_id)
+
+    def _replace(self, member: SimulatedConsumer) -> None:
+        if self._cluster.primary() is member and not member.killed:
+            self._cluster.revoke(member)
+
+    # -- links
+
+    def _cut(self, link_of: Callable[[SimulatedConsumer], Link]) -> str | None:
+        member = self._victim()
+        if member is None:
+            return None
+        link = link_of(member)
+        self.cut_off(link)
+        seconds = self.passes(link.mend)
+        return f"{member.member_id} for {seconds:.1f} s"
+
+    def _lossy(self, link_of: Callable[[SimulatedConsumer], Link]) -> str | None:
+        member = self._victim()
+        if member is None:
+            return None
+        seconds = self.make_lossy(link_of(member))
+        return f"{member.member_id} for {seconds:.1f} s"
+
+    def _lossy_table(self) -> str | None:
+        if self._cluster.recorded:
+            return None
+        return self._lossy(lambda member: member.to_table)
+
+    # -- services
+
+    def _restart_broker(self) -> str:
+        links = [member.to_journals for member in self._cluster.members]
+        for link in links:
+            link.cut_off(refuses=True)
+        seconds = self.random.uniform(0.1, RESTART_SECONDS_MAX)
+        self.later(seconds, lambda: mend(links))
+        return f"for {seconds:.1f} s"
+
+    def _refuse(self) -> str:
+        broker = self._cluster.broker
+        broker.refuses = self.random.choice(_REFUSALS)
+
+        def serve() -> None:
+            broker.refuses = Status.OK
+
+        seconds = self.passes(serve)
+        return f"{Status.Name(broker.refuses)} for {seconds:.1f} s"
+
+    def _lose_registers(self) -> str | None:
+        if not self._cluster.recorded:
+            return None
+        self._cluster.broker.lose_registers(LOG)
+        return LOG
+
+    def _compact(self) -> str | None:
+        revision = self.compact()
+        return None if revision is None else f"up to {revision}"
+
+    def _change_spec(self) -> str:
+        self._cluster.put_spec()
+        return "other durations"
+
+    def _fail_application(self) -> str:
+        self._cluster.application_fails = True
+
+        def work() -> None:
+            self._cluster.application_fails = False
+
+        seconds = self.random.uniform(0.1, 2.0)
+        self.later(seconds, work)
+        return f"for {seconds:.1f} s"
+
+    def _victim(self) -> SimulatedConsumer | None:
+        """Return a running member, most often the primary."""
+        running = self._cluster.alive()
+        primary = self._cluster.primary()
+        if primary in running and self.random.random() < 0.8:
+            return primary
+        return self.random.choice(running) if running else None

@@ -1,0 +1,152 @@
+"""Load reports as they are stored in etcd, and their rounding.
+
+Rounding keeps the reported value while it is nearly right, so that a member writes only changes that matter to a
+reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from google.protobuf.message import DecodeError
+
+from broadsheet.allocator.model import ItemId
+from broadsheet.allocator.state.load import (
+    Bucket,
+    Lag,
+    MemberReport,
+    ReplicaLoad,
+    bucket_of,
+    held_bucket,
+    value_of,
+)
+from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire.load_pb2 import MemberLoad
+
+STEP_RATIO = 1.25
+"""Between what is told and what could be told next."""
+BYTES_PER_SECOND_LEAST = 1_000.0
+CPU_RATIO_LEAST = 0.001
+"""Less than these is told as nothing."""
+LAG_STEP_RATIO = 2.0
+LAG_BYTES_LEAST = 1 << 20
+"""A standby that is behind by less than this counts as caught up."""
+CAPACITY_MAX = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A replica's load in buckets."""
+
+    bytes_per_second: Bucket = None
+    cpu_ratio: Bucket = None
+
+    def after(self, load: ReplicaLoad) -> Rounded:
+        """Return the load to report once `load` is measured."""
+        return Rounded(
+            held_bucket(
+                self.bytes_per_second,
+                load.bytes_per_second,
+                STEP_RATIO,
+                least=BYTES_PER_SECOND_LEAST,
+            ),
+            held_bucket(self.cpu_ratio, load.cpu_ratio, STEP_RATIO, least=CPU_RATIO_LEAST),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedReport:
+    """The load that a member reports."""
+
+    capacity: int = 0
+    replicas: Mapping[ItemId, Rounded] = field(default_factory=dict)
+    lags: Mapping[ItemId, Lag] = field(default_factory=dict)
+
+    def after_lags(self, lags: Mapping[ItemId, Lag]) -> RoundedReport:
+        """Return the report after the lags of standbys were measured."""
+        told: dict[ItemId, Lag] = {}
+        for item_id, lag in sorted(lags.items()):
+            before = self.lags.get(item_id)
+            held = None
+            if before is not None:
+                held = bucket_of(before.behind_bytes, LAG_STEP_RATIO, least=LAG_BYTES_LEAST)
+            bucket = held_bucket(held, lag.behind_bytes, LAG_STEP_RATIO, least=LAG_BYTES_LEAST)
+            if bucket is not None:
+                # The time is reported as of the same moment as the bytes, because rounding both would double the
+                # writes.
+                told[item_id] = before if before is not None and bucket == held else lag
+        return replace(self, lags=told)
+
+    def after(self, loads: Mapping[ItemId, ReplicaLoad]) -> RoundedReport:
+        """Return the report after these measurements; replicas that have left are dropped."""
+        return replace(
+            self,
+            replicas={
+                item_id: self.replicas.get(item_id, Rounded()).after(load)
+                for item_id, load in sorted(loads.items())
+            },
+        )
+
+    def encode(self) -> bytes:
+        """Return the message; empty if there is nothing to report."""
+        shards = [
+            MemberLoad.ShardLoad(
+                shard_id=item_id,
+                bytes_per_second=value_of(each.bytes_per_second, STEP_RATIO),
+                cpu_seconds_per_second=value_of(each.cpu_ratio, STEP_RATIO),
+            )
+            for item_id, each in self.replicas.items()
+            if each != Rounded()
+        ]
+        standbys = [
+            MemberLoad.StandbyLag(
+                shard_id=item_id,
+                behind_bytes=lag.behind_bytes,
+                behind_seconds=lag.seconds if math.isfinite(lag.seconds) else -1.0,
+            )
+            for item_id, lag in self.lags.items()
+        ]
+        return MemberLoad(
+            capacity=self.capacity, shards=shards, standbys=standbys
+        ).SerializeToString(deterministic=True)
+
+
+def decode_report(value: bytes) -> MemberReport:
+    """Return a member's report.
+
+    Raises:
+        ValidationError: it is no MemberLoad, or a value is out of its bounds; the error names it.
+    """
+    message = MemberLoad()
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise ValidationError("load", f"expected a broadsheet.v1.MemberLoad: {error}") from error
+    if message.capacity > CAPACITY_MAX:
+        raise ValidationError(
+            "capacity", f"expected at most {CAPACITY_MAX}, got {message.capacity}"
+        )
+    for index, shard in enumerate(message.shards):
+        for name in ("bytes_per_second", "cpu_seconds_per_second"):
+            rate = getattr(shard, name)
+            if not (math.isfinite(rate) and rate >= 0.0):
+                raise ValidationError(
+                    f"shards[{index}].{name}", f"expected a finite number from 0, got {rate}"
+                )
+    return MemberReport(
+        capacity=message.capacity,
+        replicas={
+            ItemId(shard.shard_id): ReplicaLoad(
+                bytes_per_second=shard.bytes_per_second, cpu_ratio=shard.cpu_seconds_per_second
+            )
+            for shard in message.shards
+        },
+        lags={ItemId(each.shard_id): _lag(each) for each in message.standbys},
+    )
+
+
+def _lag(message: MemberLoad.StandbyLag) -> Lag:
+    seconds = message.behind_seconds
+    return Lag(seconds if seconds >= 0.0 else math.inf, message.behind_bytes)

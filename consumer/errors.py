@@ -89,16 +89,6 @@ class PruneIncompleteError(ServiceError):
         self.size_bytes = size_bytes
 
 
-class ApplyConflictError(ServiceError):
-    """A spec's revision is not the expected one: read again, then apply again."""
-
-    def __init__(self, header: journal_pb2.Header | None = None) -> None:
-        super().__init__(
-            "a spec was changed by another writer: its revision is not the expected one; list and apply again"
-        )
-        self.header = header
-
-
 class UnsupportedSpecError(ServiceError, ValidationError):
     """The spec requires something unsupported by this version: only another spec helps."""
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import grpc
 import structlog
 
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.journals.transport import (
     STREAM_LIFE_SECONDS,
     UNARY_TIMEOUT_SECONDS,
@@ -28,6 +27,7 @@ from broadsheet.runtime.errors import EndpointError, RpcFailedError, ServiceErro
 from broadsheet.security.auth import APPLY_TOKEN_LIFE_SECONDS, TOKEN_LIFE_SECONDS, Capability
 from broadsheet.wire.alphabet import require
 from broadsheet.wire.broker_metadata import VERSION, WALL_TIME
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import (
     ApplyRequest,
     ApplyResponse,

@@ -21,7 +21,7 @@ from broadsheet.cli.output import (
     print_table,
 )
 from broadsheet.cli.specs_file import parse_duration
-from broadsheet.consumer.errors import ApplyConflictError, ShardError, ShardNotFoundError
+from broadsheet.consumer.errors import ShardError, ShardNotFoundError
 from broadsheet.journals.errors import (
     IndexHasGreaterOffsetError,
     JournalNotAllowedError,
@@ -32,6 +32,7 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.security.auth import Claims, KeyedAuth, capability_text, keys_from, parse_capability
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.wire import journal_pb2, shard_pb2
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import ID, NAME, label_set, selector
 from broadsheet.wire.selector_text import format_selector, parse_selector
 

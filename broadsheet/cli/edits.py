@@ -49,10 +49,10 @@ from broadsheet.cli.specs_file import (
     specs_files,
 )
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire import journal_pb2, shard_pb2
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import label_set, values_of
 
 ANY_REVISION = -1

@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
 from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.consumer.errors import ApplyConflictError, ShardNotFoundError
+from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.runtime.errors import (
     BroadsheetError,
@@ -33,6 +33,7 @@ from broadsheet.runtime.errors import (
     os_error_text,
 )
 from broadsheet.runtime.yaml_documents import encode_yaml
+from broadsheet.wire.errors import ApplyConflictError
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -28,12 +28,13 @@ from broadsheet.consumer.client.member_rpc import (
     error_of_status,
 )
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
-from broadsheet.consumer.errors import ApplyConflictError, NoShardPrimaryError, ShardStoppedError
+from broadsheet.consumer.errors import NoShardPrimaryError, ShardStoppedError
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import EndpointError, RpcFailedError
 from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
 from broadsheet.security.tls import TlsConfig
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import LabelSelector
 from broadsheet.wire.labels import ID, label_set, selector
 from broadsheet.wire.shard_pb2 import (

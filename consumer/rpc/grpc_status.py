@@ -40,7 +40,6 @@ from broadsheet.allocator.errors import (
     LeaseLostError,
 )
 from broadsheet.consumer.errors import (
-    ApplyConflictError,
     CommitFencedError,
     ResolverStoppedError,
     ShardError,
@@ -59,6 +58,7 @@ from broadsheet.runtime.errors import (
     ValidationError,
 )
 from broadsheet.security.errors import NotAuthorizedError, ProxyHeaderError, UnauthenticatedError
+from broadsheet.wire.errors import ApplyConflictError
 
 DETAILS_BYTES_MAX = 4096
 """Longest text of a status as gRPC encodes it, in which what is not ASCII takes three bytes for one of UTF-8. It goes

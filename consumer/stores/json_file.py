@@ -46,12 +46,8 @@ from broadsheet.consumer.stores.state_file import (
     StateFile,
 )
 from broadsheet.consumer.stores.state_tables import TableScan, picked, require_table, row_batches
-from broadsheet.journals.message.checkpoint import (
-    read_through_of,
-    segments_named,
-    taken_out,
-    whole_checkpoint,
-)
+from broadsheet.consumer.stores.stored_checkpoint import whole_checkpoint
+from broadsheet.journals.message.checkpoint import read_through_of, segments_named, taken_out
 from broadsheet.runtime.documents import decode_json
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.op_future import OpFuture, failed

@@ -57,13 +57,8 @@ from broadsheet.consumer.stores.state_tables import (
     require_table,
     row_batch,
 )
-from broadsheet.journals.message.checkpoint import (
-    SEGMENT_ID_BYTES,
-    EncodedCheckpoint,
-    encoded,
-    stored_checkpoint,
-    whole_checkpoint,
-)
+from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.journals.message.checkpoint import SEGMENT_ID_BYTES, EncodedCheckpoint, encoded
 from broadsheet.runtime.errors import ServiceError
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint

@@ -23,9 +23,6 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
-from broadsheet.consumer.errors import StoreError
 from broadsheet.journals.message.uuid import PRODUCER_BYTES
 from broadsheet.wire.identity_pb2 import JournalEpoch
 from broadsheet.wire.shard_pb2 import Checkpoint
@@ -106,40 +103,6 @@ def start_offset(checkpoint: Checkpoint, journal: str, min_offset: int) -> int:
     # Not `checkpoint.sources[journal]`: looking up an absent key of a protobuf map inserts it.
     seen = checkpoint.sources[journal].read_through if journal in checkpoint.sources else 0
     return max(seen, min_offset)
-
-
-def stored_checkpoint(shard_fqn: str, encoded: bytes | None) -> Checkpoint:
-    """Parse a stored checkpoint; an empty one if there is none yet.
-
-    Raises:
-        StoreError: the bytes are none; the error names the shard.
-    """
-    try:
-        return Checkpoint.FromString(encoded or b"")
-    except DecodeError as error:
-        raise StoreError(
-            shard_fqn,
-            f"its stored checkpoint cannot be read: {error}; restore state and checkpoint together, from a copy",
-        ) from error
-
-
-def whole_checkpoint(
-    shard_fqn: str, checkpoint: Checkpoint, segments: Mapping[bytes, bytes]
-) -> Checkpoint:
-    """Return the complete checkpoint of one that refers to segments.
-
-    Args:
-        shard_fqn: The shard.
-        checkpoint: As it was stored.
-        segments: Contents by id, of all that the store has.
-
-    Raises:
-        StoreError: a segment is missing or damaged; the error names the shard, the journal and the segment.
-    """
-    try:
-        return put_together(checkpoint, segments)
-    except ValueError as error:
-        raise StoreError(shard_fqn, f"cannot restore: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from random import Random
 
 import pytest
 
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.client import JournalClient
@@ -29,6 +28,7 @@ from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.testing.allocator.kernel.network import Link
 from broadsheet.testing.shards.broker import MemoryBroker
 from broadsheet.testing.shards.channels import SimulatedChannels
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import AppendResponse, ApplyRequest, JournalSpec
 from broadsheet.wire.labels import label_set, parse_selector, selector
 from tests.support.broker import journal_spec

@@ -46,19 +46,14 @@ from broadsheet.consumer.sources.kafka.places import begun_again, topic_entry
 from broadsheet.consumer.sources.kinesis.places import decode_resume, decode_stream_entry
 from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
 from broadsheet.consumer.stores.store_record import StoreRecord, decode_record, encode_record
+from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 from broadsheet.journals.append_stream import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,
     encode_appends,
 )
-from broadsheet.journals.message.checkpoint import (
-    packed_segment,
-    segment_id,
-    stored_checkpoint,
-    unpacked_segment,
-    whole_checkpoint,
-)
+from broadsheet.journals.message.checkpoint import packed_segment, segment_id, unpacked_segment
 from broadsheet.journals.message.sequencer import Sequencer
 from broadsheet.journals.wire import decode_read, parse_append
 from broadsheet.leases import codec

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.examples.flights.client import list_aircraft
 from broadsheet.examples.flights.messages import ALERT_JOURNALS
 from broadsheet.spark_bridge.publish import PublishTarget, publish_dataframe
+from broadsheet.wire.errors import ApplyConflictError
 from tests.support.spark import make_journals
 
 if TYPE_CHECKING:

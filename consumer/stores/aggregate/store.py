@@ -40,13 +40,9 @@ from broadsheet.consumer.stores.aggregate.recording import (
 from broadsheet.consumer.stores.commit_thread import CommitSteps, CommitThread
 from broadsheet.consumer.stores.directory_lock import StoreDirectory
 from broadsheet.consumer.stores.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
+from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.checkpoint import (
-    EncodedCheckpoint,
-    encoded,
-    stored_checkpoint,
-    whole_checkpoint,
-)
+from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint
 

@@ -37,12 +37,8 @@ from broadsheet.consumer.stores.rocksdb.database import (
 from broadsheet.consumer.stores.rocksdb.recording import RocksDbRecording
 from broadsheet.consumer.stores.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
 from broadsheet.consumer.stores.store_record import ROCKSDB, StoreFiles
-from broadsheet.journals.message.checkpoint import (
-    EncodedCheckpoint,
-    encoded,
-    stored_checkpoint,
-    whole_checkpoint,
-)
+from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
+from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.wire.shard_pb2 import Checkpoint

@@ -58,7 +58,8 @@ from broadsheet.consumer.stores.sqlite.recording import (
 from broadsheet.consumer.stores.sqlite.tables import rows_in, tables_in, upsert
 from broadsheet.consumer.stores.state_tables import TableScan, lists_of, picked, require_table
 from broadsheet.consumer.stores.store_record import SQLITE, StoreFiles
-from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded, whole_checkpoint
+from broadsheet.consumer.stores.stored_checkpoint import whole_checkpoint
+from broadsheet.journals.message.checkpoint import EncodedCheckpoint, encoded
 from broadsheet.runtime.op_future import OpFuture
 from broadsheet.runtime.private_directory import FILE_MODE
 from broadsheet.wire.shard_pb2 import Checkpoint

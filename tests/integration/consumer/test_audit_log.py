@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 
 from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
@@ -24,6 +23,7 @@ from broadsheet.security.actor import local_actor
 from broadsheet.security.audit import AUDIT_CHARACTERS_MAX, AUDIT_ENTRIES_MAX
 from broadsheet.security.auth import Capability, Claims, KeyedAuth
 from broadsheet.security.errors import NotAuthorizedError
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
 from broadsheet.wire.labels import parse_selector
 from broadsheet.wire.shard_pb2 import ApplyRequest, UnassignRequest

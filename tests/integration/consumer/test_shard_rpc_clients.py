@@ -9,7 +9,7 @@ from base64 import b64encode
 import pytest
 
 from broadsheet.consumer.client import ShardClient, SyncShardClient, verify_referenced_journals
-from broadsheet.consumer.errors import ApplyConflictError, ShardNotFoundError
+from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.listing import ListResult
@@ -17,6 +17,7 @@ from broadsheet.runtime.errors import EndpointError, ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import BearerAuth, Capability, Claims, KeyedAuth
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply, LabelSelector
 from broadsheet.wire.labels import (
     CONTENT_TYPE,

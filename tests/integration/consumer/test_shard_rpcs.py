@@ -6,10 +6,11 @@ import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.ops import Put
-from broadsheet.consumer.errors import ApplyConflictError, NoShardPrimaryError, ShardNotFoundError
+from broadsheet.consumer.errors import NoShardPrimaryError, ShardNotFoundError
 from broadsheet.consumer.recoverylog.hints import encode_hints
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.errors import BoundExceededError, RpcFailedError, ValidationError
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import parse_selector
 from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import ApplyRequest, ShardSpec

@@ -22,7 +22,6 @@ from structlog.testing import capture_logs
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.broker.config import BrokerConfig
 from broadsheet.consumer.client import ShardClient
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient
@@ -30,6 +29,7 @@ from broadsheet.runtime.errors import RpcFailedError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import LEEWAY_SECONDS, BearerAuth, Capability, Claims, KeyedAuth
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import label_set, selector
 from tests.support.members import (
     Cluster,

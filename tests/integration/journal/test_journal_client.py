@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from broadsheet.broker.config import BrokerConfig
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.client import JournalClient
@@ -25,6 +24,7 @@ from broadsheet.runtime.errors import RpcFailedError, ValidationError
 from broadsheet.security.auth import KeyedAuth
 from broadsheet.security.errors import UnauthenticatedError
 from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
 from tests.support.eventually import DEADLINE_SECONDS, eventually

@@ -8,13 +8,13 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from broadsheet.consumer.errors import ApplyConflictError
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.journals.transport import TransportPolicy
 from broadsheet.runtime.errors import EndpointError, RpcFailedError
 from broadsheet.security.errors import UnauthenticatedError
 from broadsheet.wire import journal_pb2 as pb
+from broadsheet.wire.errors import ApplyConflictError
 from tests.support.scripted_broker import Context, ScriptedBroker, header
 
 Listings = AsyncIterator[pb.ListResponse]

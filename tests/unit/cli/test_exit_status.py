@@ -13,9 +13,10 @@ from broadsheet.cli.output import (
     errors_in_one_line,
     exit_status_of,
 )
-from broadsheet.consumer.errors import ApplyConflictError, ShardNotFoundError
+from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.runtime.errors import EndpointError, ValidationError
+from broadsheet.wire.errors import ApplyConflictError
 
 
 @pytest.mark.parametrize(

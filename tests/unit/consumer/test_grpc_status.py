@@ -19,7 +19,6 @@ from broadsheet.allocator.errors import (
 )
 from broadsheet.consumer.client.member_rpc import error_of_rpc, error_of_status
 from broadsheet.consumer.errors import (
-    ApplyConflictError,
     CommitFencedError,
     NoShardPrimaryError,
     NotShardPrimaryError,
@@ -55,6 +54,7 @@ from broadsheet.runtime.errors import (
     ValidationError,
 )
 from broadsheet.security.errors import NotAuthorizedError, ProxyHeaderError, UnauthenticatedError
+from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import Header
 from broadsheet.wire.shard_pb2 import Status
 

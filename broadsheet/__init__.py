@@ -11,7 +11,7 @@ from broadsheet.runtime.door import public_names
 if TYPE_CHECKING:
     from broadsheet.consumer import Application as Application, ShardClient as ShardClient
     from broadsheet.journals import JsonType as JsonType
-    from broadsheet.runtime.errors import BroadsheetError as BroadsheetError
+    from broadsheet.runtime import BroadsheetError as BroadsheetError
 
 if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would accept any name.
     __getattr__, __dir__ = public_names(__name__)

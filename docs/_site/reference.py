@@ -1,8 +1,8 @@
-"""The reference: one page for each door, generated from its `__all__` and from the docstrings of the names in it.
+"""The reference: one page for each door, generated from the names that it exports and from their docstrings.
 
-A door is a package whose `__init__.py` has an `__all__` with names that no enclosing door exports. The page groups its
-names by the sub-package that defines them, as the door's imports say. The sources are parsed and never imported, so no
-extra is needed.
+A door is a package whose `__init__.py` exports names, in `__all__` or as `X as X`, that no enclosing door exports. The
+page groups its names by the sub-package that defines them, as the door's imports say. The sources are parsed and never
+imported, so no extra is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Door:
     summary: str
     """The first paragraph of its docstring."""
     homes: dict[str, str]
-    """For each name in `__all__`, the module that the door imports it from."""
+    """For each exported name, the module that the door imports it from."""
 
     @property
     def page(self) -> str:
@@ -100,6 +100,7 @@ def _door(path: Path) -> Door:
         match node:
             case ast.ImportFrom(module=str(home), names=names):
                 imported.update((alias.asname or alias.name, home) for alias in names)
+                exported += [alias.name for alias in names if alias.asname == alias.name]
             case ast.Assign(targets=[ast.Name("__all__")], value=value):
                 exported = ast.literal_eval(value)
     if exported and not summary:

@@ -106,7 +106,7 @@ def _names_something(dotted: str) -> bool:
     if (
         ours
         and package.exists()
-        and f'"{parts[-1]}"' in package.read_text().partition("__all__")[2]
+        and re.search(rf"\b{parts[-1]}\b", package.read_text().partition('"""\n\n')[2])
     ):
         return True
     # A service or message of the wire: its package is called as ours is.

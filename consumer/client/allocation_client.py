@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Self
 
-from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
-    MemberRpc,
-    PassedOver,
+    MemberClient,
     RpcMethod,
+    shard_claims,
 )
 from broadsheet.consumer.errors import PlanNotAppliedError, ShardNotFoundError
-from broadsheet.security.auth import Capability, ClientAuth, expiring
-from broadsheet.security.tls import TlsConfig
+from broadsheet.security.auth import Capability, expiring
 from broadsheet.wire.allocation_pb2 import (
     AllocationStatus as Status,
     ApplyPlanRequest,
@@ -35,7 +31,6 @@ from broadsheet.wire.allocation_pb2 import (
     ShardMove,
 )
 from broadsheet.wire.allocation_pb2_grpc import AllocationServiceStub
-from broadsheet.wire.labels import ID, label_set, selector
 from broadsheet.wire.shard_pb2 import ApplyRequest
 
 PLAN_SECONDS_MAX = 60.0
@@ -64,38 +59,11 @@ _PROBLEMS = {
 }
 
 
-class AllocationClient:
-    """Plans, applies plans, and explains. Any member can be asked, because it forwards to the leader."""
+class AllocationClient(MemberClient):
+    """Plans, applies plans, and explains. Any member can be asked, because it forwards to the leader.
 
-    def __init__(
-        self,
-        address: Addresses,
-        *,
-        auth: ClientAuth | None = None,
-        timeout_seconds: float = 10.0,
-        on_passed_over: PassedOver | None = None,
-        tls: TlsConfig | None = None,
-    ) -> None:
-        """Create a client; `async with` connects and closes it.
-
-        Args:
-            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
-                commas. One that cannot be reached is passed over.
-            auth: Signs each request; None attaches nothing.
-            timeout_seconds: Deadline of each request but those that plan.
-            on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
-            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
-
-        Raises:
-            ValidationError: `address` is no address.
-        """
-        self._rpc = MemberRpc(
-            address,
-            auth=auth,
-            timeout_seconds=timeout_seconds,
-            on_passed_over=on_passed_over,
-            tls=tls,
-        )
+    Requests that plan have a deadline of `PLAN_SECONDS_MAX` instead of `timeout_seconds`.
+    """
 
     async def plan(
         self,
@@ -146,15 +114,10 @@ class AllocationClient:
         Raises:
             ShardNotFoundError: there is no such shard.
         """
-        claims = expiring(
-            Capability.LIST,
-            selector(label_set((ID, shard_id))),
-            life_seconds=TOKEN_LIFE_SECONDS,
-        )
         response, _ = await self._rpc.request(
             _EXPLAIN,
             ExplainRequest(shard=shard_id),
-            claims,
+            shard_claims(Capability.LIST, shard_id),
             timeout_seconds=PLAN_SECONDS_MAX,
         )
         if response.status != Status.ALLOCATION_STATUS_OK:
@@ -243,22 +206,10 @@ class AllocationClient:
         )
         if since is not None:
             request.since.FromDatetime(since)
-        named = selector(label_set((ID, shard_id))) if shard_id else selector()
-        page, _ = await self._rpc.request(
-            _LIST_MOVES,
-            request,
-            expiring(Capability.LIST, named, life_seconds=TOKEN_LIFE_SECONDS),
+        claims = (
+            shard_claims(Capability.LIST, shard_id)
+            if shard_id
+            else expiring(Capability.LIST, life_seconds=TOKEN_LIFE_SECONDS)
         )
+        page, _ = await self._rpc.request(_LIST_MOVES, request, claims)
         return page
-
-    async def __aenter__(self) -> Self:
-        await self._rpc.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._rpc.__aexit__(kind, error, trace)

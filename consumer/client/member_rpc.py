@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
@@ -31,12 +32,13 @@ from broadsheet.runtime.errors import (
     ValidationError,
 )
 from broadsheet.security.actor import ACTOR, local_actor
-from broadsheet.security.auth import Capability, Claims, ClientAuth, NoAuth
+from broadsheet.security.auth import Capability, Claims, ClientAuth, NoAuth, expiring
 from broadsheet.security.endpoints import FAILING_STATES, open_channel, parse_endpoints
 from broadsheet.security.errors import NotAuthorizedError, ProxyHeaderError, UnauthenticatedError
 from broadsheet.security.tls import TlsConfig, handshake_advice
 from broadsheet.serving.tracing import tracing
-from broadsheet.wire.journal_pb2 import Header, Route
+from broadsheet.wire.journal_pb2 import Header, LabelSelector, Route
+from broadsheet.wire.labels import ID, label_set, selector
 from broadsheet.wire.shard_pb2 import Status
 
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -156,19 +158,7 @@ class MemberRpc:
         on_passed_over: PassedOver | None = None,
         tls: TlsConfig | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated
-                by commas.
-            auth: Signs each request with no wider claims than it needs; None attaches nothing.
-            timeout_seconds: Deadline of each request, unless a call says otherwise.
-            on_passed_over: Called when a member cannot be reached and another is asked in its place; None: a log event.
-            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
-
-        Raises:
-            ValidationError: `address` is no address.
-        """
+        """Prepare; see `MemberClient`."""
         self._on_passed_over = on_passed_over or _log_passed_over
         self._known = KnownEndpoints(parse_endpoints(address, may_be_tls=True))
         self._tls = tls
@@ -389,6 +379,73 @@ class MemberRpc:
         self._stubs.clear()
         for channel in channels.values():
             await channel.close(None)
+
+
+class MemberClient:
+    """Base of the clients of a member's services. `async with` connects and closes it."""
+
+    def __init__(
+        self,
+        address: Addresses,
+        *,
+        auth: ClientAuth | None = None,
+        timeout_seconds: float = 10.0,
+        on_passed_over: PassedOver | None = None,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        """Create a client; it connects with its first request.
+
+        Args:
+            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
+                commas. One that cannot be reached is passed over.
+            auth: Signs each request with no wider claims than it needs; None attaches nothing.
+            timeout_seconds: Deadline of each request, unless a call says otherwise.
+            on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
+            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
+
+        Raises:
+            ValidationError: `address` is no address.
+        """
+        self._rpc = MemberRpc(
+            address,
+            auth=auth,
+            timeout_seconds=timeout_seconds,
+            on_passed_over=on_passed_over,
+            tls=tls,
+        )
+
+    @property
+    def address(self) -> str:
+        """The member that is asked."""
+        return self._rpc.address
+
+    async def __aenter__(self) -> Self:
+        await self._rpc.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._rpc.__aexit__(kind, error, trace)
+
+
+def shard_claims(
+    capability: Capability,
+    shard_id: str,
+    *further_ids: str,
+    life_seconds: float = TOKEN_LIFE_SECONDS,
+) -> Claims:
+    """Return the claims of a request about these shards, of which there is at least one: none would mean all."""
+    return expiring(capability, _naming((shard_id, *further_ids)), life_seconds=life_seconds)
+
+
+@lru_cache(maxsize=1_024)
+def _naming(shard_ids: tuple[str, ...]) -> LabelSelector:
+    """Return the selector of shards, which is not to be changed; a client asks for the same ones again and again."""
+    return selector(label_set(*((ID, shard_id) for shard_id in shard_ids)))
 
 
 async def _done_or_late(call: Any, seconds: float) -> None:

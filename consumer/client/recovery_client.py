@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Self
 
-from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
-    TOKEN_LIFE_SECONDS,
-    MemberRpc,
-    PassedOver,
+    MemberClient,
     RpcMethod,
+    shard_claims,
 )
 from broadsheet.consumer.errors import (
     RewindRefusedError,
     ShardNotFoundError,
     SourceResetRefusedError,
 )
-from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
-from broadsheet.security.tls import TlsConfig
-from broadsheet.wire.labels import ID, label_set, selector
+from broadsheet.security.auth import Capability, expiring
 from broadsheet.wire.recovery_pb2 import (
     PlanPruneRequest,
     PlanPruneResponse,
@@ -55,38 +49,11 @@ _PLAN_RESET_SOURCE = RpcMethod(RecoveryServiceStub, "PlanResetSource", PlanReset
 _RESET_SOURCE = RpcMethod(RecoveryServiceStub, "ResetSource", ResetSourceResponse)
 
 
-class RecoveryClient:
-    """Prunes recovery logs and rewinds shards. Any member can be asked."""
+class RecoveryClient(MemberClient):
+    """Prunes recovery logs and rewinds shards. Any member can be asked.
 
-    def __init__(
-        self,
-        address: Addresses,
-        *,
-        auth: ClientAuth | None = None,
-        timeout_seconds: float = 10.0,
-        on_passed_over: PassedOver | None = None,
-        tls: TlsConfig | None = None,
-    ) -> None:
-        """Create a client; `async with` connects and closes it.
-
-        Args:
-            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
-                commas. One that cannot be reached is passed over.
-            auth: Signs each request; None attaches nothing.
-            timeout_seconds: Deadline of each request but those of prunes.
-            on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
-            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
-
-        Raises:
-            ValidationError: `address` is no address.
-        """
-        self._rpc = MemberRpc(
-            address,
-            auth=auth,
-            timeout_seconds=timeout_seconds,
-            on_passed_over=on_passed_over,
-            tls=tls,
-        )
+    Prunes have a deadline of `PRUNE_SECONDS_MAX` instead of `timeout_seconds`.
+    """
 
     async def plan_prune(self, *, delay_seconds: float = DELAY_SECONDS) -> AsyncIterator[PrunedLog]:
         """Yield, log by log, what a prune would remove and why the rest stays; change nothing.
@@ -140,7 +107,7 @@ class RecoveryClient:
             PlanRewindRequest(
                 shard=shard_id, backup=backup or 0, force=force, whole_log=backup is None
             ),
-            _claims(Capability.READ, shard_id),
+            shard_claims(Capability.READ, shard_id),
         )
         return _accepted(shard_id, backup, response)
 
@@ -161,7 +128,7 @@ class RecoveryClient:
             RewindRequest(
                 shard=shard_id, backup=backup or 0, force=force, whole_log=backup is None
             ),
-            _claims(Capability.APPLY, shard_id),
+            shard_claims(Capability.APPLY, shard_id),
         )
         return _accepted(shard_id, backup, response)
 
@@ -175,7 +142,7 @@ class RecoveryClient:
         response, _ = await self._rpc.request(
             _PLAN_RESET_SOURCE,
             PlanResetSourceRequest(shard=shard_id, journal=journal, offset=offset),
-            _claims(Capability.READ, shard_id),
+            shard_claims(Capability.READ, shard_id),
         )
         return _accepted_reset(shard_id, journal, response)
 
@@ -198,27 +165,9 @@ class RecoveryClient:
         response, _ = await self._rpc.request(
             _RESET_SOURCE,
             ResetSourceRequest(shard=shard_id, journal=journal, offset=offset),
-            _claims(Capability.APPLY, shard_id),
+            shard_claims(Capability.APPLY, shard_id),
         )
         return _accepted_reset(shard_id, journal, response)
-
-    async def __aenter__(self) -> Self:
-        await self._rpc.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._rpc.__aexit__(kind, error, trace)
-
-
-def _claims(capability: Capability, shard_id: str) -> Claims:
-    return expiring(
-        capability, selector(label_set((ID, shard_id))), life_seconds=TOKEN_LIFE_SECONDS
-    )
 
 
 def _accepted(

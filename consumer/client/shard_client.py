@@ -12,31 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import lru_cache
-from types import TracebackType
-from typing import Self
 
 import grpc
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
-from broadsheet.consumer.client.endpoints import Addresses
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
-    MemberRpc,
-    PassedOver,
+    MemberClient,
     RpcMethod,
     error_of_status,
+    shard_claims,
 )
 from broadsheet.consumer.client.referenced_journals import verify_referenced_journals
 from broadsheet.consumer.errors import NoShardPrimaryError, ShardStoppedError
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import EndpointError, RpcFailedError
-from broadsheet.security.auth import Capability, Claims, ClientAuth, expiring
-from broadsheet.security.tls import TlsConfig
+from broadsheet.security.auth import Capability, expiring
 from broadsheet.wire.errors import ApplyConflictError
 from broadsheet.wire.journal_pb2 import LabelSelector
-from broadsheet.wire.labels import ID, label_set, selector
 from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
@@ -149,43 +143,8 @@ class ShardTable(Mapping[str, ListResponse.Shard]):
         return len(self._shards)
 
 
-class ShardClient:
+class ShardClient(MemberClient):
     """Lists, inspects and changes shards."""
-
-    def __init__(
-        self,
-        address: Addresses,
-        *,
-        auth: ClientAuth | None = None,
-        timeout_seconds: float = 10.0,
-        on_passed_over: PassedOver | None = None,
-        tls: TlsConfig | None = None,
-    ) -> None:
-        """Create a client; `async with` connects and closes it.
-
-        Args:
-            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
-                commas. One that cannot be reached is passed over.
-            auth: Signs each request with no wider claims than it needs; None attaches nothing.
-            timeout_seconds: Deadline of each request, unless a call says otherwise.
-            on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
-            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
-
-        Raises:
-            ValidationError: `address` is no address.
-        """
-        self._rpc = MemberRpc(
-            address,
-            auth=auth,
-            timeout_seconds=timeout_seconds,
-            on_passed_over=on_passed_over,
-            tls=tls,
-        )
-
-    @property
-    def address(self) -> str:
-        """The member that is asked."""
-        return self._rpc.address
 
     async def list(self, wanted: LabelSelector | None = None) -> ListResponse:
         """Return the selected shards (all, without a selector) with their routes and statuses."""
@@ -296,7 +255,7 @@ class ShardClient:
         response, cause = await self._rpc.request(
             _STAT,
             StatRequest(shard=shard_id, read_through=read_through or {}),
-            _shard_claims(Capability.READ, [shard_id], life_seconds=life_seconds),
+            shard_claims(Capability.READ, shard_id, life_seconds=life_seconds),
             timeout_seconds=timeout_seconds,
         )
         if response.status != Status.OK:
@@ -379,7 +338,7 @@ class ShardClient:
         response, _ = await self._rpc.request(
             _GET_HINTS,
             GetHintsRequest(shard=shard_id),
-            _shard_claims(Capability.READ, [shard_id]),
+            shard_claims(Capability.READ, shard_id),
         )
         if response.status != Status.OK:
             raise error_of_status(shard_id, response.status, response.header)
@@ -405,7 +364,7 @@ class ShardClient:
             response, _ = await self._rpc.request(
                 _UNASSIGN,
                 UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run),
-                _shard_claims(Capability.APPLY, batch),
+                shard_claims(Capability.APPLY, *batch),
             )
             validate_unassign_response(response)
             if response.status != Status.OK:
@@ -435,30 +394,6 @@ class ShardClient:
         if response.status != Status.OK:
             raise error_of_status(batch[0].upsert.id or batch[0].delete, response.status, None)
         return response
-
-    async def __aenter__(self) -> Self:
-        await self._rpc.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._rpc.__aexit__(kind, error, trace)
-
-
-def _shard_claims(
-    capability: Capability, shard_ids: Sequence[str], *, life_seconds: float = TOKEN_LIFE_SECONDS
-) -> Claims:
-    return expiring(capability, _naming(tuple(shard_ids)), life_seconds=life_seconds)
-
-
-@lru_cache(maxsize=1_024)
-def _naming(shard_ids: tuple[str, ...]) -> LabelSelector:
-    """Return the selector of shards, which is not to be changed; a client asks for the same ones again and again."""
-    return selector(label_set(*((ID, shard_id) for shard_id in shard_ids)))
 
 
 def _batches(

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from types import TracebackType
-from typing import Self
 
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
-    MemberRpc,
+    MemberClient,
     RpcMethod,
     error_of_status,
+    shard_claims,
 )
-from broadsheet.security.auth import Capability, ClientAuth, expiring
-from broadsheet.security.tls import TlsConfig
+from broadsheet.security.auth import Capability, expiring
 from broadsheet.wire.journal_pb2 import LabelSelector
-from broadsheet.wire.labels import ID, label_set, selector
 from broadsheet.wire.shard_pb2 import Status
 from broadsheet.wire.state_pb2 import (
     DescribeStateRequest,
@@ -36,29 +33,8 @@ _DESCRIBE_STATE = RpcMethod(StateServiceStub, "DescribeState", DescribeStateResp
 _SCAN_STATE = RpcMethod(StateServiceStub, "ScanState", ScanStateResponse)
 
 
-class StateClient:
-    """Queries one member about its replicas. `async with` connects and closes it."""
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        auth: ClientAuth | None = None,
-        timeout_seconds: float = 10.0,
-        tls: TlsConfig | None = None,
-    ) -> None:
-        """Create a client.
-
-        Args:
-            address: Of the member: `http://host:port`, `https://host:port` or `host:port`.
-            auth: Signs each request; None attaches nothing.
-            timeout_seconds: Deadline of each request.
-            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
-
-        Raises:
-            ValidationError: `address` is no address.
-        """
-        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds, tls=tls)
+class StateClient(MemberClient):
+    """Queries one member about its replicas: give it one address, because each member answers for itself alone."""
 
     async def list_replicas(self, wanted: LabelSelector | None = None) -> ListReplicasResponse:
         """Return the progress of the member's replicas of the selected shards; of all, without a selector."""
@@ -83,11 +59,7 @@ class StateClient:
         response, _ = await self._rpc.request(
             _DESCRIBE_STATE,
             DescribeStateRequest(shard=shard_id, max_staleness_seconds=max_staleness_seconds),
-            expiring(
-                Capability.READ,
-                selector(label_set((ID, shard_id))),
-                life_seconds=TOKEN_LIFE_SECONDS,
-            ),
+            shard_claims(Capability.READ, shard_id),
         )
         if response.status != Status.OK:
             raise error_of_status(shard_id, response.status, response.header, response.cause)
@@ -122,11 +94,10 @@ class StateClient:
             columns=columns,
             max_staleness_seconds=max_staleness_seconds,
         )
-        named = selector(label_set((ID, shard_id)))
         responses = self._rpc.stream(
             _SCAN_STATE,
             request,
-            expiring(Capability.READ, named, life_seconds=timeout_seconds),
+            shard_claims(Capability.READ, shard_id, life_seconds=timeout_seconds),
             timeout_seconds=timeout_seconds,
         )
         async with aclosing(responses):
@@ -136,15 +107,3 @@ class StateClient:
                         shard_id, response.status, response.header, response.cause
                     )
                 yield response
-
-    async def __aenter__(self) -> Self:
-        await self._rpc.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._rpc.__aexit__(kind, error, trace)

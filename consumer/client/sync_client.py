@@ -40,18 +40,7 @@ class SyncShardClient:
         timeout_seconds: float = 10.0,
         tls: TlsConfig | None = None,
     ) -> None:
-        """Connect.
-
-        Args:
-            address: Of any member, or of several: `http://host:port`, `https://host:port` or `host:port`, separated by
-                commas. One that cannot be reached is passed over.
-            auth: Signs each request; None attaches nothing.
-            timeout_seconds: Deadline of each request.
-            tls: Files for `https://`; None: members' certificates must be signed by a public authority.
-
-        Raises:
-            ValidationError: `address` is no address.
-        """
+        """Connect; arguments and errors are those of `ShardClient`."""
         self._client = ShardClient(address, auth=auth, timeout_seconds=timeout_seconds, tls=tls)
         self._tls = tls
         self._thread = LoopThread(name=f"shard client {address}")

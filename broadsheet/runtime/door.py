@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import ast
 import sys
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.abc import InspectLoader
@@ -42,11 +44,25 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
 """By top-level module that a bare installation lacks: the extra that provides it, and the packages to name."""
 
 
-def public_names(door: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A deprecated name: what replaces it, and when it goes (docs/stability.md)."""
+
+    to: str
+    """A public name of the same package."""
+    goes_in: str
+    """The version that no longer has the old name, such as `0.4`."""
+
+
+def public_names(
+    door: str, deprecated: Mapping[str, Renamed] | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return a package's `__getattr__` and `__dir__` (PEP 562).
 
     Args:
         door: The package's `__name__`.
+        deprecated: Former names. They are neither in `__all__` nor known to type checkers; each access gives a
+            `DeprecationWarning` at the caller's line.
 
     Raises:
         ExtraMissingError: raised by `__getattr__`: the name needs an extra that is not installed.
@@ -55,6 +71,15 @@ def public_names(door: str) -> tuple[Callable[[str], object], Callable[[], list[
     def find(name: str) -> object:
         if name == "__all__":
             return sorted(homes_of(door))
+        former = deprecated.get(name) if deprecated else None
+        if former is not None:
+            warnings.warn(
+                f"{door}.{name} is deprecated and goes in {former.goes_in}; use {former.to}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            # Not kept in the package: the next caller needs the warning, too.
+            return getattr(sys.modules[door], former.to)
         home = None if name.startswith("__") else homes_of(door).get(name)
         if home is None:
             raise AttributeError(f"module {door!r} has no attribute {name!r}")

@@ -23,7 +23,7 @@ SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz powercut nightly lint fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz powercut nightly lint hooks release-notes coverage fmt types docs proto proto-check proto-accept pictures screenshots bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -83,10 +83,25 @@ nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
-lint: setup ## lint, formatting and import contracts
+lint: setup ## lint, formatting, spelling and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/lint-imports
+
+hooks: setup ## have git run the checks of .pre-commit-config.yaml at each commit
+	$(BIN)/pre-commit install
+
+release-notes: setup ## show what changes/ adds to the CHANGELOG, or fold it in and remove it with VERSION=0.2.0
+	$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
+
+coverage: setup ## measure the lines and branches that unit and property tests reach, into .cache/coverage
+	rm -rf .cache/coverage && mkdir -p .cache/coverage
+	$(BIN)/coverage run -m pytest -q -n $(TEST_JOBS) --dist loadgroup tests/unit tests/property \
+		-m "not etcd and not azurite and not postgresql and not e2e and not spark"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet --directory .cache/coverage/html
+	$(BIN)/coverage report
 
 types: setup ## strict types
 	$(BIN)/mypy

@@ -4,6 +4,7 @@ Invariants:
 
 * Contents, header and observers' derived state change together, in one synchronous step, so code that reads them
   without an `await` in between sees one revision.
+* Observers run in the order of their `ObserverStage`, whatever the order of their registration.
 * `header.revision` is the newest change below the root (or the revision loaded), never only the store's, so it means
   the same in every process.
 * Revisions only grow, and come from one cluster; anything else is a fatal error.
@@ -19,8 +20,11 @@ and the watched prefix ends with a slash.
 from __future__ import annotations
 
 import asyncio
+from bisect import insort_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from enum import IntEnum
+from operator import itemgetter
 
 import structlog
 from sortedcontainers import SortedDict
@@ -58,6 +62,17 @@ _log = structlog.get_logger()
 _NOT_LOADED = Header(cluster_id=0, member_id=0, revision=0, raft_term=0)
 
 
+class ObserverStage(IntEnum):
+    """The stages in which observers of a key space run after every change; observers of one stage are independent."""
+
+    DERIVE = 1
+    """Bring up to date what is computed from contents and changes, and read by the later stages."""
+    ACT = 2
+    """Start, stop, record or close something."""
+    WAKE = 3
+    """Wake tasks and watchers, which see all that the stages before have done."""
+
+
 class KeySpace:
     """Items, members and assignments below a root, kept up to date by `watch`."""
 
@@ -73,7 +88,8 @@ class KeySpace:
         self._keys = keys
         self._mirror = Mirror(keys, decoder)
         self._apply_delay_seconds = apply_delay_seconds
-        self._observers: list[Callable[[], None]] = []
+        self._observers: list[tuple[ObserverStage, Callable[[], None]]] = []
+        """By stage."""
         self._updated = asyncio.Event()
         self._hurried = asyncio.Event()
         """Set while somebody waits for an own write, for whose sake nothing is held back."""
@@ -115,9 +131,14 @@ class KeySpace:
         """Return a key as etcd has it, decodable or not."""
         return self._mirror.kv_or_none(key)
 
-    def observe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` synchronously after every change, in order of registration and before waiting tasks wake."""
-        self._observers.append(callback)
+    def observe(self, stage: ObserverStage, callback: Callable[[], None]) -> None:
+        """Call `callback` synchronously after every change, before tasks that wait for one wake.
+
+        Args:
+            stage: Observers of earlier stages have run by then, also if they are registered later.
+            callback: Must not rely on other observers of its stage.
+        """
+        insort_right(self._observers, (stage, callback), key=itemgetter(0))
 
     async def load(self, *, revision: int = 0) -> None:
         """Read everything as of one revision (0: the newest) and notify the observers once.
@@ -309,7 +330,7 @@ class KeySpace:
     def _publish(self, header: Header) -> None:
         self.header = header
         self.changes = self._mirror.take_changes()
-        for observer in self._observers:
+        for _, observer in self._observers:
             observer()
         # A new event for the next change: those that wait from now on must not find this one set.
         updated, self._updated = self._updated, asyncio.Event()

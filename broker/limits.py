@@ -290,8 +290,9 @@ class CommitMetrics:
 class BoundMetrics(Collector):
     """Metrics read from the limits at each scrape, so that calls pay nothing for them."""
 
-    def __init__(self, limits: BrokerLimits) -> None:
+    def __init__(self, limits: BrokerLimits, registry: CollectorRegistry) -> None:
         self._limits = limits
+        registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Return the present values."""

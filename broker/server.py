@@ -47,16 +47,13 @@ from broadsheet.broker.staging import StagingArea
 from broadsheet.broker.strangers import settle_root, with_journals_found
 from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.runtime.errors import (
-    CannotListenError,
     ServerEndedError,
     ValidationError,
-    os_error_text,
 )
 from broadsheet.runtime.logs import guard_unconfigured_logs
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import server_auth
-from broadsheet.security.tls import CertificateMetrics, add_port
-from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds, IntakeMetrics
+from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds, ServerMetrics
 from broadsheet.serving.standard_services import CallMetrics, Health, ProcessMetrics
 
 if TYPE_CHECKING:
@@ -186,7 +183,7 @@ class Broker:
         self._logs.callback(publisher.close)
         self._checks = FragmentChecks(self._disk, publisher.fetch)
         self.limits = BrokerLimits.of(self._config.bounds, self._clock)
-        self.registry.register(BoundMetrics(self.limits))
+        BoundMetrics(self.limits, self.registry)
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         site = Site(
             disk=self._disk,
@@ -223,9 +220,10 @@ class Broker:
                 ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
+            metrics=ServerMetrics(self.registry, prefix="broadsheet_broker"),
         )
-        self.registry.register(IntakeMetrics(self._server, prefix="broadsheet_broker"))
-        port = self._bind()
+        listen = f"{_bracketed(self._config.host)}:{self._config.port}"
+        port = self._server.bind(listen, self._config.tls)
         self.address = f"{self._config.scheme}://{_bracketed(self._config.host)}:{port}"
         handlers = self._handlers(root, site)
         self._server.add_generic_rpc_handlers(
@@ -299,22 +297,6 @@ class Broker:
             registry=self.registry,
         )
         floor.set(self._config.free_space_floor_bytes)
-
-    def _bind(self) -> int:
-        listen = f"{_bracketed(self._config.host)}:{self._config.port}"
-        try:
-            port = add_port(self._server, listen, self._config.tls)
-        except OSError as error:
-            raise CannotListenError(listen, os_error_text(error)) from error
-        except RuntimeError as error:
-            raise CannotListenError(
-                listen, "is the port in use, and the host this machine's?"
-            ) from error
-        except ValidationError as error:
-            raise error.under("tls") from None
-        if self._config.tls is not None and self._config.tls.serves:
-            self.registry.register(CertificateMetrics(self._config.tls, prefix="broadsheet_broker"))
-        return port
 
     def _load(self, root: DataRoot) -> None:
         """Read the catalogue and move unknown directories away. Blocking."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -66,6 +66,9 @@ from broadsheet.wire.journal_pb2 import (
     ReadRequest,
 )
 from broadsheet.wire.labels import NAME, label_set
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 MAY_APPEND_ATTEMPTS = 10
 """Questions whether an append is permitted whose answers may be lost."""
@@ -129,6 +132,13 @@ class JournalClient:
     def read_totals(self) -> ReadTotals:
         """Content that readers received, from brokers and without them."""
         return self._transport.read_totals
+
+    def register_metrics(self, registry: CollectorRegistry) -> None:
+        """Show what readers receive among the metrics of a registry."""
+        # Imported here, because few clients show metrics, and the library is slow to import.
+        from broadsheet.journals.read_metrics import JournalReads
+
+        registry.register(JournalReads(self.read_totals))
 
     async def list(self, selector: LabelSelector | None = None) -> ListResult:
         """Return the journals that match; all if there is no selector.

@@ -26,7 +26,7 @@ from broadsheet.allocator.config import Runtime
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.etcd.api import Etcd
 from broadsheet.allocator.etcd.prefix_mirror import PrefixMirror
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.leader.election import (
     CandidateRecord,
@@ -101,7 +101,7 @@ class Leadership:
         self._story.append((0.0, "created", (), (None, None, None, 0, False, False), ()))
         self.fence: Fence | None = None
         """The comparisons of every write; None while we do not lead."""
-        key_space.observe(self._on_key_space_update)
+        key_space.observe(ObserverStage.DERIVE, self._on_key_space_update)
 
     @property
     def config(self) -> LeadershipConfig:

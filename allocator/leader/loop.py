@@ -23,7 +23,7 @@ import structlog
 
 from broadsheet.allocator.config import AllocationConfig, Runtime
 from broadsheet.allocator.errors import EtcdError
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.leader.decision import Decision, DecisionBasis, decide
 from broadsheet.allocator.leader.executor import Executor
 from broadsheet.allocator.leader.leadership import Fence, Leadership
@@ -329,7 +329,7 @@ class AllocationLoop:
     """Allocates while the local member leads; ends when the member is exiting and holds nothing."""
 
     def __init__(self, key_space: KeySpace, parts: LeaderParts, rounds: Rounds) -> None:
-        """Prepare the loop; construct it after its inputs, because it must wake after they observed a change.
+        """Prepare the loop.
 
         Args:
             key_space: Wakes the loop with every change.
@@ -347,7 +347,7 @@ class AllocationLoop:
         self._wake = asyncio.Event()
         self._leader: LeaderState | None = None
         self._pacing = PacingPolicy(parts.config.policy)
-        key_space.observe(self._wake.set)
+        key_space.observe(ObserverStage.WAKE, self._wake.set)
         parts.leadership.observe(self._wake.set)
 
     async def run(self) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from broadsheet.allocator.errors import KeyDecodeError, MemberKeyLostError
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import ItemKey, Keys
 from broadsheet.allocator.leader.leadership import Fence
 from broadsheet.allocator.leader.move_records import Cause
@@ -195,7 +195,7 @@ class Observation:
         self._derived: DerivedState | None = None
         self._growing: DerivedState | None = None
         """A derived state that is not complete yet."""
-        key_space.observe(self._on_update)
+        key_space.observe(ObserverStage.DERIVE, self._on_update)
 
     @property
     def keys(self) -> Keys:

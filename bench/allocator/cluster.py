@@ -16,7 +16,7 @@ from broadsheet.allocator.config import AllocationConfig
 from broadsheet.allocator.errors import EtcdRequestError
 from broadsheet.allocator.etcd.api import KeyPut, WatchBatch
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.election import CandidateRecord, encoded
 from broadsheet.allocator.model import ItemId, MemberId
@@ -53,7 +53,7 @@ class Cluster:
         """What is assigned, by the leader's mirror."""
         self.behind: set[AssignmentKey] = set()
         """What has not caught up."""
-        self.key_space.observe(self._look)
+        self.key_space.observe(ObserverStage.WAKE, self._look)
         self._leases: dict[MemberId, LeaseId] = {}
 
     async def put_shards(self, count: int, *, replicas: int) -> None:

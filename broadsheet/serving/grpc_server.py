@@ -36,11 +36,17 @@ from typing import Any, Final
 import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server as grpc_aio_server
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from broadsheet.runtime.errors import ServerEndedError, ValidationError
+from broadsheet.runtime.errors import (
+    CannotListenError,
+    ServerEndedError,
+    ValidationError,
+    os_error_text,
+)
+from broadsheet.security.tls import CertificateMetrics, TlsConfig, add_port
 
 # `Any` in this module: gRPC's core has no types, and handlers have those of their services.
 
@@ -65,6 +71,15 @@ class IntakeBounds:
     """Time for the request of a call to arrive. Handlers of calls with a stream of requests bound these themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerMetrics:
+    """Place of a server's metrics."""
+
+    registry: CollectorRegistry
+    prefix: str
+    """Of the names; a member and a broker may share a registry."""
+
+
 class GrpcServer(grpc.aio.Server):
     """A server of methods that are known before it starts."""
 
@@ -74,6 +89,7 @@ class GrpcServer(grpc.aio.Server):
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
         options: Iterable[tuple[str, Any]] = (),
         bounds: IntakeBounds | None = None,
+        metrics: ServerMetrics | None = None,
     ) -> None:
         """Create a server without ports.
 
@@ -81,6 +97,7 @@ class GrpcServer(grpc.aio.Server):
             interceptors: Of all calls, the first outermost.
             options: Of gRPC's channels.
             bounds: Of calls that no handler knows yet.
+            metrics: Of its calls and certificate; none are shown if absent.
         """
         bounds = bounds or IntakeBounds()
         self._intake = _Intake(bounds)
@@ -103,6 +120,9 @@ class GrpcServer(grpc.aio.Server):
         self.core.on_crash = self._changed.set
         self.names: set[str] = set()
         """Services that were added."""
+        self._metrics = metrics
+        if metrics is not None:
+            metrics.registry.register(IntakeMetrics(self, prefix=metrics.prefix))
 
     @property
     def unread_calls(self) -> int:
@@ -144,6 +164,27 @@ class GrpcServer(grpc.aio.Server):
         self.names.add(service)
         # The first handler of a name stays: generated code adds each service twice, as older gRPC needs it.
         self._methods = {**methods, **self._methods}
+
+    def bind(self, address: str, tls: TlsConfig | None) -> int:
+        """Bind the server to `host:port`, with TLS if there is a certificate; return the port.
+
+        Raises:
+            CannotListenError: the address cannot be bound.
+            ValidationError: a file of `tls` cannot be used; the field's path begins with `tls`.
+        """
+        try:
+            port = add_port(self, address, tls)
+        except OSError as error:
+            raise CannotListenError(address, os_error_text(error)) from error
+        except RuntimeError as error:
+            raise CannotListenError(
+                address, "is the port in use, and the host this machine's?"
+            ) from error
+        except ValidationError as error:
+            raise error.under("tls") from None
+        if self._metrics is not None and tls is not None and tls.serves:
+            self._metrics.registry.register(CertificateMetrics(tls, prefix=self._metrics.prefix))
+        return port
 
     def add_insecure_port(self, address: str) -> int:
         """Add a port without TLS; raise RuntimeError if it cannot be bound."""

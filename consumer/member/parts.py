@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.config import AllocationConfig
 from broadsheet.allocator.etcd.api import Etcd
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.leader.election import LeadershipConfig
 from broadsheet.allocator.leader.move_log import MoveLog
@@ -65,9 +60,8 @@ from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.consumer.shard.metrics import ShardMetrics
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.direct_fragments import ReadTotals
 from broadsheet.runtime.clock import Clock
-from broadsheet.runtime.errors import CannotListenError, ValidationError, os_error_text
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import (
     Capability,
@@ -77,8 +71,8 @@ from broadsheet.security.auth import (
     TokenVerifier,
     server_auth,
 )
-from broadsheet.security.tls import CertificateMetrics, TlsConfig, add_port, tls_files
-from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds, IntakeMetrics
+from broadsheet.security.tls import TlsConfig, tls_files
+from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds, ServerMetrics
 from broadsheet.serving.standard_services import (
     NOT_SERVING,
     SERVING,
@@ -100,130 +94,8 @@ from broadsheet.wire.watch_pb2_grpc import add_WatchServiceServicer_to_server
 if TYPE_CHECKING:
     from broadsheet.consumer.rpc.gateway import Gateway
 
-# The gauge of local shards and their statuses.
-#
-# Source: gazette/core consumer/resolver.go (Collect).
-
-NAME = "gazette_shard_up"
 _READY_CODES = frozenset({ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY})
 """Statuses of replicas that serve, or could at once."""
-
-
-class ShardUp(Collector):
-    """Collects one sample for each local shard: 1, labelled with the shard's id and its status as last observed."""
-
-    def __init__(self, local_shards: LocalShards) -> None:
-        self._local_shards = local_shards
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the present samples."""
-        gauge = GaugeMetricFamily(
-            NAME, "Replicas that this process runs, by status.", labels=("shard", "status")
-        )
-        # A copy, because Prometheus collects on a separate thread.
-        for shard in tuple(self._local_shards.shards.values()):
-            code = status_of(shard.assignment).code
-            gauge.add_metric((shard.id, ReplicaStatus.Code.Name(code)), 1)
-        yield gauge
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return the name alone, so that registering does not collect."""
-        yield GaugeMetricFamily(NAME, "Replicas that this process runs, by status.")
-
-
-class JournalReads(Collector):
-    """Collects what readers of journals received from brokers, and from stores without them."""
-
-    def __init__(self, totals: ReadTotals) -> None:
-        self._totals = totals
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        """Return the present samples."""
-        received, failures = self.describe()
-        received.add_metric(("direct",), self._totals.direct_bytes)
-        received.add_metric(("broker",), self._totals.broker_bytes)
-        # A copy, because Prometheus collects on a separate thread.
-        for reason, count in tuple(self._totals.failures.items()):
-            failures.add_metric((reason,), count)
-        return received, failures
-
-    def describe(self) -> tuple[CounterMetricFamily, CounterMetricFamily]:
-        """Return the names alone, so that registering does not collect."""
-        return (
-            CounterMetricFamily(
-                "broadsheet_journal_read_bytes",
-                "Content of journals received, bytes.",
-                labels=("path",),
-            ),
-            CounterMetricFamily(
-                "broadsheet_journal_direct_failures",
-                "Stored fragments that could not be read directly.",
-                labels=("reason",),
-            ),
-        )
-
-
-SIZES_SECONDS = 30.0
-"""How long measured sizes of files are shown, because a look takes a system call for each file."""
-
-
-class ShardSizes(Collector):
-    """Collects the sizes of local shards: files, and what of recovery logs is recorded or to be played."""
-
-    def __init__(self, local_shards: LocalShards) -> None:
-        self._local_shards = local_shards
-        self._measured: dict[str, tuple[float, int]] = {}
-        """When the files of a shard were measured, monotonic seconds, and their bytes."""
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the present samples. Blocking; Prometheus collects on a separate thread."""
-        recorded = CounterMetricFamily(
-            "broadsheet_shard_recovery_log_recorded_bytes",
-            "Bytes that a primary recorded into its recovery log; begins at 0 with each attempt.",
-            labels=("shard",),
-        )
-        behind = GaugeMetricFamily(
-            "broadsheet_shard_recovery_log_behind_bytes",
-            "Bytes of its recovery log that a replica has not played.",
-            labels=("shard",),
-        )
-        files = GaugeMetricFamily(
-            "broadsheet_shard_store_bytes",
-            "Size of the files of a shard with a recovery log, here; at most 30 s old.",
-            labels=("shard",),
-        )
-        shards = tuple(self._local_shards.shards.values())
-        for shard in shards:
-            directory, playback = shard.files, shard.playback
-            if directory is None or playback is None:
-                continue
-            recorded.add_metric((shard.fqn,), shard.recorded_bytes)
-            behind.add_metric((shard.fqn,), 0 if shard.primary else playback.behind_bytes)
-            files.add_metric((shard.fqn,), self._size(shard.fqn, directory))
-        for gone in self._measured.keys() - {shard.fqn for shard in shards}:
-            del self._measured[gone]
-        yield from (recorded, behind, files)
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering does not collect."""
-        return ()
-
-    def _size(self, shard: str, directory: Path) -> int:
-        at, size = self._measured.get(shard, (-SIZES_SECONDS, 0))
-        if time.monotonic() - at >= SIZES_SECONDS:
-            size = _size_of(directory)
-            self._measured[shard] = time.monotonic(), size
-        return size
-
-
-def _size_of(directory: Path) -> int:
-    """Return the bytes of the files below a directory; files may come and go meanwhile."""
-    size = 0
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with suppress(OSError):
-                size += (Path(parent) / name).stat().st_size
-    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,18 +172,14 @@ def compose(given: Surroundings) -> MemberParts:
         application=given.application,
         peers=peers,
     )
-    key_space.observe(local_shards.apply)
-    key_space.observe(resolver.reindex)
     changes = ShardChangeLog(key_space)
-    key_space.observe(changes.look)
-    key_space.observe(_death_watch(given, membership, deaths).look)
-    key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
+    key_space.observe(ObserverStage.DERIVE, resolver.reindex)
+    key_space.observe(ObserverStage.DERIVE, changes.look)
+    key_space.observe(ObserverStage.ACT, local_shards.apply)
+    key_space.observe(ObserverStage.ACT, _death_watch(given, membership, deaths).look)
+    key_space.observe(ObserverStage.ACT, lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.health.part_status = partial(_part_status, local_shards, key_space)
-    # After the local shards have been brought up to date.
-    key_space.observe(given.health.notify)
-    given.registry.register(ShardUp(local_shards))
-    given.registry.register(ShardSizes(local_shards))
-    given.registry.register(JournalReads(given.journals.read_totals))
+    key_space.observe(ObserverStage.WAKE, given.health.notify)
     session = _session(given, key_space)
     broker_watch = _broker_watch(given, local_shards)
     parts = MemberParts(
@@ -338,8 +206,7 @@ def new_guard(config: MemberConfig, registry: CollectorRegistry) -> RpcGuard:
         config: Says who may call what, and within what bounds.
         registry: Of Prometheus metrics.
     """
-    limits = CallLimits(config.calls)
-    registry.register(limits)
+    limits = CallLimits(config.calls, registry)
     return RpcGuard(verifier_of(config), limits, CallMetrics(registry))
 
 
@@ -370,19 +237,9 @@ def new_server(
             # Two processes on one port would each get half of the requests, silently.
             ("grpc.so_reuseport", 0),
         ),
+        metrics=ServerMetrics(registry, prefix="broadsheet_member"),
     )
-    registry.register(IntakeMetrics(server, prefix="broadsheet_member"))
-    if config.tls is not None and config.tls.serves:
-        registry.register(CertificateMetrics(config.tls, prefix="broadsheet_member"))
-    address = host_and_port(config.listen_host, config.port)
-    try:
-        return server, add_port(server, address, config.tls)
-    except OSError as error:
-        raise CannotListenError(address, os_error_text(error)) from error
-    except RuntimeError as error:
-        raise CannotListenError(
-            address, "is the port in use, and the host this machine's?"
-        ) from error
+    return server, server.bind(host_and_port(config.listen_host, config.port), config.tls)
 
 
 def _require_files(tls: TlsConfig | None) -> None:
@@ -427,7 +284,7 @@ def _peer_watch(given: Surroundings, membership: LocalMember) -> FailureDetector
         hearing=Hearing(_auth(given.config), given.config.tls),
         suspicion_phi=given.config.suspicion_phi,
     )
-    membership.key_space.observe(watch.look)
+    membership.key_space.observe(ObserverStage.WAKE, watch.look)
     return watch
 
 
@@ -463,7 +320,7 @@ def _standby_take_over(
         clock=given.clock,
         registry=given.registry,
     )
-    membership.key_space.observe(take_over.look)
+    membership.key_space.observe(ObserverStage.WAKE, take_over.look)
     return take_over
 
 
@@ -499,6 +356,7 @@ def _local_shards(
         member_id=given.config.member_id,
         new_shard=lambda spec, assignment: LiveShard(spec, assignment, environment),
         group=given.shard_tasks,
+        registry=given.registry,
     )
 
 

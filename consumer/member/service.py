@@ -228,6 +228,7 @@ class Service:
                     ),
                 )
             )
+            journals.register_metrics(self.registry)
             self._parts = parts = compose(
                 Surroundings(
                     application=self._application,

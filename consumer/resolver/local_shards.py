@@ -28,11 +28,13 @@ from itertools import chain
 from typing import TypeVar, assert_never
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 from broadsheet.consumer.registry.key_space import spec_of, status_of
+from broadsheet.consumer.resolver.shard_gauges import register_shard_gauges
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
@@ -148,6 +150,7 @@ class LocalShards:
         member_id: MemberId,
         new_shard: Callable[[ShardSpec, Assignment], LiveShard],
         group: TaskGroup,
+        registry: CollectorRegistry,
     ) -> None:
         """Create the set, empty.
 
@@ -156,6 +159,7 @@ class LocalShards:
             member_id: This process.
             new_shard: Creates a shard that does not run yet.
             group: Runs the shards; it must live until `join` has returned.
+            registry: Shows the shards.
         """
         self._key_space = key_space
         self._member_id = member_id
@@ -173,6 +177,7 @@ class LocalShards:
         """Shards that wait before they start."""
         self.stopped = False
         """Whether this process no longer serves any shard."""
+        register_shard_gauges(self._shards, registry)
 
     @property
     def shards(self) -> Mapping[ItemId, LiveShard]:

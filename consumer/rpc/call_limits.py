@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -53,7 +53,13 @@ class CallBounds:
 class CallLimits(Collector):
     """The admission of calls; metrics are computed at collection, so that calls do not pay for them."""
 
-    def __init__(self, bounds: CallBounds) -> None:
+    def __init__(self, bounds: CallBounds, registry: CollectorRegistry | None = None) -> None:
+        """Create limits with nothing in use.
+
+        Args:
+            bounds: What calls may take.
+            registry: Shows the use; None: nothing does.
+        """
         self._bounds = bounds
         server = "the member"
         self._calls = Places(bounds, "calls_max", "calls_per_connection_max", server=server)
@@ -63,6 +69,8 @@ class CallLimits(Collector):
         )
         self._calls_of = Places(bounds, "calls_max", "calls_per_caller_max", server=server)
         self._streams_of = Places(bounds, "streams_max", "streams_per_caller_max", server=server)
+        if registry is not None:
+            registry.register(self)
 
     def taken(
         self, connection: str, *, streams: bool, public: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import AuxiliaryKeys, Keys
 from broadsheet.allocator.model import Assignment, ItemId, MemberId
 from broadsheet.allocator.ops import Delete, Put
@@ -125,7 +125,7 @@ class ShardHost:
         self._shards: list[LiveShard] = []
         self._blind: set[LiveShard] = set()
         self._state_directory = state_directory
-        key_space.observe(self._tell_shards)
+        key_space.observe(ObserverStage.ACT, self._tell_shards)
 
     async def assign(self, spec: ShardSpec, *, slot: int = 0) -> None:
         """Write the spec and an assignment of it to us, and wait until the key space shows them."""

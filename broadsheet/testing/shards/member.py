@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import EtcdUnavailableError
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import Assignment, MemberId
 from broadsheet.allocator.ops import LeaseId
@@ -169,8 +169,9 @@ class SimulatedConsumer(SimulatedProcess):
                 member_id=self.member_id,
                 new_shard=partial(self._new_shard, key_space),
                 group=group,
+                registry=CollectorRegistry(),
             )
-            key_space.observe(shards.apply)
+            key_space.observe(ObserverStage.ACT, shards.apply)
             await self._load(key_space)
             await key_space.watch()
 

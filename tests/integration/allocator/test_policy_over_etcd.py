@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.key_space import ObserverStage
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
@@ -73,7 +74,7 @@ async def test_policy_hand_overs_level_live_primaries_one_interval_apart(
         await eventually(lambda: primaries(first) == {"a#m0": 6} and len(replicas(first)) == 1)
         await second.session.start(member_value(20))
         seen: list[int] = []
-        first.key_space.observe(lambda: seen.append(primaries(first)["a#m1"]))
+        first.key_space.observe(ObserverStage.WAKE, lambda: seen.append(primaries(first)["a#m1"]))
         async with running(group, second):
             await eventually(lambda: primaries(first) == {"a#m0": 4, "a#m1": 2}, message="levelled")
 
@@ -104,7 +105,7 @@ async def test_policy_balance_waits_until_membership_has_settled(
             if not joined and second.member_id in first.key_space.members:
                 joined.append(loop.time())
 
-        first.key_space.observe(note_joining)
+        first.key_space.observe(ObserverStage.WAKE, note_joining)
         await second.session.start(member_value(20))
         async with running(group, second):
             await eventually(lambda: replicas(first) == {"a#m0": 3, "a#m1": 3})

@@ -16,6 +16,7 @@ from broadsheet.allocator.errors import (
     TxnConflictError,
 )
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
+from broadsheet.allocator.key_space import ObserverStage
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
@@ -103,7 +104,7 @@ async def test_session_exiting_hands_over_and_returns(
             }
             lowest = min(lowest, len(consistent))
 
-        members[0].key_space.observe(watch_coverage)
+        members[0].key_space.observe(ObserverStage.WAKE, watch_coverage)
 
         await leaving.session.update_member(member_value(100, exiting=True))
 

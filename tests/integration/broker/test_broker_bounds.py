@@ -291,7 +291,7 @@ async def test_metrics_tell_what_is_taken_of_each_bound(tmp_path: Path) -> None:
 
     registry = CollectorRegistry()
     async with _serving(BrokerConfig(data_dir=tmp_path)) as (broker, stub):
-        registry.register(BoundMetrics(broker.limits))
+        BoundMetrics(broker.limits, registry)
         async with JournalClient(broker.address) as client:
             await client.append(JOURNAL, b"content")
             call = stub.Read(ReadRequest(journal=JOURNAL, block=True))

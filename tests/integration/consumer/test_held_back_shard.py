@@ -12,6 +12,7 @@ import pytest
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.api import TxnResult
 from broadsheet.allocator.etcd.client import EtcdClient
+from broadsheet.allocator.key_space import ObserverStage
 from broadsheet.allocator.keys import AuxiliaryKeys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Compare, Delete, LeaseId, Operation, Put
@@ -80,7 +81,7 @@ async def test_members_that_die_with_a_shard_are_recorded_by_the_oldest(
                 clock=SystemClock(),
                 group=group,
             )
-            host.key_space.observe(watch.look)
+            host.key_space.observe(ObserverStage.ACT, watch.look)
         await _join(host, "young")
         await etcd.put(host.key_space.keys.item(ItemId(SHARD)), b"")
         lease = await _join(host, "victim", SHARD)
@@ -111,7 +112,7 @@ async def test_cut_off_or_frozen_primary_is_no_death(host: ShardHost, etcd: Etcd
             clock=SystemClock(),
             group=group,
         )
-        host.key_space.observe(watch.look)
+        host.key_space.observe(ObserverStage.ACT, watch.look)
         await etcd.put(host.key_space.keys.item(ItemId(SHARD)), b"")
         await etcd.lease_revoke(await _join(host, "cut-off", SHARD, port=alive))
         lease = await _join(host, "restarted", SHARD, port=alive)

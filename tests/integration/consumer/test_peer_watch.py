@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import EtcdUnavailableError
 from broadsheet.allocator.etcd.client import EtcdClient
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import LeaseId, Put
@@ -95,7 +95,7 @@ def _watch(
         clock=SystemClock(),
         registry=registry or CollectorRegistry(),
     )
-    key_space.observe(watch.look)
+    key_space.observe(ObserverStage.WAKE, watch.look)
     return watch
 
 

@@ -18,6 +18,7 @@ from broadsheet.allocator.etcd.api import LeaseLife
 from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.etcd.lease import LeaseKeeper
+from broadsheet.allocator.key_space import ObserverStage
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.ops import LeaseId, Put
 from broadsheet.consumer.member.failure_detector import FailureDetector
@@ -125,7 +126,7 @@ async def _watching(
         registry=registry,
         hearing=Hearing(NoAuth()),
     )
-    host.key_space.observe(watch.look)
+    host.key_space.observe(ObserverStage.WAKE, watch.look)
     async with TaskGroup() as group:
         group.start_soon(watch.run(), name="watch peers")
         yield group

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
+from broadsheet.allocator.key_space import ObserverStage
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
@@ -48,7 +49,7 @@ async def test_primary_that_names_no_journal_harms_no_standby(
         clock=SystemClock(),
         registry=CollectorRegistry(),
     )
-    host.key_space.observe(take_over.look)
+    host.key_space.observe(ObserverStage.WAKE, take_over.look)
     spec = ShardSpec(id=SHARD, sources=[ShardSpec.Source(journal=SOURCE)], hot_standbys=1)
     spec.max_txn_duration.FromSeconds(1)
     member = ConsumerSpec(

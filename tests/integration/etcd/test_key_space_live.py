@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from broadsheet.allocator.etcd.client import EtcdClient, EtcdConfig
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import Keys
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Put
@@ -80,7 +80,7 @@ async def test_key_space_applies_a_lone_change_at_once_and_a_burst_together(
     key_space = KeySpace(etcd, keys, PlainDecoder(), apply_delay_seconds=delay_seconds)
     await key_space.load()
     passes: list[int] = []
-    key_space.observe(lambda: passes.append(key_space.header.revision))
+    key_space.observe(ObserverStage.WAKE, lambda: passes.append(key_space.header.revision))
 
     async with _watched(key_space), asyncio.timeout(DEADLINE_SECONDS):
         # The stream may take a moment to open; the second lone change measures only the application.
@@ -130,7 +130,7 @@ async def test_key_space_reloads_after_compaction_and_tells_observers_once() -> 
             first = await direct.put(keys.item(ItemId("first")), b"R=1")
             await key_space.wait_for_revision(first)
             seen: list[set[str]] = []
-            key_space.observe(lambda: seen.append(set(key_space.items)))
+            key_space.observe(ObserverStage.WAKE, lambda: seen.append(set(key_space.items)))
 
             await proxy.cut()
             await direct.delete(keys.item(ItemId("gone")))

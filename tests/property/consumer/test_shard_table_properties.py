@@ -9,7 +9,7 @@ from typing import cast
 from hypothesis import example, given, strategies as st
 
 from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, RangeResult, WatchBatch
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.client.shard_client import ShardTable
@@ -52,7 +52,7 @@ class _World:
         # Nothing is asked of etcd: the test delivers what it would.
         self.key_space = KeySpace(cast("Etcd", None), KEYS, ShardDecoder(hot_standbys_max=3))
         self.changes = ShardChangeLog(self.key_space, shards_max=remembered)
-        self.key_space.observe(self.changes.look)
+        self.key_space.observe(ObserverStage.DERIVE, self.changes.look)
         self.key_space.replace(RangeResult(header=etcd_header(1), kvs=()))
         self._revision = 1
         self._keys: dict[bytes, int] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+from itertools import permutations
 
 import pytest
 
@@ -19,10 +21,12 @@ from broadsheet.allocator.etcd.api import (
     WatchEvent,
     mod_revision_of,
 )
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.keys import Keys
+from broadsheet.allocator.leader.state import Observation
 from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.ops import Compare, KeyValue, LeaseId, Operation
+from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder, PlainItem, PlainMember
 
 KEYS = Keys("/r")
@@ -149,11 +153,11 @@ def test_assignments_of_an_item_are_sorted_and_leave_neighbours_out() -> None:
 
 
 def test_apply_puts_and_deletes_in_order_in_one_step() -> None:
-    """Three batches at once: observers run once, in their order, and see the end."""
+    """Three batches at once: observers run once, and see the end."""
     key_space = loaded(kv(ITEM_KEY, b"R=1", 3))
     seen: list[tuple[str, int]] = []
-    key_space.observe(lambda: seen.append(("first", key_space.header.revision)))
-    key_space.observe(lambda: seen.append(("second", len(key_space.items))))
+    key_space.observe(ObserverStage.WAKE, lambda: seen.append(("first", key_space.header.revision)))
+    key_space.observe(ObserverStage.WAKE, lambda: seen.append(("second", len(key_space.items))))
 
     key_space.apply(
         [
@@ -184,7 +188,7 @@ def test_apply_progress_alone_moves_no_revision_and_tells_nobody() -> None:
     """The header is comparable between processes only if it counts changes below the root."""
     key_space = loaded()
     told: list[int] = []
-    key_space.observe(lambda: told.append(1))
+    key_space.observe(ObserverStage.WAKE, lambda: told.append(1))
 
     key_space.apply([WatchBatch(header=header(99), events=())])
 
@@ -274,7 +278,7 @@ def test_replace_applies_the_difference_and_tells_observers_once() -> None:
     key_space = loaded(kv(gone, b"R=1", 2), kv(ITEM_KEY, b"R=1", 3), kv(same, b"R=1", 4))
     same_object = key_space.items[ItemId("same")]
     told: list[dict[bytes, tuple[object, int]]] = []
-    key_space.observe(lambda: told.append(contents(key_space)))
+    key_space.observe(ObserverStage.WAKE, lambda: told.append(contents(key_space)))
 
     key_space.replace(
         RangeResult(
@@ -342,11 +346,57 @@ def test_replace_with_an_older_revision_is_fatal() -> None:
         key_space.replace(RangeResult(header=header(9), kvs=()))
 
 
+@pytest.mark.parametrize("registered", list(permutations(ObserverStage)))
+def test_observers_registered_in_any_order_run_in_the_order_of_their_stages(
+    registered: tuple[ObserverStage, ...],
+) -> None:
+    """Parts may be composed in any order: an index is never read before it is brought up to date."""
+    key_space = loaded()
+    ran: list[ObserverStage] = []
+    for stage in (*registered, *reversed(registered)):
+        key_space.observe(stage, partial(ran.append, stage))
+
+    key_space.apply([batch(KeyPut(kv(ITEM_KEY, b"R=1", 11)))])
+
+    assert ran == [stage for stage in ObserverStage for _ in range(2)]
+
+
+@pytest.mark.parametrize("woken_first", [False, True])
+def test_parts_of_the_leader_constructed_in_any_order_derive_before_a_wake(
+    *, woken_first: bool
+) -> None:
+    """A task that is woken for a change sees the leader's state with the change, also if it was registered first."""
+    key_space = loaded()
+    seen: list[int] = []
+    made: list[Observation] = []
+
+    def observation() -> None:
+        made.append(
+            Observation(
+                key_space,
+                member_id=MEMBER,
+                consistency=ValueConsistency(),
+                is_failed=lambda _: False,
+                replace_failed_after_seconds=60.0,
+            )
+        )
+        assert made[0].derived.item_count == 0
+
+    def woken() -> None:
+        key_space.observe(ObserverStage.WAKE, lambda: seen.append(made[0].derived.item_count))
+
+    for part in (woken, observation) if woken_first else (observation, woken):
+        part()
+    key_space.apply([batch(KeyPut(kv(ITEM_KEY, b"R=1", 11)))])
+
+    assert seen == [1]
+
+
 async def test_waiters_wake_after_the_observers_and_at_their_revision_only() -> None:
     """Who waits sees derived state; who waits for later goes on waiting."""
     key_space = loaded()
     order: list[str] = []
-    key_space.observe(lambda: order.append("observer"))
+    key_space.observe(ObserverStage.WAKE, lambda: order.append("observer"))
 
     async def wait(revision: int) -> None:
         await key_space.wait_for_revision(revision)

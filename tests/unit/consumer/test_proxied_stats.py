@@ -9,7 +9,7 @@ from typing import Any, cast
 import grpc
 
 from broadsheet.allocator.etcd.api import Etcd, KeyDeleted, KeyPut, RangeResult, WatchBatch
-from broadsheet.allocator.key_space import KeySpace
+from broadsheet.allocator.key_space import KeySpace, ObserverStage
 from broadsheet.allocator.model import ItemId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.consumer.registry.key_space import ShardDecoder, process_id_of
@@ -47,7 +47,7 @@ class _World:
             application=cast("Any", None),
             peers=Peers(),
         )
-        self.key_space.observe(self.resolver.reindex)
+        self.key_space.observe(ObserverStage.DERIVE, self.resolver.reindex)
         self.key_space.replace(RangeResult(header=etcd_header(1), kvs=()))
         self._revision = 1
         spec = shard_spec(SHARD, team="a")

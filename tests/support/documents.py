@@ -52,3 +52,9 @@ def missing_line(shown: tuple[str, ...], output: str) -> str | None:
 def _pattern(line: str) -> re.Pattern[str]:
     literal = [r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in line.split("…")]
     return re.compile(r"^\s*" + ".*".join(literal).rstrip() + r"\s*$")
+
+
+def product_folders() -> list[Path]:
+    """Return the folders of product code, by the links in `broadsheet/`; what has no link is in that folder itself."""
+    linked = [each.resolve() for each in (REPOSITORY / "broadsheet").iterdir() if each.is_symlink()]
+    return sorted([REPOSITORY / "broadsheet", *linked])

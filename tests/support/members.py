@@ -22,6 +22,7 @@ from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import read_committed
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags, MessageClock, new_producer_id
+from broadsheet.leases.live_page import lease_route
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import ClientAuth
 from broadsheet.wire.journal_pb2 import ApplyRequest as JournalApply
@@ -78,7 +79,7 @@ class Cluster:
     ) -> AsyncIterator[Service]:
         """A ready member; stopped by force at the end, unless it ended before."""
         tally = application or self.tally()
-        service = Service(tally, self.config(name, **overrides))
+        service = Service(tally, self.config(name, **overrides), lease_route=lease_route)
         try:
             async with TaskGroup() as group:
                 group.start_soon(service.run(), name=f"member {name}")

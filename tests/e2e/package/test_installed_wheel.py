@@ -18,7 +18,15 @@ from tests.support.documents import REPOSITORY
 
 pytestmark = pytest.mark.e2e
 
-_NAMES = ("allocator", "consumer", "spark_bridge", "examples")
+_NAMES = (
+    "allocator",
+    "broker",
+    "consumer",
+    "examples",
+    "journals",
+    "leases",
+    "spark_bridge",
+)
 _SHADOWS = ("click", "grpc", "queue", "broadsheet")
 """What the broker imports; `queue` is the standard library's."""
 _APPLICATION = re.compile(r"\b[a-z]\w*(?:\.[a-z]\w*)+:[A-Za-z]\w*")

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.etcd
 MESSAGES = 6
 """What happens beside a message, now and then, is not seen with each of so many."""
 Progress = tuple[Mapping[str, int], Mapping[str, int]]
-_PACKAGES = ("allocator/", "consumer/")
+_SHARED = ("runtime/", "wire/", "security/", "serving/")
+"""What is in `broadsheet/` itself."""
+_PACKAGES = ("allocator/", "journals/", "consumer/", *_SHARED)
 _BEGIN = "## The way of a message"
 _SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"`([\w/]+\.py)`")
@@ -79,7 +81,7 @@ class Crossed:
         if self._watching and event == "call":
             name = frame.f_code.co_filename.removeprefix(f"{REPOSITORY}/broadsheet/")
             if name.startswith(_PACKAGES):
-                self.files[name] = None
+                self.files[f"broadsheet/{name}" if name.startswith(_SHARED) else name] = None
 
 
 @asynccontextmanager

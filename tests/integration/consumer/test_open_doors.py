@@ -13,13 +13,13 @@ from broadsheet.consumer.member.config import MemberConfig
 from broadsheet.consumer.member.parts import new_guard, new_server
 from broadsheet.runtime.errors import ValidationError
 from tests.support.certificates import CertificateAuthority
-from tests.support.documents import REPOSITORY
+from tests.support.documents import REPOSITORY, product_folders
 
 CLEAR_TEXT = re.compile(r"insecure_channel\(|add_insecure_port\(")
 MAY_SPEAK_IT = {
     "allocator/etcd/channel.py",
     "broadsheet/security/tls.py",
-    "journals/channels.py",
+    "broadsheet/security/endpoints.py",
     "broadsheet/serving/grpc_server.py",  # passes on what a server is told
     "examples/flights/client.py",
     "spark_bridge/routing/channels.py",
@@ -31,8 +31,8 @@ def test_clear_text_is_spoken_where_the_address_is_looked_at_alone() -> None:
     """An https address was taken for an http one: the token went over the network in clear text, and nobody knew."""
     found = {
         str(path.relative_to(REPOSITORY))
-        for folder in ("allocator", "consumer", "spark_bridge", "examples")
-        for path in (REPOSITORY / folder).rglob("*.py")
+        for folder in product_folders()
+        for path in folder.rglob("*.py")
         if CLEAR_TEXT.search(path.read_text())
     }
     assert found == MAY_SPEAK_IT

@@ -19,6 +19,8 @@ from broadsheet.testing.stores.recorded_log import MirroredFiles, RecordedChange
 from broadsheet.testing.stores.subject import FixedShard, offset_of, reading, wait
 
 WRITE_BUFFER_BYTES = 64 << 10
+_TABLE_MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
+"""Of a block-based table, at its end."""
 """The smallest there is, so that a test sees many flushes and compactions."""
 
 OpenStore = Callable[..., RocksDbStore]
@@ -229,5 +231,7 @@ def test_tables_are_written_in_the_format_that_members_of_gazette_read(
     store.destroy()
 
     tables = [log.files.content_of(path) for path in log.files.paths() if path.endswith(".sst")]
+    # One that a compaction had begun has no footer yet.
+    tables = [table for table in tables if table.endswith(_TABLE_MAGIC)]
     assert tables
     assert {int.from_bytes(table[-12:-8], "little") for table in tables} == {5}

@@ -97,11 +97,10 @@ release-notes: setup ## show what changes/ adds to the CHANGELOG, or fold it in 
 
 coverage: setup ## measure the lines and branches that unit and property tests reach, into .cache/coverage
 	rm -rf .cache/coverage && mkdir -p .cache/coverage
-	$(BIN)/coverage run -m pytest -q -n $(TEST_JOBS) --dist loadgroup tests/unit tests/property \
-		-m "not etcd and not azurite and not postgresql and not e2e and not spark"
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage html --quiet --directory .cache/coverage/html
-	$(BIN)/coverage report
+	status=0; $(BIN)/coverage run -m pytest -q -n $(TEST_JOBS) --dist loadgroup tests/unit tests/property \
+		-m "not etcd and not azurite and not postgresql and not e2e and not spark" || status=1; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet --directory .cache/coverage/html && \
+	$(BIN)/coverage report && exit $$status
 
 types: setup ## strict types
 	$(BIN)/mypy

@@ -1,0 +1,53 @@
+"""READMEs of rooms: a folder of code that is too large to be seen at a glance says where to look."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.support.documents import REPOSITORY
+
+_PRODUCT = ("allocator", "broadsheet", "broker", "consumer", "journals", "leases", "spark_bridge")
+_FILES_MAX = 8
+"""Files that a reader takes in without a guide."""
+_FILE = re.compile(r"(?<![\w/])(\w+)\.py\b")
+
+
+def _large_rooms() -> list[str]:
+    """Return each folder with more modules than `_FILES_MAX`, generated ones left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *_PRODUCT],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    counts: dict[str, int] = {}
+    for name in listed.stdout.split():
+        folder, _, file = name.rpartition("/")
+        if file.endswith(".py") and file != "__init__.py" and "_pb2" not in file:
+            counts[folder] = counts.get(folder, 0) + (REPOSITORY / name).exists()
+    return sorted(folder for folder, count in counts.items() if count > _FILES_MAX)
+
+
+@pytest.mark.parametrize("room", _large_rooms())
+def test_large_room_has_a_guide_to_its_files(room: str) -> None:
+    """Nine files and more need a README that leads into them; that what it names exists is tested elsewhere."""
+    guide = REPOSITORY / room / "README.md"
+    assert guide.exists(), f"{room} has more than {_FILES_MAX} modules and no README.md"
+
+    named = set(_FILE.findall(guide.read_text()))
+    modules = {
+        path.stem
+        for path in (REPOSITORY / room).glob("*.py")
+        if not path.stem.startswith("_") and "_pb2" not in path.name
+    }
+
+    assert len(named & modules) * 3 > len(modules), f"{guide} leaves out {sorted(modules - named)}"
+
+
+def test_rooms_are_counted() -> None:
+    """The rule finds the rooms that it is about: the heart and the broker are large."""
+    assert {"consumer/shard", "broker"} <= set(_large_rooms())

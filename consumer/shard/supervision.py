@@ -248,7 +248,9 @@ def text_of(cause: BaseException) -> str:
     return text if len(text) <= TEXT_LENGTH_MAX else text[:TEXT_LENGTH_MAX] + " ...[truncated]"
 
 
-_OUR_PACKAGES = ("broadsheet.allocator.", "broadsheet.consumer.", "broadsheet.spark_bridge.")
+_OURS = "broadsheet."
+_EXAMPLES = "broadsheet.examples."
+"""Applications, which users copy: theirs, for a message that says where to look."""
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -276,7 +278,8 @@ def place_in_code(error: BaseException) -> str:
 def _is_framework(frame: FrameType) -> bool:
     code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
     in_library = code.co_filename.startswith(_STANDARD_LIBRARY) and not _is_installed(code)
-    return module.startswith(_OUR_PACKAGES) or code.co_filename.startswith("<") or in_library
+    ours = module.startswith(_OURS) and not module.startswith(_EXAMPLES)
+    return ours or code.co_filename.startswith("<") or in_library
 
 
 def _is_installed(code: CodeType) -> bool:

@@ -3,26 +3,29 @@
 An older etcd crashes if a read-only transaction is cancelled while it gathers the keys: by a deadline, by the caller,
 or because the caller's process was killed (etcd-io/etcd#14110, and #14891 after its first fix; fixed on the 3.5 branch
 in December 2022). So a read-only transaction is never sent as one: its ranges are read separately, at one revision.
+Comparisons gather no keys for the caller, so they may be sent together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from broadsheet.allocator.errors import RevisionCompactedError
 from broadsheet.allocator.etcd import rpc_pb2
-from broadsheet.allocator.etcd.api import RangeResult, TxnResult
+from broadsheet.allocator.etcd.api import Etcd, RangeResult, TxnResult
 from broadsheet.allocator.etcd.calls import Caller, Method
 from broadsheet.allocator.etcd.convert import header_from, key_value_from
-from broadsheet.allocator.ops import Get, KeyValue
+from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Compare, Get, KeyValue
 from broadsheet.runtime.task_group import TaskGroup
 
 PAGE_KEYS = 1_000
 """Keys asked for at a time; Gazette's mirror uses the same."""
 PINNED_READ_ATTEMPTS = 5
 """Reads of the newest revision that start over because it was compacted between two calls."""
+_NO_KEY: Final = b"\x00"
+"""The end of a key that does not exist: no key of ours holds a zero byte."""
 READS_AT_ONCE_MAX = 32
 """Ranges asked for at the same time; etcd answers each from memory."""
 
@@ -65,6 +68,38 @@ async def read_ranges(caller: Caller, gets: Sequence[Get]) -> TxnResult:
         return TxnResult(header=newest, succeeded=True, gets=tuple(each.kvs for each in found))
 
     return await _again_if_compacted(read, 0)
+
+
+async def read_expected(
+    etcd: Etcd, expected: Mapping[bytes, KeyValue | None]
+) -> dict[bytes, KeyValue | None]:
+    """Read keys whose present values are probably known: one call confirms 128 of them.
+
+    Those that are not as expected are read one by one, so that neither a response nor the work of etcd exceeds what was
+    asked for. Parts of 128 keys may be as of different revisions.
+
+    Args:
+        etcd: Where they are.
+        expected: By key; None: it is probably absent.
+
+    Returns:
+        The present values by key; None: it is absent.
+    """
+    keys = tuple(expected)
+    parts = [keys[n : n + TXN_OPERATIONS_MAX] for n in range(0, len(keys), TXN_OPERATIONS_MAX)]
+    found = dict(expected)
+    for part in parts:
+        compares = tuple(
+            Compare.mod_revision(key, kv.mod_revision if (kv := expected[key]) else 0)
+            for key in part
+        )
+        # Without a read, etcd would answer from a member that may lag. This key does not exist, so that etcd gathers
+        # none, and cannot crash.
+        if (await etcd.txn(compares, (Get(part[0] + _NO_KEY),))).succeeded:
+            continue
+        read = await etcd.txn((), tuple(map(Get, part)))
+        found |= {key: kvs[0] if kvs else None for key, kvs in zip(part, read.gets, strict=True)}
+    return found
 
 
 async def _read_at_once(caller: Caller, gets: Sequence[Get], revision: int) -> list[RangeResult]:

@@ -8,8 +8,9 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from broadsheet.allocator.keys import AUXILIARY_ROOT
 from broadsheet.consumer.errors import ForeignLogError
@@ -28,6 +29,9 @@ HINTS_DIRECTORY = "hints"
 """Below a directory of this name there are hints, and no key space."""
 RESERVED_DIRECTORIES = frozenset({"items", "members", "assign", "leases", "owners", "workers"})
 """Directories of an allocator's root (`broadsheet.allocator.keys`), and of a lease store's in etcd."""
+
+DIRECTORIES_KEPT = 256
+"""Bound on directories whose place is remembered; the shards of an application have few."""
 
 FindSpec = Callable[[str], ShardSpec | None]
 """Returns the present spec of a shard, by id; None: there is none."""
@@ -100,10 +104,16 @@ def _sharers_of(
 ) -> list[str]:
     """Return the ids of other shards that have a name, which ends with the shard's id, in common with this one."""
     name = name_of(spec)
-    parts = name.split("/")
-    ids = ("/".join(parts[begin:]) for begin in range(1, len(parts)))
-    found = ((shard_id, spec_of(shard_id)) for shard_id in ids if shard_id != spec.id)
+    found = ((shard_id, spec_of(shard_id)) for shard_id in _ends_of(name) if shard_id != spec.id)
     return [shard_id for shard_id, other in found if other is not None and name_of(other) == name]
+
+
+def _ends_of(name: str) -> Iterator[str]:
+    """Yield the ends of a name behind a slash, longest first."""
+    slash = name.find("/")
+    while slash >= 0:
+        yield name[slash + 1 :]
+        slash = name.find("/", slash + 1)
 
 
 def _hints_name(spec: ShardSpec) -> str:
@@ -136,7 +146,7 @@ def _check_place(path: str, spec: ShardSpec, before: ShardSpec | None, root: str
     if not has_recovery_log(spec) or (before and before.hint_prefix == spec.hint_prefix):
         return
     key = primary_hints_key(spec).decode()
-    taken = _key_space_of(key, root)
+    taken = _key_space_of(key.rpartition("/")[0], root)
     if taken:
         raise ValidationError(
             f"{path}.hint_prefix",
@@ -145,16 +155,17 @@ def _check_place(path: str, spec: ShardSpec, before: ShardSpec | None, root: str
         )
 
 
-def _key_space_of(key: str, root: str) -> str:
-    """Return the directory of other keys that a key of hints would be in; "" if there is none.
+@lru_cache(maxsize=DIRECTORIES_KEPT)
+def _key_space_of(directory: str, root: str) -> str:
+    """Return the directory of other keys that a directory of hints would be in; "" if there is none.
 
     Which roots exist is not known here, and their keys may not be readable, so the names of directories decide.
     """
-    if key.startswith(f"{AUXILIARY_ROOT}/"):
+    if f"{directory}/".startswith(f"{AUXILIARY_ROOT}/"):
         return AUXILIARY_ROOT
     # The names within the root's own path were chosen by whoever runs it.
-    begin = root.count("/") + 1 if key.startswith(f"{root}/") else 1
-    directories = key.split("/")[:-1]
+    begin = root.count("/") + 1 if f"{directory}/".startswith(f"{root}/") else 1
+    directories = directory.split("/")
     for index, name in enumerate(directories[begin:], begin):
         if name == HINTS_DIRECTORY:
             return ""
@@ -165,6 +176,10 @@ def _key_space_of(key: str, root: str) -> str:
 
 def _check_unshared(path: str, spec: ShardSpec, spec_of: FindSpec) -> None:
     if not has_recovery_log(spec):
+        return
+    # The usual case costs one look-up for each end of both names.
+    ends = {*_ends_of(recovery_log_of(spec)), *_ends_of(_hints_name(spec))} - {spec.id}
+    if all(spec_of(end) is None for end in ends):
         return
     others = sharers_of(spec, spec_of)
     if others:

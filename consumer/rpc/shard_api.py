@@ -22,35 +22,34 @@ from typing import Any
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
 
 from broadsheet.allocator.errors import TxnConflictError
 from broadsheet.allocator.etcd.txn_batch import apply_checkpoints
 from broadsheet.allocator.leader.move_log import MoveLog
 from broadsheet.allocator.leader.move_records import Cause
 from broadsheet.allocator.model import ItemId
-from broadsheet.allocator.ops import TXN_OPERATIONS_MAX, Get
+from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
-from broadsheet.consumer.recoverylog.hints import encode_hints, primary_hints_key
-from broadsheet.consumer.recoverylog.log_claims import StoredLog, check_logs
+from broadsheet.consumer.recoverylog.hints import encode_hints
+from broadsheet.consumer.recoverylog.log_claims import check_logs
 from broadsheet.consumer.registry.key_space import is_visible, spec_of
 from broadsheet.consumer.registry.move_messages import UNASSIGNED
 from broadsheet.consumer.resolver.resolver import LocalMember, ShardResolution, ShardResolver
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA, cause_metadata
 from broadsheet.consumer.rpc.guard import claims_of
 from broadsheet.consumer.rpc.shard_changes import (
-    StoredSpec,
     certainly_writes,
     plan_apply,
     plan_unassign,
 )
 from broadsheet.consumer.rpc.shard_listing import list_shards
+from broadsheet.consumer.rpc.stored_shards import StoredShards
 from broadsheet.runtime.errors import BoundExceededError, EndpointError
 from broadsheet.security.actor import actor_of
 from broadsheet.security.auth import Capability, Claims, ClientAuth
 from broadsheet.serving.tracing import NO_SPAN, tracing
 from broadsheet.wire import shard_pb2_grpc
-from broadsheet.wire.journal_pb2 import Header, LabelSelector
+from broadsheet.wire.journal_pb2 import Header
 from broadsheet.wire.labels import ID, is_scoped, label_set, selector
 from broadsheet.wire.recorded_op_pb2 import FSMHints
 from broadsheet.wire.shard_pb2 import (
@@ -111,6 +110,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._key_space = membership.key_space
         self._etcd = membership.etcd
         self._keys = membership.key_space.keys
+        self._stored = StoredShards(self._etcd, self._key_space, self._keys)
         self._move_log = move_log
         self._hops = HopTokens(auth)
         self._tracing = tracing()
@@ -155,29 +155,29 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         validate_shard_apply_request(request)
         _require_batch(len(request.changes), field_name="changes")
         allowed = claims_of(context).selector
-        stored = await self._stored_specs(request.changes, allowed)
+        restricted = is_scoped(allowed)
+        # Claims that cover every shard need no specs to judge by.
+        stored = await self._stored.specs(_ids(request)) if restricted else None
         checkpoint = plan_apply(
             request.changes,
             self._keys,
             allowed=allowed,
-            stored=stored,
+            stored=stored or {},
             encode_hints=encode_hints,
         )
         # The deletion of a hidden shard has compares alone.
         if not (checkpoint.operations or checkpoint.compares):
             return ApplyResponse(status=Status.OK, header=self._header())
         # After the plan, which authorizes: a refusal names other shards.
-        check_logs(
-            request.changes,
-            root=self._keys.root,
-            stored={
+        logs = await self._stored.logs(request.changes, stored)
+        if restricted:
+            # Of a hidden shard, nothing is told; its transaction fails.
+            logs = {
                 shard_id: held
-                for shard_id, held in (await self._stored_logs(request.changes)).items()
-                # Of a hidden shard, nothing is told; its transaction fails.
+                for shard_id, held in logs.items()
                 if held.spec is None or is_visible(held.spec, allowed)
-            },
-            spec_of=self._spec_or_none,
-        )
+            }
+        check_logs(request.changes, root=self._keys.root, stored=logs, spec_of=self._spec_or_none)
         result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
         header = self._header(revision=result.header.revision)
         if not result.succeeded:
@@ -189,7 +189,9 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             seen = [
                 change
                 for change in request.changes
-                if change.delete not in stored or is_visible(stored[change.delete].spec, allowed)
+                if not stored
+                or change.delete not in stored
+                or is_visible(stored[change.delete].spec, allowed)
             ]
             await self._await_deletion(seen, result.header.revision)
         return ApplyResponse(status=Status.OK, header=header)
@@ -274,43 +276,6 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         context.set_trailing_metadata(tuple(cause))
         return response
 
-    async def _stored_specs(
-        self, changes: Sequence[ApplyRequest.Change], allowed: LabelSelector
-    ) -> dict[str, StoredSpec]:
-        """Read current specs from etcd itself, because a lagging mirror could authorize a caller wrongly."""
-        # Claims that cover every shard need no specs to judge by.
-        if not changes or not is_scoped(allowed):
-            return {}
-        ids = [change.upsert.id or change.delete for change in changes]
-        gets = tuple(Get(self._keys.item(ItemId(shard_id))) for shard_id in ids)
-        result = await self._etcd.txn((), gets)
-        return {
-            shard_id: StoredSpec(
-                spec=_spec_or_bare(kvs[0].value, shard_id), mod_revision=kvs[0].mod_revision
-            )
-            for shard_id, kvs in zip(ids, result.gets, strict=True)
-            if kvs
-        }
-
-    async def _stored_logs(self, changes: Sequence[ApplyRequest.Change]) -> dict[str, StoredLog]:
-        """Read what etcd holds of the recovery logs of shards that are to be applied."""
-        upserts = [change.upsert for change in changes if change.HasField("upsert")]
-        found: dict[str, StoredLog] = {}
-        at_a_time = TXN_OPERATIONS_MAX // 2
-        for begin in range(0, len(upserts), at_a_time):
-            part = upserts[begin : begin + at_a_time]
-            gets = [
-                (Get(self._keys.item(ItemId(spec.id))), Get(primary_hints_key(spec)))
-                for spec in part
-            ]
-            result = await self._etcd.txn((), tuple(each for pair in gets for each in pair))
-            for spec, specs, hints in zip(part, result.gets[::2], result.gets[1::2], strict=True):
-                found[spec.id] = StoredLog(
-                    spec=_spec_or_bare(specs[0].value, spec.id) if specs else None,
-                    hints=hints[0].value if hints else None,
-                )
-        return found
-
     def _spec_or_none(self, shard_id: str) -> ShardSpec | None:
         item = self._key_space.items.get(ItemId(shard_id))
         return None if item is None else spec_of(item)
@@ -346,6 +311,10 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         return header
 
 
+def _ids(request: ApplyRequest) -> list[str]:
+    return [change.upsert.id or change.delete for change in request.changes]
+
+
 def _require_batch(count: int, *, field_name: str) -> None:
     # Checked before anything is read; the plan checks the exact bound later.
     if count > TXN_OPERATIONS_MAX:
@@ -353,14 +322,6 @@ def _require_batch(count: int, *, field_name: str) -> None:
             f"{field_name}: expected at most {TXN_OPERATIONS_MAX} a request, got {count}; "
             "send several requests (shardctl's --max-txn-size does it)"
         )
-
-
-def _spec_or_bare(value: bytes, shard_id: str) -> ShardSpec:
-    """Return a stored spec; if it cannot be decoded, one with only its id, which claims can still match."""
-    try:
-        return ShardSpec.FromString(value)
-    except DecodeError:
-        return ShardSpec(id=shard_id)
 
 
 def _hints_answer(hints: FSMHints | None) -> GetHintsResponse.ResponseHints:

@@ -6,6 +6,7 @@ import pytest
 
 from broadsheet.allocator.errors import EtcdLimitError, EtcdRequestError, LeaseNotFoundError
 from broadsheet.allocator.etcd.api import Etcd
+from broadsheet.allocator.etcd.reads import read_expected
 from broadsheet.allocator.ops import Compare, CompareTarget, Delete, Get, Operation, Put
 from tests.support.etcd_contract import put
 
@@ -210,3 +211,29 @@ class TestTxn:
         """There is no lease to keep: the key was deleted meanwhile."""
         with pytest.raises(EtcdRequestError, match="key not found"):
             await etcd.txn((), (Put(b"/absent", b"", ignore_lease=True),))
+
+
+class TestReadExpected:
+    """Reads of keys whose values are probably known."""
+
+    async def test_read_expected_returns_what_is_there_whatever_was_expected(
+        self, etcd: Etcd
+    ) -> None:
+        """A wrong guess, older, absent or present, costs calls and never a wrong value; nor does a number of keys that
+        one transaction does not take.
+        """
+        keys = [b"/k/%03d" % number for number in range(300)]
+        present = {key: await put(etcd, key, b"old") for key in keys[::2]}
+        read = await etcd.get_range(b"/k/", b"/k0")
+        right = dict.fromkeys(keys) | {kv.key: kv for kv in read.kvs}
+        assert await read_expected(etcd, right) == right
+        assert await read_expected(etcd, dict.fromkeys(keys)) == right
+
+        changed = await put(etcd, keys[0], b"new")
+        await etcd.txn((), (Delete(keys[298]), Put(keys[1], b"made")))
+        found = await read_expected(etcd, right)
+
+        assert changed > present[keys[0]]
+        now = {kv.key: kv for kv in (await etcd.get_range(b"/k/", b"/k0")).kvs}
+        assert found == dict.fromkeys(keys) | now
+        assert await read_expected(etcd, {}) == {}

@@ -5,15 +5,18 @@ NaN. Such a state would be counted wrong, or could not be read, only after the n
 checked when it is encoded, in two ways:
 
     in columns     values of one place in all entries are checked together, by their exact types: as long as encoding
-    by decoding    what has other types (dates, decimals, unions of structures, …) is decoded and compared, which takes
-                   many times as long
+    by decoding    what has other types (times, durations, enumerations, unions of structures, subclasses, …) is decoded
+                   and compared, which takes many times as long
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 import reprlib
+import uuid
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from itertools import chain, islice
@@ -96,7 +99,23 @@ _SCALARS: Final[Mapping[type[inspect.Type], type]] = {
     inspect.BoolType: bool,
     inspect.NoneType: type(None),
 }
-_ANY_KINDS: Final = frozenset((*_SCALARS.values(), dict, list))
+_TEXTS: Final[Mapping[type[inspect.Type], type]] = {
+    inspect.BytesType: bytes,
+    inspect.DateType: dt.date,
+    inspect.UUIDType: uuid.UUID,
+}
+"""Types with one text for each value, by their declarations."""
+_ARRAYS: Final[Mapping[type[inspect.Type], type]] = {
+    inspect.ListType: list,
+    inspect.VarTupleType: tuple,
+    inspect.SetType: set,
+    inspect.FrozenSetType: frozenset,
+}
+_DICTS: Final = frozenset((dict, Counter, defaultdict, OrderedDict))
+"""Dicts that are read back as plain ones, which are equal to them. A subclass of an application may not be."""
+_ANY_KINDS: Final = _DICTS | {*_SCALARS.values(), list}
+_FLOATS: Final = frozenset((float,))
+_LISTS: Final = frozenset((list,))
 
 
 def _survives(type_: inspect.Type, values: Collection[Any]) -> bool:
@@ -126,40 +145,55 @@ def _union(type_: inspect.UnionType, values: Collection[Any]) -> bool:
     kinds = {_SCALARS[type(each)] for each in members}
     if not kinds.issuperset(map(type, values)):
         return False
-    return float not in kinds or _are_finite(_of_kind(float, kinds, values))
+    return float not in kinds or _are_finite(_of_kinds(_FLOATS, kinds, values))
 
 
 def _any(type_: inspect.AnyType, values: Collection[Any]) -> bool:
     first = type(next(iter(values)))
     kinds = {first} if _are_all(first, values) else set(map(type, values))
-    if not kinds <= _ANY_KINDS or not _are_finite(_of_kind(float, kinds, values)):
+    if not kinds <= _ANY_KINDS or not _are_finite(_of_kinds(_FLOATS, kinds, values)):
         return False
-    items = list(chain.from_iterable(_of_kind(list, kinds, values)))
-    columns = _columns(_of_kind(dict, kinds, values), str)
+    items = list(chain.from_iterable(_of_kinds(_LISTS, kinds, values)))
+    columns = _columns(_of_kinds(_DICTS, kinds, values), str)
     return columns is not None and all(
         _survives(type_, column) for column in chain((items,), columns)
     )
 
 
-def _of_kind(kind: type, kinds: set[type], values: Collection[Any]) -> Collection[Any]:
-    if kind not in kinds:
+def _of_kinds(
+    wanted: frozenset[type], kinds: set[type], values: Collection[Any]
+) -> Collection[Any]:
+    """Return those of some kinds.
+
+    Args:
+        wanted: The kinds.
+        kinds: Of all values.
+        values: Some of them may be of other kinds.
+    """
+    if wanted.isdisjoint(kinds):
         return ()
-    return values if len(kinds) == 1 else [value for value in values if type(value) is kind]
+    return values if wanted >= kinds else [value for value in values if type(value) in wanted]
 
 
 def _dict(type_: inspect.DictType, values: Collection[Any]) -> bool:
     key = _KEYS.get(type(type_.key_type))
     is_plain = _is_plain(type_) and _is_plain(type_.key_type)
-    if key is None or not is_plain or not _are_all(dict, values):
+    if key is None or not is_plain or not (_are_all(dict, values) or _are_dicts(values)):
         return False
     columns = _columns(values, key)
     return columns is not None and all(_survives(type_.value_type, column) for column in columns)
+
+
+def _are_dicts(values: Collection[Any]) -> bool:
+    return _DICTS.issuperset(map(type, values))
 
 
 _KEYS: Final[Mapping[type[inspect.Type], type]] = {
     inspect.AnyType: str,
     inspect.StrType: str,
     inspect.IntType: int,
+    inspect.DateType: dt.date,
+    inspect.UUIDType: uuid.UUID,
 }
 _NAMES_MAX: Final = 32
 """Of dicts that are alike, this many values are read name by name, in half the time."""
@@ -192,11 +226,37 @@ def _are_all(kind: type, values: Collection[Any]) -> bool:
     return countOf(map(type, values), kind) == len(values)
 
 
-def _list(type_: inspect.ListType | inspect.VarTupleType, values: Collection[Any]) -> bool:
-    kind = list if isinstance(type_, inspect.ListType) else tuple
-    if not _is_plain(type_) or not _are_all(kind, values):
+def _texts(type_: inspect.Type, values: Collection[Any]) -> bool:
+    return _is_plain(type_) and _are_all(_TEXTS[type(type_)], values)
+
+
+def _datetimes(type_: inspect.DateTimeType, values: Collection[Any]) -> bool:
+    # An offset of another zone may have seconds, which the text has not.
+    return (
+        _is_plain(type_)
+        and _are_all(dt.datetime, values)
+        and {None, dt.UTC}.issuperset(map(attrgetter("tzinfo"), values))
+    )
+
+
+def _decimals(type_: inspect.DecimalType, values: Collection[Any]) -> bool:
+    return _is_plain(type_) and _are_all(Decimal, values) and all(map(Decimal.is_finite, values))
+
+
+def _array(type_: Any, values: Collection[Any]) -> bool:  # `Any`: one of `_ARRAYS`
+    if not _is_plain(type_) or not _are_all(_ARRAYS[type(type_)], values):
         return False
     return _survives(type_.item_type, list(chain.from_iterable(values)))
+
+
+def _tuple(type_: inspect.TupleType, values: Collection[Any]) -> bool:
+    length = len(type_.item_types)
+    if not _are_all(tuple, values) or countOf(map(len, values), length) != len(values):
+        return False
+    return all(
+        _survives(each, list(map(itemgetter(index), values)))
+        for index, each in enumerate(type_.item_types)
+    )
 
 
 def _struct(type_: inspect.StructType | inspect.DataclassType, values: Collection[Any]) -> bool:
@@ -220,11 +280,14 @@ def _is_plain(type_: inspect.Type) -> bool:
 _Check = Callable[[Any, Collection[Any]], bool]  # `Any`: the type of type that it is kept by
 _CHECKS: Final[Mapping[type[inspect.Type], _Check]] = {
     **dict.fromkeys(_SCALARS, _scalars),
+    **dict.fromkeys(_TEXTS, _texts),
+    **dict.fromkeys(_ARRAYS, _array),
     inspect.UnionType: _union,
     inspect.AnyType: _any,
     inspect.DictType: _dict,
-    inspect.ListType: _list,
-    inspect.VarTupleType: _list,
+    inspect.TupleType: _tuple,
+    inspect.DateTimeType: _datetimes,
+    inspect.DecimalType: _decimals,
     inspect.StructType: _struct,
     inspect.DataclassType: _struct,
 }

@@ -17,11 +17,6 @@ from broadsheet.security.secret_url import SecretUrl
 from broadsheet.security.tls import TlsConfig
 from broadsheet.serving.places import option_of
 
-# Bounds on what all clients together may use: each is an option of the process and a metric.
-#
-# A bound refuses or slows the client that exceeds it; no bound makes a client wait for another one
-# that has stalled.
-
 MEBIBYTE = 1 << 20
 
 
@@ -32,7 +27,11 @@ def _bound(default: int, explanation: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerBounds:
-    """Bounds of one broker process; a field's `help` says what it counts."""
+    """Bounds on what all clients of one broker process may use together.
+
+    Each is an option of the process and a metric; a field's `help` says what it counts. A bound refuses or slows the
+    client that exceeds it; no bound makes a client wait for another one that has stalled.
+    """
 
     message_bytes_max: int = _bound(8 * MEBIBYTE, "Largest message received, bytes.")
     request_bytes_max: int = _bound(

@@ -21,12 +21,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 P = ParamSpec("P")
 
 
-# Threads for blocking jobs of an event loop.
-#
-# A job costs half as much as with `loop.run_in_executor`, which creates two futures and copies one
-# to the other. The difference matters because small commits are as short as that.
-
-
 class _Job(NamedTuple):
     """A function for a thread to run, and the future that gets its result."""
 
@@ -36,7 +30,11 @@ class _Job(NamedTuple):
 
 
 class DiskThreads:
-    """A pool of `count` threads that runs jobs first in, first out."""
+    """A pool of `count` threads for blocking jobs of an event loop; runs jobs first in, first out.
+
+    A job costs half as much as with `loop.run_in_executor`, which creates two futures and copies one to the other. The
+    difference matters because small commits are as short as that.
+    """
 
     def __init__(self, count: int, *, name: str) -> None:
         self._count = count

@@ -19,7 +19,7 @@ from sortedcontainers import SortedDict
 
 from broadsheet.broker.disk import Disk
 from broadsheet.runtime.documents import DocumentError, decode_json
-from broadsheet.wire.journal_pb2 import CompressionCodec, SHA1Sum
+from broadsheet.wire.journal_pb2 import CompressionCodec, Fragment, SHA1Sum
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})\.raw")
 STORED_SUFFIX: Final = ".stored"
@@ -216,14 +216,21 @@ class FragmentIndex:
             yield self._by_begin[key]
 
 
-# Wire form of SHA-1 digests: three integers, read big-endian from the digest.
-#
-# Source: gazette/core broker/protocol/fragment_extensions.go (SHA1SumFromDigest).
-
 _PARTS = struct.Struct(">QQI")
 
 
 def sha1_sum(digest: bytes) -> SHA1Sum:
-    """Return the wire form of a 20-byte digest."""
+    """Return the wire form of a 20-byte digest: three integers, read big-endian from it.
+
+    Source: gazette/core broker/protocol/fragment_extensions.go (SHA1SumFromDigest).
+    """
     part1, part2, part3 = _PARTS.unpack(digest)
     return SHA1Sum(part1=part1, part2=part2, part3=part3)
+
+
+def as_described(index: FragmentIndex, described: Fragment) -> SealedFragment | None:
+    """Return the sealed fragment that a client describes; None if there is none of that begin, end and sum."""
+    found = index.at(described.begin)
+    if found is None or found.end != described.end or sha1_sum(found.sum) != described.sum:
+        return None
+    return found

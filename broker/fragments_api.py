@@ -1,4 +1,4 @@
-"""The ListFragments, FragmentStoreHealth, FragmentSums, DeleteFragments, VerifyJournal and quarantine RPCs.
+"""The ListFragments, FragmentStoreHealth, FragmentSums and quarantine RPCs.
 
 Source: gazette/core broker/fragments_api.go, fragment_store_health_api.go. Only published fragments have URLs. A store
 that this broker does not serve means its own directory, and that is what is probed then.
@@ -6,36 +6,25 @@ that this broker does not serve means its own directory, and that is what is pro
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-import grpc
-import structlog
-
 from broadsheet.broker.disk import Disk
-from broadsheet.broker.faults import Context, RpcFault
+from broadsheet.broker.faults import Context
 from broadsheet.broker.fragment_checks import FragmentChecks
-from broadsheet.broker.fragment_sums import copy_sound_pieces, files_of, place_pieces
-from broadsheet.broker.fragments import FragmentIndex, SealedFragment, record_path, sha1_sum
-from broadsheet.broker.journal import LiveJournal, ReadableSpan, Site, span_of
-from broadsheet.broker.journals import Served
-from broadsheet.broker.publishing import FragmentPublisher, MissingCopyError
+from broadsheet.broker.fragments import as_described
+from broadsheet.broker.journal import LiveJournal, ReadableSpan, span_of
+from broadsheet.broker.publishing import FragmentPublisher
 from broadsheet.broker.quarantine import JournalQuarantine, Quarantined
 from broadsheet.broker.read import fragment_message, refusal, sealed_of
 from broadsheet.broker.resolution import JournalResolver, may_see
-from broadsheet.broker.store import JournalStoreError
-from broadsheet.journals.block_sums import BLOCK_BYTES, BlockSpan, DamagedContentError, sums_path
+from broadsheet.journals.block_sums import BLOCK_BYTES
 from broadsheet.runtime.errors import ExtraMissingError, ValidationError
-from broadsheet.security.auth import Capability, Claims
+from broadsheet.security.auth import Claims
 from broadsheet.security.errors import NotAuthorizedError
-from broadsheet.wire.alphabet import validate_journal
 from broadsheet.wire.fragments_pb2 import (
-    ByteSpan,
-    DeleteFragmentsRequest,
-    DeleteFragmentsResponse,
     FragmentSumsRequest,
     FragmentSumsResponse,
     ListQuarantineRequest,
@@ -43,11 +32,8 @@ from broadsheet.wire.fragments_pb2 import (
     PurgeQuarantineRequest,
     PurgeQuarantineResponse,
     QuarantineEntry,
-    VerifyJournalRequest,
-    VerifyJournalResponse,
 )
 from broadsheet.wire.journal_pb2 import (
-    Fragment,
     FragmentsRequest,
     FragmentsResponse,
     FragmentStoreHealthRequest,
@@ -56,7 +42,6 @@ from broadsheet.wire.journal_pb2 import (
     Status,
 )
 from broadsheet.wire.validation_journal import (
-    validate_delete_fragments_request,
     validate_fragment_sums_request,
     validate_fragments_request,
     validate_store_health_request,
@@ -73,11 +58,7 @@ class FragmentsHandler:
     """Lists fragments and probes the disk they are on."""
 
     def __init__(
-        self,
-        resolver: JournalResolver,
-        disk: Disk,
-        directory: Path,
-        publisher: FragmentPublisher,
+        self, resolver: JournalResolver, disk: Disk, directory: Path, publisher: FragmentPublisher
     ) -> None:
         self._resolver = resolver
         self._disk = disk
@@ -150,11 +131,8 @@ class FragmentsHandler:
             path.unlink(missing_ok=True)
 
 
-# The FragmentSums RPC: checksums of a fragment's blocks, for those who read it in its store.
-
-
 class SumsHandler:
-    """Tells the checksums of sealed fragments."""
+    """Tells the checksums of a sealed fragment's blocks, for those who read it in its store."""
 
     def __init__(self, resolver: JournalResolver, checks: FragmentChecks) -> None:
         self._resolver = resolver
@@ -174,7 +152,7 @@ class SumsHandler:
         if resolution.entry is None or status != Status.OK:
             return response
         index = (await self._resolver.serve(resolution.entry)).journal.index
-        fragment = _as_described(index, request.fragment)
+        fragment = as_described(index, request.fragment)
         if fragment is None:
             return response
         response.known = True
@@ -203,256 +181,11 @@ def _is_wanted(span: ReadableSpan, request: FragmentsRequest) -> bool:
     return not request.end_mod_time or 0 < span.mod_time <= request.end_mod_time
 
 
-# The DeleteFragments RPC: permanent removal of content that is no longer needed.
-#
-#     declare    the journal's log says durably that the spans are holes
-#     forget     readers skip them from now on; a reader with an open file finishes with it
-#     remove     from the store, then from the disk; after a crash before this step, files are served again, and may be
-#                deleted again, and what is not in its store any more is skipped, because the log says why
-#
-# Retention removes a journal's oldest fragments; this removes any but the newest, which tells where
-# the journal ends.
-logger = structlog.get_logger()
-
-
-class DeletionHandler:
-    """Removes sealed fragments."""
-
-    def __init__(self, resolver: JournalResolver, site: Site) -> None:
-        self._resolver = resolver
-        self._site = site
-
-    async def delete(
-        self, request: DeleteFragmentsRequest, claims: Claims, context: Context
-    ) -> DeleteFragmentsResponse:
-        """Remove those of the request's fragments that exist as described."""
-        del context
-        validate_delete_fragments_request(request)
-        resolution = await self._resolver.resolve(
-            request.journal, claims, min_revision=0, proxied=None
-        )
-        response = DeleteFragmentsResponse(status=resolution.status, header=resolution.header)
-        if resolution.entry is None:
-            return response
-        served = await self._resolver.serve(resolution.entry)
-        journal = served.journal
-        gone = {(each.begin, each.end) for each in request.fragments if _is_absent(journal, each)}
-        chosen = _chosen(journal.index, request.fragments)
-        if chosen:
-            await self._remove(served, chosen)
-        gone |= {(each.begin, each.end) for each in chosen}
-        response.deleted.extend(Fragment(begin=begin, end=end) for begin, end in sorted(gone))
-        return response
-
-    async def _remove(self, served: Served, chosen: Sequence[SealedFragment]) -> None:
-        try:
-            await remove_fragments(self._site, served, chosen)
-        except (JournalStoreError, OSError) as error:
-            # Fragments that are still there can be deleted again.
-            raise RpcFault(
-                grpc.StatusCode.UNAVAILABLE, f"journal {served.journal.name}: {error}"
-            ) from error
-
-
-async def remove_fragments(site: Site, served: Served, chosen: Sequence[SealedFragment]) -> None:
-    """Remove sealed fragments, none of which is the journal's newest, for good.
-
-    Raises:
-        JournalStoreError: the disk failed; nothing was removed.
-        OSError: a store failed; those fragments that are still there are served as before.
-    """
-    journal = served.journal
-    await served.committer.declare_holes([(each.begin, each.end) for each in chosen])
-    gone: list[SealedFragment] = []
-    try:
-        async with site.publisher.withdrawing(journal, chosen) as withdraw:
-            for each in chosen:
-                await withdraw(each)
-                gone.append(each)
-    finally:
-        # A reader that has a file open finishes with it.
-        await site.disk.run(site.spares.retire, files_of(gone))
-        logger.info(
-            "fragments.deleted",
-            journal=journal.name,
-            fragments=len(gone),
-            bytes=sum(each.end - each.begin for each in gone),
-        )
-
-
-def _is_absent(journal: LiveJournal, described: Fragment) -> bool:
-    """Tell whether no byte of a fragment is left, so that a request whose answer was lost may be repeated."""
-    after = journal.index.at_or_after(described.begin)
-    return described.end <= journal.view.open_begin and (
-        after is None or after.begin >= described.end
-    )
-
-
-def _chosen(index: FragmentIndex, wanted: Sequence[Fragment]) -> list[SealedFragment]:
-    """Return the sealed fragments that match the descriptions, ascending, without the newest."""
-    chosen: dict[int, SealedFragment] = {}
-    for described in wanted:
-        found = _as_described(index, described)
-        if found is not None and found is not index.newest:
-            chosen[found.begin] = found
-    return [chosen[begin] for begin in sorted(chosen)]
-
-
-def _as_described(index: FragmentIndex, described: Fragment) -> SealedFragment | None:
-    """Return the sealed fragment that a client describes; None if there is none of that begin, end and sum."""
-    found = index.at(described.begin)
-    if found is None or found.end != described.end or sha1_sum(found.sum) != described.sum:
-        return None
-    return found
-
-
-# The VerifyJournal RPC: every sealed fragment of a journal is read and compared with its checksums.
-#
-# On request, damaged bytes are given up:
-#
-#     copy       intact parts of the fragment go into separate files
-#     declare    the journal's log says durably that the damaged bytes are holes
-#     replace    the pieces take the fragment's place, which is quarantined
-#
-# A crash in between leaves the fragment, or the pieces, and a hole that is already declared.
-VERIFICATIONS_MAX = 2
-"""Most fragments verified at once on request, because each occupies a processor and the disk."""
-
-
-class VerifyHandler:
-    """Verifies journals on request."""
-
-    def __init__(self, resolver: JournalResolver, site: Site, checks: FragmentChecks) -> None:
-        self._resolver = resolver
-        self._site = site
-        self._checks = checks
-        self._turns = asyncio.Semaphore(VERIFICATIONS_MAX)
-
-    async def verify(self, request: VerifyJournalRequest, claims: Claims, context: Context) -> None:
-        """Verify one journal and report each fragment."""
-        validate_journal(request.journal)
-        # The caller has shown a token; the permission it needs depends on the request.
-        required = Capability.APPLY if request.discard_damaged else Capability.READ
-        claims = await self._resolver.authorize(context, required)
-        resolution = await self._resolver.resolve(
-            request.journal, claims, min_revision=0, proxied=None
-        )
-        first = VerifyJournalResponse(status=resolution.status, header=resolution.header)
-        if resolution.entry is None:
-            await context.write(first)
-            return
-        served = await self._resolver.serve(resolution.entry)
-        fragments = list(served.journal.index)
-        first.fragments = len(fragments)
-        await context.write(first)
-        for fragment in fragments:
-            present = served.journal.index.at(fragment.begin)
-            if present is not None and present.path == fragment.path:
-                await context.write(
-                    await self._verify(served, fragment, discards=request.discard_damaged)
-                )
-
-    async def _verify(
-        self, served: Served, fragment: SealedFragment, *, discards: bool
-    ) -> VerifyJournalResponse:
-        response = VerifyJournalResponse(
-            fragment=fragment_message(served.journal.name, span_of(fragment))
-        )
-        try:
-            verdict = await self._checks.verify(fragment, _yield)
-        except (OSError, DamagedContentError) as error:
-            return await self._without_file(served, fragment, response, error, discards=discards)
-        if verdict.damaged and await self._checks.heal(fragment):
-            return response
-        response.damaged.extend(
-            ByteSpan(begin=fragment.begin + begin, end=fragment.begin + end)
-            for begin, end in verdict.damaged
-        )
-        if verdict.damaged and discards:
-            await self._discard(served, fragment, verdict.damaged)
-            response.discarded = True
-        return response
-
-    async def _without_file(
-        self,
-        served: Served,
-        fragment: SealedFragment,
-        response: VerifyJournalResponse,
-        error: OSError | DamagedContentError,
-        *,
-        discards: bool,
-    ) -> VerifyJournalResponse:
-        """Report a fragment that has no file to take intact parts from; give all of it up, if that is asked for."""
-        if isinstance(error, DamagedContentError):
-            response.error = f"its only copy, {error.where}, is damaged"
-            response.damaged.add(begin=fragment.begin, end=fragment.end)
-        else:
-            response.error = str(error)
-        if not discards or not isinstance(error, (DamagedContentError, MissingCopyError)):
-            return response
-        if fragment is served.journal.index.newest:
-            response.error += "; it stays, because it tells where the journal ends"
-            return response
-        try:
-            # A store that is not mounted, for example, has nothing: then nothing is given up.
-            if not await self._site.publisher.lists_any(served.journal, fragment):
-                response.error += "; it stays, because its store lists nothing of this journal"
-                return response
-            await remove_fragments(self._site, served, [fragment])
-        except (OSError, JournalStoreError) as failure:
-            response.error += f"; it was not given up: {failure}"
-            return response
-        response.ClearField("damaged")
-        response.damaged.add(begin=fragment.begin, end=fragment.end)
-        response.error, response.discarded = "", True
-        return response
-
-    async def _discard(
-        self, served: Served, fragment: SealedFragment, damaged: tuple[BlockSpan, ...]
-    ) -> None:
-        disk, journal = self._site.disk, served.journal
-        pieces = await disk.run(copy_sound_pieces, disk, fragment, damaged)
-        begin = fragment.begin
-        try:
-            await served.committer.declare_holes(
-                [(begin + span[0], begin + span[1]) for span in damaged]
-            )
-            await self._site.publisher.remove_copy(journal, fragment)
-        except (OSError, JournalStoreError) as error:
-            raise RpcFault(
-                grpc.StatusCode.UNAVAILABLE, f"journal {journal.name}: {error}"
-            ) from error
-        await disk.run(place_pieces, disk, pieces)
-        # Both happen in one step of the loop, so that readers find the fragment or its pieces.
-        journal.index.remove(fragment)
-        for piece in pieces:
-            journal.index.add(piece.sealed)
-        self._site.publisher.offer(journal, [piece.sealed for piece in pieces])
-        self._checks.forget(fragment.path)
-        await disk.run(
-            self._site.quarantine.put,
-            fragment.path,
-            why=f"damaged: {len(damaged)} spans were given up",
-            journal=journal.name,
-        )
-        for left in (sums_path(fragment.path), record_path(fragment.path)):
-            await disk.run(left.unlink, missing_ok=True)
-        logger.warning("fragment.discarded", journal=journal.name, begin=begin, spans=damaged)
-
-
-async def _yield(length: int) -> None:
-    """Let other tasks run."""
-    del length
-    await asyncio.sleep(0)
-
-
-# The ListQuarantine and PurgeQuarantine RPCs, for data that was moved aside.
-#
-# To restore an entry, the broker must be stopped: `python -m broadsheet.broker --restore`.
-
-
 class QuarantineHandler:
-    """Lists and purges the quarantine of a broker."""
+    """Lists and purges the quarantine of a broker: data that was moved aside.
+
+    To restore an entry, the broker must be stopped: `python -m broadsheet.broker --restore`.
+    """
 
     def __init__(
         self, resolver: JournalResolver, disk: Disk, quarantine: JournalQuarantine

@@ -258,10 +258,6 @@ class BrokerLimits:
         return sum(level.take_peak() for level in (self.append_bytes, self.reader_bytes.level))
 
 
-# Use of the bounds by a broker's clients, for Prometheus; the label `bound` is the name of a bound
-# in `BrokerBounds`.
-
-
 class CommitMetrics:
     """Metrics of a broker's commits, of all journals together."""
 
@@ -288,7 +284,10 @@ class CommitMetrics:
 
 
 class BoundMetrics(Collector):
-    """Metrics read from the limits at each scrape, so that calls pay nothing for them."""
+    """Use of the bounds by a broker's clients; the label `bound` is the name of a bound in `BrokerBounds`.
+
+    The metrics are read from the limits at each scrape, so that calls pay nothing for them.
+    """
 
     def __init__(self, limits: BrokerLimits, registry: CollectorRegistry) -> None:
         self._limits = limits

@@ -44,7 +44,8 @@ from broadsheet.broker.fragments import (
     parse_object_name,
     write_record,
 )
-from broadsheet.broker.segment_recycler import FreeSpace, SegmentRecycler
+from broadsheet.broker.free_space import FreeSpace
+from broadsheet.broker.segment_recycler import SegmentRecycler
 from broadsheet.journals.block_sums import DamagedContentError
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.clock import Clock

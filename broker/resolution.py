@@ -20,16 +20,15 @@ from broadsheet.wire.labels import expand_prefix, matches
 
 _HEADERS_MAX = 16
 
-# Headers: the answering process, the serving route, and the revision.
-#
-# Source: gazette/core broker/protocol/header_extensions.go, route_extensions.go (checks of peers).
-
 NO_PRIMARY = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """This broker's process id and endpoint. Its route is the same for every journal."""
+    """This broker's process id and endpoint, for headers. Its route is the same for every journal.
+
+    Source: gazette/core broker/protocol/header_extensions.go, route_extensions.go (checks of peers).
+    """
 
     cluster_id: int
     member_id: int

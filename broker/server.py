@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
+from broadsheet.broker.admission import Admission
 from broadsheet.broker.append import AppendHandler
 from broadsheet.broker.append_stream import AppendStreamHandler
 from broadsheet.broker.catalogue import Catalogue, read_catalogue
@@ -17,26 +18,24 @@ from broadsheet.broker.config import BrokerConfig
 from broadsheet.broker.data_root import DataRoot, open_data_root
 from broadsheet.broker.disk import Disk
 from broadsheet.broker.fragment_checks import FragmentChecks
+from broadsheet.broker.fragment_deletion import DeletionHandler
 from broadsheet.broker.fragment_stores import FragmentStores
-from broadsheet.broker.fragments_api import (
-    DeletionHandler,
-    FragmentsHandler,
-    QuarantineHandler,
-    SumsHandler,
-    VerifyHandler,
-)
-from broadsheet.broker.journal import InlineCommits, Site
+from broadsheet.broker.fragment_verification import VerifyHandler
+from broadsheet.broker.fragments_api import FragmentsHandler, QuarantineHandler, SumsHandler
+from broadsheet.broker.free_space import FreeSpace
+from broadsheet.broker.inline_commits import InlineCommits
+from broadsheet.broker.journal import Site
 from broadsheet.broker.journals import Journals
 from broadsheet.broker.limits import BoundMetrics, BrokerLimits, CommitMetrics
 from broadsheet.broker.list_apply import ApplyHandler, ListHandler
-from broadsheet.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
+from broadsheet.broker.maintenance import Maintenance
 from broadsheet.broker.publishing import FragmentPublisher, PublisherParts
 from broadsheet.broker.quarantine import JournalQuarantine
 from broadsheet.broker.read import ReadHandler
 from broadsheet.broker.resolution import Identity, JournalResolver
-from broadsheet.broker.segment_recycler import FreeSpace, SegmentRecycler
+from broadsheet.broker.scrubber import Scrubber, ScrubMetrics
+from broadsheet.broker.segment_recycler import SegmentRecycler
 from broadsheet.broker.service import (
-    Admission,
     Handlers,
     append_stream_handler,
     fragment_handler,

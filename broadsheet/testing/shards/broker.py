@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from broadsheet.broker.append import AppendOrder
+from broadsheet.broker.append_order import AppendOrder
 from broadsheet.broker.preconditions import (
     JournalEnd,
     content_refusal,

@@ -13,8 +13,8 @@ import pytest
 
 from broadsheet.broker.config import DIRECT_COMMIT_BYTES_MAX, BrokerConfig, Durability
 from broadsheet.broker.disk import Buffer, Disk
-from broadsheet.broker.journal import STALL_SECONDS
-from broadsheet.broker.segment_recycler import SMALL_BYTES_MAX
+from broadsheet.broker.free_space import SMALL_BYTES_MAX
+from broadsheet.broker.inline_commits import STALL_SECONDS
 from broadsheet.broker.server import Broker
 from broadsheet.wire.journal_pb2 import AppendRequest, ReadRequest, Status
 from broadsheet.wire.validation_journal import validate_append_response

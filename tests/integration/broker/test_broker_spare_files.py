@@ -10,7 +10,7 @@ import pytest
 
 from broadsheet.broker.config import MEBIBYTE, BrokerConfig
 from broadsheet.broker.disk import Disk
-from broadsheet.broker.segment_recycler import SMALL_BYTES_MAX
+from broadsheet.broker.free_space import SMALL_BYTES_MAX
 from broadsheet.broker.server import Broker
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.journal_pb2 import ApplyRequest

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from broadsheet.allocator.ops import Put
-from broadsheet.broker.append import AppendTurn
+from broadsheet.broker.append_order import AppendTurn
 from broadsheet.consumer.recoverylog import log_writer
 from broadsheet.consumer.recoverylog.foreign_bytes import Examined
 from broadsheet.consumer.recoverylog.recorder import Recorder

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from broadsheet.broker.journal import (
+from broadsheet.broker.inline_commits import (
     PENDING_MAX,
     REST_PER_STALL,
     RETRY_SECONDS,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from broadsheet.broker.disk import Disk
-from broadsheet.broker.segment_recycler import (
+from broadsheet.broker.free_space import (
     FILL_BYTES_PER_SECOND,
     LOOK_SECONDS_MAX,
     SMALL_BYTES_MAX,
     FreeSpace,
-    SegmentRecycler,
 )
+from broadsheet.broker.segment_recycler import SegmentRecycler
 from tests.support.stepping_clock import SteppingClock
 
 FLOOR = 64 << 20

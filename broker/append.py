@@ -32,7 +32,7 @@ from broadsheet.broker.preconditions import (
 )
 from broadsheet.broker.resolution import JournalResolution, JournalResolver
 from broadsheet.broker.staging import StagedContent, StagingArea
-from broadsheet.journals.append_stream import WholeAppend
+from broadsheet.journals.append_wire import WholeAppend
 from broadsheet.journals.wire import append_content, parse_append
 from broadsheet.security.auth import Capability, Claims
 from broadsheet.serving.tracing import APPEND_METHOD, JOURNAL_ATTRIBUTE, NO_SPAN, tracing

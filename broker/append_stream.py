@@ -25,7 +25,7 @@ from broadsheet.broker.catalogue import Catalogue
 from broadsheet.broker.faults import Context, RpcFault, fault_of, malformed_fault
 from broadsheet.broker.journals import Journals
 from broadsheet.broker.limits import STALLED_SECONDS, BrokerLimits, Level, stalled
-from broadsheet.journals.append_stream import WholeAppend, decode_appends
+from broadsheet.journals.append_wire import WholeAppend, decode_appends
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.appends_pb2 import AppendStreamResponse

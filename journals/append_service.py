@@ -3,15 +3,17 @@
 Promises:
 
 * Appends of one journal reach it in the order of the calls. An append that waits for its dependencies holds up later
-ones, so whatever follows an acknowledgement stays behind it. * A dependency that fails, or a refusal that repetition
-would not cure, fails the append and every later one of that journal, for the life of the service. A register mismatch
-is such a refusal at once, because a fenced writer must learn of it. * With `turns`, an append whose dependencies are on
-their way to the same broker is sent right after them, and the broker keeps the order: chains of small appends take one
-round trip, not one each. * Everything else is repeated with back-off until it succeeds or the service closes. **An
-append whose answer was lost is repeated too, so its bytes may be in the journal twice**: delivery is at least once.
-Readers that sequence messages by their UUIDs drop the second copy, which makes it exactly once. Nothing is ever
-reordered or left out: a copy is followed by everything that was queued after it. With a `WriterEpochRegister` this also
-holds for copies that the service gave up waiting for: none lands after appends that were queued later.
+  ones, so whatever follows an acknowledgement stays behind it.
+* A dependency that fails, or a refusal that repetition would not cure, fails the append and every later one of that
+  journal, for the life of the service. A register mismatch is such a refusal at once, because a fenced writer must
+  learn of it.
+* With `turns`, an append whose dependencies are on their way to the same broker is sent right after them, and the
+  broker keeps the order: chains of small appends take one round trip, not one each.
+* Everything else is repeated with back-off until it succeeds or the service closes. **An append whose answer was lost
+  is repeated too, so its bytes may be in the journal twice**: delivery is at least once. Readers that sequence messages
+  by their UUIDs drop the second copy, which makes it exactly once. Nothing is ever reordered or left out: a copy is
+  followed by everything that was queued after it. With a `WriterEpochRegister` this also holds for copies that the
+  service gave up waiting for: none lands after appends that were queued later.
 
 Source: gazette/core broker/client/append_service.go. Unlike the model, `check_registers` does not turn refusals into
 endless repetition, and memory is bounded by `wait_for_room` rather than by spilling to files.
@@ -20,17 +22,16 @@ endless repetition, and memory is bounded by `wait_for_room` rather than by spil
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Self
 
 import structlog
 
+from broadsheet.journals.append_dependencies import AnyFuture, await_committed_or_sent, succeed
 from broadsheet.journals.append_fence import DuplicateFence, RefusalMeaning, WriterEpochRegister
+from broadsheet.journals.append_queue import AppendGroup, AppendQueue, new_future
 from broadsheet.journals.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import (
@@ -42,20 +43,14 @@ from broadsheet.journals.errors import (
     RegisterMismatchError,
 )
 from broadsheet.journals.pipelining import (
-    AFTER_MAX,
-    AppendToken,
     Pipelined,
     TokenSource,
-    TurnFuture,
 )
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import EndpointError, RpcFailedError, ServiceError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.serving.tracing import NO_SPAN, tracing
 from broadsheet.wire.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
-
-if TYPE_CHECKING:
-    from opentelemetry.context import Context
 
 ROOM_BYTES = 128 << 20
 """Queued bytes above which `wait_for_room` waits, unless the caller sets another bound."""
@@ -71,185 +66,6 @@ FAILURES_MAX = 10
 stalls for a second is aborted in this way, so the first ones mean little.
 """
 _log = structlog.get_logger()
-
-# Queue of one journal's waiting appends: first in, first out, merged where the result is the same.
-#
-# Pure bookkeeping. An append joins the newest waiting group if the group is not being sent, demands
-# and changes the same registers, already waits for everything the append waits for, and has room.
-#
-# Source: gazette/core broker/client/append_service.go (chaining of async appends).
-GROUP_BYTES_MAX = 64 << 20
-"""Group size above which no further append joins, bytes."""
-
-# `Any`, because futures are invariant in their result, and a dependency's result is not used here.
-AnyFuture: TypeAlias = "Future[Any]"
-
-
-# Dependencies of an append: each must have succeeded, or be on its way to a broker that keeps the
-# order.
-
-
-async def succeed(journal: str, futures: Collection[AnyFuture]) -> None:
-    """Wait until every future has succeeded; the first failure found is raised.
-
-    Raises:
-        JournalError: one failed or was cancelled; the cause is chained.
-    """
-    while unfinished := [one for one in futures if not _is_done(journal, one)]:
-        await _any_done(unfinished)
-
-
-async def await_committed_or_sent(
-    journal: str, futures: Collection[AnyFuture]
-) -> tuple[AppendToken, ...]:
-    """Wait until every future has succeeded or its append was sent.
-
-    Returns the tokens of the sent ones, which are all of one broker.
-
-    Raises:
-        JournalError: as `succeed`.
-    """
-    while unfinished := [one for one in futures if not _is_done(journal, one)]:
-        # All tokens are taken at one moment, because other threads send appends, and one sent
-        # between two passes would be missed by both.
-        looks = [(one, _turn_of(one)) for one in unfinished]
-        turns = tuple(turn for _, turn in looks if turn is not None)
-        if len(turns) < len(looks):
-            await _any_done_or_sent([one for one, turn in looks if turn is None])
-        elif len(turns) > AFTER_MAX or len({turn.endpoint for turn in turns}) > 1:
-            await _any_done(unfinished)
-        else:
-            return turns
-    return ()
-
-
-def _turn_of(future: AnyFuture) -> AppendToken | None:
-    return future.turn if isinstance(future, TurnFuture) else None
-
-
-def _is_done(journal: str, future: AnyFuture) -> bool:
-    if not future.done():
-        return False
-    if future.cancelled():
-        raise JournalError(journal, "the append's dependency was cancelled")
-    error = future.exception()
-    if error is not None:
-        raise JournalError(journal, f"the append's dependency failed: {error}") from error
-    return True
-
-
-async def _any_done(futures: Sequence[AnyFuture]) -> None:
-    """Wait until at least one future is done. Requires at least one.
-
-    Unlike `asyncio.wrap_future`, cancelling the wait leaves the futures alone.
-    """
-    changed = _Change()
-    for future in futures:
-        future.add_done_callback(changed)
-    await changed.wait()
-
-
-async def _any_done_or_sent(futures: Sequence[AnyFuture]) -> None:
-    changed = _Change()
-    for future in futures:
-        future.add_done_callback(changed)
-        if isinstance(future, TurnFuture):
-            future.when_sent(changed)
-    await changed.wait()
-
-
-class _Change:
-    """Wake-up of one waiter on the event loop; called on any thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def __call__(self, _: object) -> None:
-        # The loop may be closed when a store's thread finishes late; then no task waits any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    async def wait(self) -> None:
-        await self._event.wait()
-
-
-def new_future() -> TurnFuture[AppendResponse]:
-    """Return a future that cannot be cancelled, because all appends of a group share it."""
-    future: TurnFuture[AppendResponse] = TurnFuture()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-@dataclass(slots=True)
-class AppendGroup:
-    """Appends that are sent as one."""
-
-    request: AppendRequest
-    """All parameters except the content."""
-    after: set[AnyFuture] = field(default_factory=set)
-    """Futures that must succeed first."""
-    content: list[bytes] = field(default_factory=list)
-    size: int = 0
-    """Bytes of `content`."""
-    future: TurnFuture[AppendResponse] = field(default_factory=new_future)
-    in_turn: Pipelined | None = None
-    """Place of its first copy in the pipelined order."""
-    under_way: bool = False
-    """True while it is being sent, and therefore closed to further appends."""
-    landed: bool = False
-    """True if it is known to be in the journal although no answer told its position."""
-    trace: Context | None = None
-    """Context of its first append that is part of a trace."""
-
-    def takes(self, request: AppendRequest, after: set[AnyFuture]) -> bool:
-        """Tell whether an append may join the group."""
-        return (
-            not self.under_way
-            and self.size <= GROUP_BYTES_MAX
-            and after <= self.after
-            and request == self.request
-        )
-
-    def add(self, content: Iterable[bytes], size: int) -> None:
-        """Add an append's content of `size` bytes."""
-        self.content.extend(content)
-        self.size += size
-
-
-@dataclass(slots=True)
-class AppendQueue:
-    """Groups of one journal, oldest first; the first one may be in progress."""
-
-    groups: deque[AppendGroup] = field(default_factory=deque)
-    poison: BaseException | None = None
-    """Failure because of which this journal takes no more appends."""
-    draining: bool = False
-    """True while a task works on the groups."""
-    under_way_since: float | None = None
-    """Time when the first group was first sent, seconds of the event loop; None while none is in progress."""
-
-    def put(
-        self,
-        request: AppendRequest,
-        content: Iterable[bytes],
-        size: int,
-        after: set[AnyFuture],
-    ) -> Future[AppendResponse]:
-        """Add an append to the newest group if that takes it, else to a new one; return the group's future."""
-        if not self.groups or not self.groups[-1].takes(request, after):
-            self.groups.append(AppendGroup(request, after))
-        group = self.groups[-1]
-        group.add(content, size)
-        return group.future
-
-    def knows(self, request: AppendRequest) -> bool:
-        """Tell whether the newest group has exactly these parameters."""
-        return bool(self.groups) and self.groups[-1].request == request
-
-    def newest(self) -> Future[AppendResponse] | None:
-        """Return the future that resolves last, if any append is unfinished."""
-        return self.groups[-1].future if self.groups else None
 
 
 class AppendService:

@@ -31,14 +31,13 @@ from broadsheet.journals.errors import (
     RegisterMismatchError,
 )
 from broadsheet.journals.pipelining import AppendToken, Pipelined
+from broadsheet.journals.request_errors import error_of_rpc, error_of_status
 from broadsheet.journals.transport import (
     CHUNK_BYTES,
     JournalTransport,
     Peer,
     RpcMetadata,
     cancelled_by_peer,
-    error_of_rpc,
-    error_of_status,
     patiently,
 )
 from broadsheet.journals.wire import encode_append_chunk

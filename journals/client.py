@@ -47,7 +47,8 @@ from broadsheet.journals.listing import (
 )
 from broadsheet.journals.pipelining import Pipelined
 from broadsheet.journals.reader import Reader, ReadSpan as ReadSpan
-from broadsheet.journals.transport import JournalTransport, RouteCache, TransportPolicy
+from broadsheet.journals.route_cache import RouteCache
+from broadsheet.journals.transport import JournalTransport, TransportPolicy
 from broadsheet.runtime.clock import Clock, SystemClock
 from broadsheet.security.auth import ClientAuth, NoAuth
 from broadsheet.wire.alphabet import split_journal

@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
+from broadsheet.journals.request_errors import error_of_rpc, error_of_status
 from broadsheet.journals.transport import (
     STREAM_LIFE_SECONDS,
     UNARY_TIMEOUT_SECONDS,
     JournalTransport,
     answer_of,
-    error_of_rpc,
-    error_of_status,
     patiently,
 )
 from broadsheet.runtime.errors import EndpointError

@@ -23,17 +23,6 @@ HEAD_DOUBT_SECONDS = 5.0
 AgreedHead: TypeAlias = "Callable[[], Awaitable[int | None]]"
 """Returns the write head on which all replicas of a journal agree, bytes; None if that cannot be told now."""
 
-# Validity of a remembered offset: pure.
-#
-#     epoch not known (Gazette's brokers, earlier checkpoints)       only the write head can contradict the offset
-#     another incarnation                                            the journal was deleted, or lost, and created again
-#     an earlier epoch of this incarnation, and the offset is beyond what later ones kept of it
-#                                                                    what was read is gone, and other bytes are
-#                                                                      there now
-#     an epoch that this incarnation never had                       the journal is an older copy, or has diverged
-#
-# Source: KIP-101, KIP-320 (truncation is detected by epoch and offset).
-
 _SHOWN_DIGITS = 8
 
 
@@ -72,7 +61,15 @@ def present_epoch(identity: JournalIdentity) -> JournalEpoch | None:
 
 
 def standing(offset: int, epoch: JournalEpoch | None, present: Present) -> RememberedOffset:
-    """Judge an offset below which a journal was read.
+    """Judge an offset below which a journal was read. Pure.
+
+    - Its epoch is not known (Gazette's brokers, earlier checkpoints): only the write head can contradict the offset.
+    - Another incarnation: the journal was deleted, or lost, and created again.
+    - An earlier epoch of this incarnation, and the offset is beyond what later ones kept of it: what was read is gone,
+      and other bytes are there now.
+    - An epoch that this incarnation never had: the journal is an older copy, or has diverged.
+
+    Source: KIP-101, KIP-320 (truncation is detected by epoch and offset).
 
     Args:
         offset: Bytes; 0 is of any journal.

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import grpc
 import structlog
 
+from broadsheet.journals.request_errors import error_of_rpc, error_of_status
 from broadsheet.journals.transport import (
     STREAM_LIFE_SECONDS,
     UNARY_TIMEOUT_SECONDS,
     JournalTransport,
     answer_of,
     cancelled_by_peer,
-    error_of_rpc,
-    error_of_status,
     patiently,
 )
 from broadsheet.runtime.backoff import Backoff

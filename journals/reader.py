@@ -30,14 +30,8 @@ from broadsheet.journals.errors import (
 )
 from broadsheet.journals.fragment_content import DirectReadError, WantedSpan
 from broadsheet.journals.guard import OffsetGuard, Present
-from broadsheet.journals.transport import (
-    STREAM_LIFE_SECONDS,
-    UNASSIGNED,
-    JournalTransport,
-    cancelled_by_peer,
-    error_of_rpc,
-    error_of_status,
-)
+from broadsheet.journals.request_errors import UNASSIGNED, error_of_rpc, error_of_status
+from broadsheet.journals.transport import STREAM_LIFE_SECONDS, JournalTransport, cancelled_by_peer
 from broadsheet.journals.wire import ReadChunk
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import EndpointError, RpcFailedError, ServiceError, ValidationError
@@ -67,16 +61,6 @@ _DOOMED_CODES = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "FAI
 _log = structlog.get_logger()
 
 
-# Progress of a read: which bytes were delivered, and whether the broker's next message follows from
-# them.
-#
-# Pure: messages in, spans out. It outlives the RPCs of one reader, so a retry asks for the first
-# undelivered byte.
-#
-# Source: gazette/core broker/client/reader.go (offset tracking, jumps), rpc_extensions.go
-# (ReadResponse.Validate).
-
-
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
     """Consecutive bytes of a journal."""
@@ -95,7 +79,12 @@ class ReadSpan:
 
 @dataclass(slots=True)
 class ReadProgress:
-    """Delivered bytes, and the current RPC's description of the fragment being read."""
+    """Progress of a read: which bytes were delivered, and whether the broker's next message follows from them.
+
+    Pure: messages in, spans out. It outlives the RPCs of one reader, so a retry asks for the first undelivered byte.
+
+    Source: gazette/core broker/client/reader.go (offset tracking, jumps), rpc_extensions.go (ReadResponse.Validate).
+    """
 
     offset: int
     """First undelivered byte; -1 is the write head, until an answer tells it."""

@@ -6,8 +6,6 @@ Source: gazette/core broker/protocol/dispatcher.go (dispatch rules), broker/prot
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,32 +24,22 @@ from tenacity import (
 
 from broadsheet.journals.channels import BulkStub, Channels
 from broadsheet.journals.direct_fragments import DirectFragments, FragmentOpener, ReadTotals
-from broadsheet.journals.errors import (
-    IndexHasGreaterOffsetError,
-    JournalError,
-    JournalNotAllowedError,
-    JournalNotFoundError,
-    JournalProtocolError,
-    JournalStoreUnhealthyError,
-    JournalSuspendedError,
-    JournalUnavailableError,
-    WrongAppendOffsetError,
-)
 from broadsheet.journals.known_sums import KnownSumsCache
-from broadsheet.runtime.clock import Clock, SystemClock
-from broadsheet.runtime.errors import EndpointError, RpcFailedError, ServiceError, ValidationError
+from broadsheet.runtime.clock import Clock
+from broadsheet.runtime.errors import ValidationError
 from broadsheet.security.actor import ACTOR, local_actor
 from broadsheet.security.auth import Capability, ClientAuth, expiring
 from broadsheet.security.endpoints import is_tls
-from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
-from broadsheet.security.tls import TlsConfig, handshake_advice
+from broadsheet.security.tls import TlsConfig
 from broadsheet.serving.tracing import tracing
 from broadsheet.wire.alphabet import split_journal
-from broadsheet.wire.journal_pb2 import Header, LabelSelector, Route, Status
+from broadsheet.wire.journal_pb2 import Header, LabelSelector
 from broadsheet.wire.labels import NAME, label_set
 
 if TYPE_CHECKING:
     from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
+from broadsheet.journals.request_errors import error_of_rpc
+from broadsheet.journals.route_cache import RouteCache, choose_endpoint
 
 STREAM_LIFE_SECONDS = 300.0
 """Duration after which a read or a watch is reopened, so that a peer that died silently is noticed."""
@@ -80,187 +68,6 @@ BULK_APPEND_BYTES_MAX = 1 << 20
 and others wait for it for a millisecond.
 """
 RpcMetadata = tuple[tuple[str, str], ...]
-
-# Known routes of journals, and the choice of a broker to ask.
-#
-# Routes come free with every answer. They are kept for a while, the least recently used go first,
-# and a broker that turns out unavailable invalidates its route. A wrong route costs a hop, never a
-# wrong answer.
-#
-# Source: gazette/core broker/client/route_cache.go; broker/protocol/dispatcher.go (choice of a
-# member).
-_FAILING = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
-
-# Outcomes of journal requests as exceptions: in-band statuses and gRPC statuses, each translated
-# once.
-#
-# Source: gazette/core broker/client/appender.go (mapAppenderError), reader.go; spec of the statuses
-# in journal.proto.
-
-UNASSIGNED = (
-    Status.NO_JOURNAL_PRIMARY_BROKER,
-    Status.NOT_JOURNAL_PRIMARY_BROKER,
-    Status.INSUFFICIENT_JOURNAL_BROKERS,
-    Status.NOT_JOURNAL_BROKER,
-)
-"""Statuses of a journal without a broker, or with another one: nothing was done and a retry is safe."""
-_ERROR_BY_STATUS: dict[Status.ValueType, type[JournalError]] = {
-    Status.JOURNAL_NOT_FOUND: JournalNotFoundError,
-    Status.NOT_ALLOWED: JournalNotAllowedError,
-    Status.SUSPENDED: JournalSuspendedError,
-    Status.WRONG_APPEND_OFFSET: WrongAppendOffsetError,
-    Status.INDEX_HAS_GREATER_OFFSET: IndexHasGreaterOffsetError,
-    Status.FRAGMENT_STORE_UNHEALTHY: JournalStoreUnhealthyError,
-} | dict.fromkeys(UNASSIGNED, JournalUnavailableError)
-
-# Texts of gRPC's transport when no server listens, or the name is unknown.
-_NEVER_CONNECTED = re.compile(
-    r"failed to connect to all addresses|connection refused|(dns|name) resolution", re.IGNORECASE
-)
-_REFUSED = re.compile(r"connection refused|no such file or directory", re.IGNORECASE)
-_UNKNOWN_NAME = re.compile(
-    r"(dns|domain name|name) resolution|domain name not found", re.IGNORECASE
-)
-
-
-def error_of_status(journal: str, status: Status.ValueType, detail: str = "") -> JournalError:
-    """Return the exception for a status other than OK."""
-    kind = _ERROR_BY_STATUS.get(status)
-    name = Status.Name(status) if status in Status.values() else str(status)
-    if kind is None:
-        return JournalProtocolError(journal, f"unexpected status {name} for this request")
-    if kind is JournalUnavailableError:
-        return JournalUnavailableError(journal, detail or name)
-    return kind(journal, detail)
-
-
-def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ServiceError:
-    """Return the exception for a request that gRPC failed.
-
-    Args:
-        address: The endpoint that was asked.
-        error: What gRPC raised.
-    """
-    code, detail = error.code(), error.details() or "no details"
-    match code:
-        case grpc.StatusCode.UNAVAILABLE:
-            return EndpointError(
-                address, _unavailable(address, detail), never_connected=never_connected(detail)
-            )
-        case grpc.StatusCode.CANCELLED:
-            # Cancelled by the broker, which is stopping: our own cancellation is CancelledError.
-            return EndpointError(address, f"it ended the call: {detail}")
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return EndpointError(address, f"no answer in time: {detail}")
-        case grpc.StatusCode.UNAUTHENTICATED:
-            return UnauthenticatedError(f"{address}: {detail}")
-        case grpc.StatusCode.PERMISSION_DENIED:
-            return NotAuthorizedError(f"{address}: {detail}")
-        case _:
-            return RpcFailedError(address, code.name, detail)
-
-
-def never_connected(detail: str) -> bool:
-    """Tell from the detail of an UNAVAILABLE whether the server certainly saw nothing of the request."""
-    return _NEVER_CONNECTED.search(detail) is not None
-
-
-def _unavailable(address: str, detail: str) -> str:
-    if advice := handshake_advice(address, detail):
-        return f"{advice} ({detail})"
-    if _REFUSED.search(detail):
-        return "connection refused; is the broker running?"
-    if _UNKNOWN_NAME.search(detail):
-        return f"unknown host name; is the address right? ({detail})"
-    return detail
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    route: Route
-    expires_monotonic_seconds: float
-
-
-class RouteCache:
-    """Routes by journal: bounded in number and in age."""
-
-    def __init__(self, size: int, ttl_seconds: float, *, clock: Clock | None = None) -> None:
-        """Create an empty cache.
-
-        Args:
-            size: Most routes kept; 0 keeps none.
-            ttl_seconds: Age at which a route is forgotten.
-            clock: Tells the age.
-        """
-        self._size = size
-        self._ttl_seconds = ttl_seconds
-        self._clock = clock or SystemClock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-
-    @property
-    def enabled(self) -> bool:
-        """True if routes are kept at all."""
-        return self._size > 0
-
-    def route_of(self, journal: str) -> Route | None:
-        """Return the journal's route if it is known and recent enough."""
-        known = self._known.get(journal)
-        if known is None:
-            return None
-        if self._clock.monotonic_seconds() >= known.expires_monotonic_seconds:
-            del self._known[journal]
-            return None
-        self._known.move_to_end(journal)
-        return known.route
-
-    def update(self, journal: str, route: Route | None) -> None:
-        """Store a journal's route; one without members or endpoints removes it."""
-        if route is None or not route.members or len(route.endpoints) != len(route.members):
-            self.forget(journal)
-            return
-        if not self.enabled:
-            return
-        expires = self._clock.monotonic_seconds() + self._ttl_seconds
-        self._known[journal] = _Known(route, expires)
-        self._known.move_to_end(journal)
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)
-
-    def forget(self, journal: str) -> None:
-        """Remove a journal's route, e.g. because its broker is unavailable."""
-        self._known.pop(journal, None)
-
-
-def choose_endpoint(
-    route: Route | None,
-    *,
-    zone: str,
-    primary: bool,
-    state_of: Callable[[str], grpc.ChannelConnectivity | None],
-) -> str:
-    """Return the endpoint of the member to ask, or "" for the default one.
-
-    Args:
-        route: The journal's route, if known.
-        zone: The caller's zone; its members are preferred.
-        primary: Only the primary will do.
-        state_of: Tells the state of an endpoint's channel, None if there is none.
-    """
-    if route is None or not route.endpoints:
-        return ""
-    if primary:
-        return route.endpoints[route.primary] if route.primary >= 0 else ""
-
-    def rank(index: int) -> tuple[bool, bool, bool]:
-        state = state_of(route.endpoints[index])
-        return (
-            route.members[index].zone != zone,
-            state in _FAILING,
-            state is not grpc.ChannelConnectivity.READY,
-        )
-
-    candidates = [index for index, endpoint in enumerate(route.endpoints) if endpoint]
-    return route.endpoints[min(candidates, key=rank)] if candidates else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,22 +17,18 @@ LEASE_SECONDS = 10.0
 """
 
 
-# Expiry by observation: a holder whose lease does not move for its length counts as dead.
-#
-# No clock is compared with another machine's: an observer measures, on its own monotonic clock, how
-# long ago *it* saw a record move. So clock skew never makes it take a lease too early; it notices a
-# death late, by at most the time until its next scan. A scan takes time: a move that it shows
-# happened before its end, and a move that it does not show happened after its beginning. So a
-# holder that stops a lease's length after it *sent* its last renewal has always stopped before an
-# observer takes its lease.
-#
-# Source: awslabs/amazon-kinesis-client leases.Lease.isExpired, leases.dynamodb.DynamoDBLeaseTaker
-# (first sights).
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSeen:
-    """An observer's last sighting of a lease."""
+    """An observer's last sighting of a lease: a holder whose lease does not move for its length counts as dead.
+
+    No clock is compared with another machine's: an observer measures, on its own monotonic clock, how long ago *it* saw
+    a record move. So clock skew never makes it take a lease too early; it notices a death late, by at most the time
+    until its next scan. A scan takes time: a move that it shows happened before its end, and a move that it does not
+    show happened after its beginning. So a holder that stops a lease's length after it *sent* its last renewal has
+    always stopped before an observer takes its lease.
+
+    Source: awslabs/amazon-kinesis-client leases.Lease.isExpired, leases.dynamodb.DynamoDBLeaseTaker (first sights).
+    """
 
     epoch: int
     counter: int

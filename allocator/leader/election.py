@@ -32,18 +32,18 @@ from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import KeyValue
 from broadsheet.runtime.documents import DocumentError, decode_json
 
-# Values of an election's keys, as JSON.
-#
-#     leader       {"member": "zone#suffix", "epoch": 7, "beat": 42}     on the leader's lease
-#     epoch        {"member": "zone#suffix", "epoch": 7}                 stays
-#     candidate    {"may_lead": true}                                    on the member's lease
-#
-# Unknown fields are ignored, so that a later version may add some. A value that cannot be decoded counts as absent, but
-# its revision still counts, so that a claim can replace it.
-
 
 class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The leader, and a number that grows while the leader makes progress."""
+    """The leader, and a number that grows while the leader makes progress.
+
+    Values of an election's keys are JSON:
+
+        leader       {"member": "zone#suffix", "epoch": 7, "beat": 42}     on the leader's lease
+        epoch        {"member": "zone#suffix", "epoch": 7}                 stays
+        candidate    {"may_lead": true}                                    on the member's lease
+
+    Unknown fields are ignored, so that a later version may add some.
+    """
 
     member: str
     epoch: int
@@ -73,7 +73,10 @@ def encoded(record: LeaderRecord | EpochRecord | CandidateRecord) -> bytes:
 
 
 def decoded_or_none(value: bytes, kind: type[RecordT]) -> RecordT | None:
-    """Return the record of a stored value; None if it cannot be decoded."""
+    """Return the record of a stored value; None if it cannot be decoded.
+
+    Such a value counts as absent, but its revision still counts, so that a claim can replace it.
+    """
     try:
         return decode_json(value, kind)
     except DocumentError:

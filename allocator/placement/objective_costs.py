@@ -126,16 +126,6 @@ def scales_for(
     return scales[::-1]
 
 
-# The marginal cost of a replica on a member, by its load: the arcs from a member to the sink.
-#
-#     load      0 ......... floor ......... ceiling .......... limit
-#     overload      0               1                  2               outside the window it costs most
-#     level     0 1 2 3 4 5 ... by eighths of the fair share ... 64    the lightest objective: who gets the odd one
-#     drain     the same for each, if the member is drained            a replica there is one too many
-#
-# The costs rise with the load, so a cheapest flow fills the pieces in order and no arc needs a lower bound.
-
-
 @dataclass(frozen=True, slots=True)
 class ArcPiece:
     """A range of loads with one cost per unit."""
@@ -156,7 +146,14 @@ class ArcPiece:
 
 
 def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[ArcPiece]:
-    """Return a member's arc pieces, from load 0 to its limit.
+    """Return a member's arc pieces, from load 0 to its limit: the marginal cost of a replica on it, by its load.
+
+        load      0 ......... floor ......... ceiling .......... limit
+        overload      0               1                  2               outside the window it costs most
+        level     0 1 2 3 4 5 ... by eighths of the fair share ... 64    the lightest objective: who gets the odd one
+        drain     the same for each, if the member is drained            a replica there is one too many
+
+    The costs rise with the load, so a cheapest flow fills the pieces in order and no arc needs a lower bound.
 
     Args:
         window: The range of its fair load.

@@ -366,17 +366,6 @@ class Consistency(Protocol):
         ...
 
 
-# The choice and order of the exiting members that are drained.
-#
-# Each replica is decided separately: one on a draining member leaves if another member can take it without a loss of
-# coverage or of zones, and stays otherwise (`placement`). So one item that needs every member holds back its own
-# replica and no other. If there is no room for the replicas of all draining members, the oldest member is emptied
-# first.
-#
-# Source: gazette/core allocator/alloc_state.go (the shed-capacity pass of its observer, whose order is kept). Ours:
-# replicas are decided one by one, in place of a quota of members for the whole cluster, and a drain may wait.
-
-
 def leadership_order(members: Iterable[Member]) -> list[Member]:
     """Return members oldest first; those created in one transaction are ordered by key.
 
@@ -389,6 +378,14 @@ def drain_costs(
     members: Iterable[Member], *, drains_waiting: Collection[MemberId] = ()
 ) -> Mapping[MemberId, int]:
     """Return the cost of a replica on each draining member: 1 on the youngest, more on each older one.
+
+    Each replica is decided separately: one on a draining member leaves if another member can take it without a loss of
+    coverage or of zones, and stays otherwise (`placement`). So one item that needs every member holds back its own
+    replica and no other. If there is no room for the replicas of all draining members, the oldest member is emptied
+    first.
+
+    Source: gazette/core allocator/alloc_state.go (the shed-capacity pass of its observer, whose order is kept). Ours:
+    replicas are decided one by one, in place of a quota of members for the whole cluster, and a drain may wait.
 
     Args:
         members: Every member, exiting or not.

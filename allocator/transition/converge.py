@@ -31,8 +31,9 @@ from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange
-from broadsheet.allocator.transition.item_step import Add, ItemDecision, SlotMove
+from broadsheet.allocator.transition.item_step import Add, ItemDecision
 from broadsheet.allocator.transition.schedule import Targets, schedule
+from broadsheet.allocator.transition.slots import SlotMove
 
 DEAD_PER_CHECKPOINT_MAX = 64
 """Dead assignments deleted at once: half of etcd's limit on operations, which leaves room for fixed comparisons."""

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.state.alloc_state import AllocState
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from broadsheet.allocator.transition.item_step import ItemDecision, would_free
+from broadsheet.allocator.transition.item_step import ItemDecision
+from broadsheet.allocator.transition.removals import would_free
 
 
 @dataclass(frozen=True, slots=True)

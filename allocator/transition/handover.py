@@ -15,7 +15,8 @@ from broadsheet.allocator.model import Assignment, ItemId
 from broadsheet.allocator.placement.primaries import HandOver
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from broadsheet.allocator.transition.capacity import Blocked, BlockedChange, WaitReason
-from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem, SlotMove
+from broadsheet.allocator.transition.item_step import ItemDecision, PendingItem
+from broadsheet.allocator.transition.slots import SlotMove
 
 
 def parting_hand_over(state: AllocState, pending: PendingItem) -> HandOver | None:

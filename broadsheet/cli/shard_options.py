@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
+from broadsheet.consumer.member.accrual import SUSPICION_PHI
 from broadsheet.consumer.shard.environment import ShardConfig
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])

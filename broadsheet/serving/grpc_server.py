@@ -320,15 +320,13 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # gRPC's core has no types
         super()._serving_task_crash_handler(task)
 
 
-# Calls whose request has not arrived.
-#
-# gRPC enters the handler of a call with one request only when the request is there. Until then nothing of ours knows
-# the call, and its headers cost memory. So such calls are served as calls with a stream of requests, whose handlers
-# are entered at once, and the request is received here.
-
-
 class _Waiting:
-    """A call whose request has not arrived."""
+    """A call whose request has not arrived.
+
+    gRPC enters the handler of a call with one request only when the request is there. Until then nothing of ours knows
+    the call, and its headers cost memory. So such calls are served as calls with a stream of requests, whose handlers
+    are entered at once, and `_Intake` receives the request.
+    """
 
     __slots__ = ("code", "deadline", "details", "task")
 

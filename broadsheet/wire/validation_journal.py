@@ -245,10 +245,6 @@ def validate_store_health_request(request: FragmentStoreHealthRequest) -> None:
     )
 
 
-# Rules of the requests by which brokers remove fragments.
-#
-# Each function raises `ValidationError` for the first rule broken, with the path of its field.
-
 FRAGMENTS_DELETED_MAX = 1_000
 """Fragments of one request."""
 

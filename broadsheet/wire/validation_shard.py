@@ -1,7 +1,7 @@
-"""Rules of shards: their declarations, their members' and replicas' values, and the requests of their service.
+"""Rules of shards: their declarations, their members' and replicas' values, and their service's requests and answers.
 
-Each function raises `ValidationError` for the first rule broken, with the path of its field in snake case
-(`changes[0].upsert.sources[1].journal`).
+A client checks answers before it uses them. Each function raises `ValidationError` for the first rule broken, with the
+path of its field in snake case (`changes[0].upsert.sources[1].journal`).
 
 Source: gazette/core consumer/protocol/shard_spec_extensions.go, rpc_extensions.go.
 """
@@ -305,11 +305,6 @@ def _validate_segment(segment: Segment, implied_log: str) -> None:
         f"expected 0 (unknown) or more than {segment.first_offset}, got {segment.last_offset}",
     )
     validate_journal_name(segment.log or implied_log, "log")
-
-
-# Rules of the shard service's answers, which a client checks before it uses them.
-#
-# Source: gazette/core consumer/protocol/rpc_extensions.go (Validate of each response).
 
 
 def validate_stat_response(response: StatResponse) -> None:

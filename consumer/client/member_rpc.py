@@ -23,7 +23,7 @@ from broadsheet.consumer.errors import (
 )
 from broadsheet.consumer.resolver.resolver import CHANNEL_OPTIONS
 from broadsheet.consumer.rpc.grpc_status import CAUSE_METADATA
-from broadsheet.journals.transport import never_connected
+from broadsheet.journals.request_errors import never_connected
 from broadsheet.runtime.errors import (
     BoundExceededError,
     BroadsheetError,

@@ -10,8 +10,8 @@ from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.keys import check_root
 from broadsheet.allocator.model import MemberId
 from broadsheet.allocator.policy import AllocationPolicy
+from broadsheet.consumer.member.accrual import SUSPICION_PHI
 from broadsheet.consumer.member.load_report import CAPACITY_MAX
-from broadsheet.consumer.member.silence_watch import SUSPICION_PHI
 from broadsheet.consumer.rpc.call_limits import CallBounds
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.journals.direct_fragments import DirectFragments

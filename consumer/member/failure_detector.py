@@ -30,12 +30,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import LeaseId
-from broadsheet.consumer.member.silence_watch import (
-    SUSPICION_PHI,
-    HeartbeatListener,
-    SilenceWatch,
-    WitnessPanel,
-)
+from broadsheet.consumer.member.accrual import SUSPICION_PHI
+from broadsheet.consumer.member.silence_watch import HeartbeatListener, SilenceWatch, WitnessPanel
 from broadsheet.consumer.registry.key_space import process_of
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.consumer.resolver.resolver import LocalMember
@@ -57,15 +53,15 @@ _log = structlog.get_logger()
 _Life = tuple[MemberId, int]
 """A member and the revision that created it."""
 
-# Assignment of watchers: each member watches the next few in a ring of all, so that everyone is
-# watched and the number of connections stays small.
-
 WATCHED_PER_MEMBER = 2
 """Two witnesses for each: if one dies together with the member that it watches, the other is left."""
 
 
 def watched_by(member_id: MemberId, members: Iterable[MemberId]) -> tuple[MemberId, ...]:
-    """Return the members that `member_id` watches: the next in the order of ids, around the end."""
+    """Return the members that `member_id` watches: the next few in the order of ids, around the end.
+
+    So everyone in the ring is watched, and the number of connections stays small.
+    """
     others = sorted(other for other in members if other != member_id)
     after = [other for other in others if other > member_id]
     ring = after + others[: len(others) - len(after)]

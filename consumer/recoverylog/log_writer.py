@@ -23,12 +23,12 @@ from typing import Final, Protocol
 import structlog
 
 from broadsheet.consumer.errors import LogDataLossError, LogFencedError
+from broadsheet.consumer.recoverylog.fence import fence_check, fence_of, holds_fence
 from broadsheet.consumer.recoverylog.foreign_bytes import (
     COMPLETION_BYTES_MAX,
     OwnOperations,
     examined,
 )
-from broadsheet.consumer.recoverylog.fsm import fence_check, fence_of, holds_fence
 from broadsheet.journals.errors import RegisterMismatchError
 from broadsheet.journals.pipelining import TurnFuture
 from broadsheet.wire.journal_pb2 import AppendResponse, LabelSelector, LabelSet

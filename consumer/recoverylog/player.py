@@ -47,15 +47,10 @@ from typing import Final
 import structlog
 
 from broadsheet.consumer.errors import LogDataLossError, RecoveryLogError
+from broadsheet.consumer.recoverylog.fence import author_from, fence_holders, fence_of, holds_fence
 from broadsheet.consumer.recoverylog.foreign_bytes import COMPLETION_BYTES_MAX
 from broadsheet.consumer.recoverylog.forks import Fork, leads_elsewhere
-from broadsheet.consumer.recoverylog.fsm import (
-    FileStateMachine,
-    author_from,
-    fence_holders,
-    fence_of,
-    holds_fence,
-)
+from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 from broadsheet.consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
 from broadsheet.consumer.recoverylog.ownership import LogClaim, check_claim
 from broadsheet.consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime

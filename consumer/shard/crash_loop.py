@@ -25,11 +25,6 @@ _TRIES_MAX = 5
 """Other members may write the same record; each try starts from what they wrote."""
 _log = structlog.get_logger()
 
-# A member that dies soon after it became a shard's primary may have been killed by that shard. A
-# process that dies takes all of its shards with it, so one death proves nothing. But a shard that
-# kills also kills its next primary, and the one after that; the other shards keep running elsewhere
-# and are cleared.
-
 _KEPT_MAX = 16
 """Members named in a record."""
 _DOUBLINGS_MAX = 6
@@ -56,7 +51,12 @@ class YoungDeath:
 
 
 class CrashLoop:
-    """Follows each shard's primary, and since when it is primary as seen from here."""
+    """Follows each shard's primary, and since when it is primary as seen from here.
+
+    A member that dies soon after it became a shard's primary may have been killed by that shard. A process that dies
+    takes all of its shards with it, so one death proves nothing. But a shard that kills also kills its next primary,
+    and the one after that; the other shards keep running elsewhere and are cleared.
+    """
 
     def __init__(self, *, young_seconds: float) -> None:
         """Set the age below which a primary is young.

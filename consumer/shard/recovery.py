@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from broadsheet.consumer.recoverylog.fsm import author_from
+from broadsheet.consumer.recoverylog.fence import author_from
 from broadsheet.consumer.recoverylog.hint_store import fetch_hints
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.consumer.recoverylog.local_state import LocalState

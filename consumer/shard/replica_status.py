@@ -28,9 +28,6 @@ from broadsheet.wire.shard_pb2 import ReplicaStatus
 
 _log = structlog.get_logger()
 
-# Statuses of replicas: how two are combined, and the bound on the length of their errors.
-#
-# Source: gazette/core consumer/shard.go (updateStatus), consumer/protocol (Reduce).
 ERROR_LENGTH_MAX = 2048
 """Code points of one error: the key space holds every status of every replica in each member's memory."""
 TRUNCATED = " ...[truncated]"
@@ -55,6 +52,8 @@ def reduced(existing: ReplicaStatus, new: ReplicaStatus) -> ReplicaStatus:
     """Return the combination of two statuses: the higher code, and the new errors before the existing ones.
 
     A late STANDBY therefore never hides a PRIMARY, and a promotion that carries a status over never loses it.
+
+    Source: gazette/core consumer/shard.go (updateStatus), consumer/protocol (Reduce).
     """
     errors = list(dict.fromkeys((*new.errors, *existing.errors)))[:ERRORS_MAX]
     return ReplicaStatus(code=max(existing.code, new.code), errors=errors)
@@ -150,14 +149,13 @@ class AssignedShard(Shard, Protocol):
         ...
 
 
-# Proof of the assignment, asked for before anything is restored.
-#
-# Source: gazette/core consumer/shard.go (servePrimary); the proof against etcd is ours.
 async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
     """Ask etcd itself whether the shard is still ours, before a restore fences its present holder.
 
     A process that was stopped for long may trust assignments that are gone. Its commits are fenced; if it restored
     again, it would fence its successor, which would restore, and so on.
+
+    Source: gazette/core consumer/shard.go (servePrimary); the proof against etcd is ours.
 
     Raises:
         AssignmentLostError: it is gone, or was replaced.
@@ -172,13 +170,11 @@ async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
         )
 
 
-# Reports in a primary's status that it cannot reach its brokers, why, and that it can again. Each
-# shard of the process is examined several times a second, so a look must be cheap; only changes are
-# written.
-
-
 class Availability:
-    """Availability of one replica."""
+    """Availability of one replica, in its status: that it cannot reach its brokers, why, and that it can again.
+
+    Each shard of the process is examined several times a second, so a look must be cheap; only changes are written.
+    """
 
     def __init__(
         self,

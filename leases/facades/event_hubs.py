@@ -37,20 +37,22 @@ CLAIMS_AT_ONCE: Final = 16
 """Partitions claimed concurrently; a hub has up to a few thousand."""
 _log = structlog.get_logger()
 
-# Translation between the dictionaries of Azure's event processors and records (pure).
-#
-#     key     namespace/hub/group/partition, the first three in lower case
-#     etag    the acquisition and the renewals of the lease; checkpoints do not change it, as processors expect
-#
-# Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub, `CheckpointStore` (shapes).
-
 Ownership = dict[str, Any]
 """A processor's dictionary of one partition; Any is in their type."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubGroup:
-    """A consumer group of one hub, as a processor names it."""
+    """A consumer group of one hub, as a processor names it.
+
+    The functions beside it translate between the dictionaries of Azure's event processors and records, purely:
+
+    - A record's *key* is namespace/hub/group/partition, the first three in lower case.
+    - The *etag* covers the acquisition and the renewals of the lease; checkpoints do not change it, as processors
+      expect.
+
+    Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub, `CheckpointStore` (shapes).
+    """
 
     fully_qualified_namespace: str
     eventhub_name: str

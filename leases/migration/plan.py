@@ -167,9 +167,6 @@ def _written(
     return replace(written, owner=None, handoff_from=None)
 
 
-# Execution of a plan, one record at a time; each write compares the record with the one that the
-# plan saw.
-
 CHANGED_MEANWHILE = "another program wrote it meanwhile: import it again"
 
 
@@ -179,7 +176,9 @@ async def records_of(store: RecordStore) -> tuple[Versioned, ...]:
 
 
 async def carry_out(store: RecordStore, actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Carry out a plan: create and update records. The store must exist.
+    """Carry out a plan: create and update records, one at a time. The store must exist.
+
+    Each write compares the record with the one that the plan saw.
 
     Returns:
         The actions as they were done: one that came too late is a conflict now.

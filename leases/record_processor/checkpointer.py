@@ -18,13 +18,6 @@ from broadsheet.leases.record_processor.shard_progress import ShardProgress, to_
 Change = Callable[[LeaseRecord], LeaseRecord]
 """A rule of `broadsheet.leases.rules`, applied to its other arguments."""
 
-# Kinesis sequence numbers name the shard that assigned them.
-#
-# A checkpoint of a Kinesis shard at another shard's number is refused (`check_number`), because the
-# next holder would begin at an arbitrary record. Numbers that name no shard, such as other
-# systems', are accepted.
-#
-# Source: awslabs/amazon-kinesis-client checkpoint.SequenceNumberValidator (which bits mean what).
 _BITS: Final = 186
 """The length of every number of the one version that is known."""
 _VERSION: Final = 2
@@ -91,8 +84,11 @@ def is_number_of_shard(number: str, shard_id: str) -> bool | None:
 def check_number(key: str, position: Position) -> None:
     """Refuse a sequence number that another shard than the lease's assigned.
 
-    Do not check numbers of records that the shard itself delivered, because Kinesis emulators assign numbers whose bits
-    mean nothing.
+    Kinesis sequence numbers name the shard that assigned them. At another shard's number the next holder would begin at
+    an arbitrary record. Numbers that name no shard, such as other systems', are accepted. Do not check numbers of
+    records that the shard itself delivered, because Kinesis emulators assign numbers whose bits mean nothing.
+
+    Source: awslabs/amazon-kinesis-client checkpoint.SequenceNumberValidator (which bits mean what).
 
     Args:
         key: Of the lease. One that names no Kinesis shard takes every number.

@@ -36,21 +36,20 @@ RETAINED_RECORDS_MAX: Final = 100_000
 fail-over.
 """
 
-# Retained records: delivered to a processor, not checkpointed by it yet.
-#
-# A shard's own checkpoint covers everything *read*, so the journal does not deliver those records
-# again. A processor may lag behind, so the records in between are retained in the same transaction,
-# and delivered to its successor first.
-#
-#     CREATE TABLE broadsheet_retained_records (
-#         lease_key VARCHAR(255), seq BIGINT, journal_offset BIGINT, arrived DOUBLE PRECISION, data BYTEA,
-#         PRIMARY KEY (lease_key, seq))
-
 RETAINED_TABLE = "broadsheet_retained_records"
 
 
 class RetainedRecords:
-    """Table of retained records, read and written in the caller's transactions."""
+    """Table of retained records: delivered to a processor, not checkpointed by it yet.
+
+    A shard's own checkpoint covers everything *read*, so the journal does not deliver those records again. A processor
+    may lag behind, so the records in between are retained in the same transaction, and delivered to its successor
+    first. The table is read and written in the caller's transactions:
+
+        CREATE TABLE broadsheet_retained_records (
+            lease_key VARCHAR(255), seq BIGINT, journal_offset BIGINT, arrived DOUBLE PRECISION, data BYTEA,
+            PRIMARY KEY (lease_key, seq))
+    """
 
     def __init__(self, table_name: str = RETAINED_TABLE) -> None:
         self.table = sa.Table(

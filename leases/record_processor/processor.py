@@ -4,9 +4,11 @@
                                     | lease_lost
                                     | shutdown_requested -> lease_lost
 
-Either all of a processor's methods are coroutines, or none is; those run on a thread and may block.
+Either all of a processor's methods are coroutines, or none is; those run on a thread and may block. Arguments of the
+calls have the attributes of the Kinesis Client Library for Python, so that its processors need no change.
 
-Source: awslabs/amazon-kinesis-client processor.ShardRecordProcessor (the calls and their order).
+Source: awslabs/amazon-kinesis-client processor.ShardRecordProcessor (the calls and their order), lifecycle.events
+(pending checkpoints); awslabs/amazon-kinesis-client-python kcl and messages (names).
 """
 
 from __future__ import annotations
@@ -16,12 +18,6 @@ from datetime import datetime
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from broadsheet.leases.position import Position
-
-# Arguments of the calls. Attributes are named as in the Kinesis Client Library for Python, so that
-# its processors need no change.
-#
-# Source: awslabs/amazon-kinesis-client-python kcl and messages (names), amazon-kinesis-client
-# lifecycle.events (pending checkpoints).
 
 CheckpointerT_co = TypeVar("CheckpointerT_co", covariant=True)
 

@@ -18,22 +18,19 @@ RECENT_RECORDS: Final = 10_000
 """Last delivered positions remembered for a shard: a batch's, and some more; 1 MB."""
 
 
-# Bounds of a checkpoint: not behind the committed position, not ahead of the delivered one.
-#
-#     committed  <=  what may be checkpointed  <=  delivered
-#
-# A position equal to `committed` is allowed and does nothing. The last record of a shard and its
-# end are one: once the end is reached, a checkpoint at that record is a checkpoint at `SHARD_END`.
-# The names of starting positions are never progress: one may be repeated, which does nothing, but
-# not replaced by another, which would skip records.
-#
-# Source: awslabs/amazon-kinesis-client checkpoint.ShardRecordProcessorCheckpointer (bounds, end of
-# a shard). Theirs takes `LATEST` after `TRIM_HORIZON`.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Delivered and committed positions of one assignment."""
+    """Bounds of a checkpoint in one assignment: not behind the committed position, not ahead of the delivered one.
+
+        committed  <=  what may be checkpointed  <=  delivered
+
+    A position equal to `committed` is allowed and does nothing. The last record of a shard and its end are one: once
+    the end is reached, a checkpoint at that record is a checkpoint at `SHARD_END`. The names of starting positions are
+    never progress: one may be repeated, which does nothing, but not replaced by another, which would skip records.
+
+    Source: awslabs/amazon-kinesis-client checkpoint.ShardRecordProcessorCheckpointer (bounds, end of a shard). Theirs
+    takes `LATEST` after `TRIM_HORIZON`.
+    """
 
     committed: Position | None
     """A successor continues after it. None: nothing is stored, not even a starting position."""

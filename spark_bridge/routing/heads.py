@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import grpc
 
 from broadsheet.journals.errors import JournalUnavailableError
-from broadsheet.journals.transport import error_of_rpc, error_of_status
+from broadsheet.journals.request_errors import error_of_rpc, error_of_status
 from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import EndpointError, ServiceError
 from broadsheet.security.tls import TlsConfig

@@ -47,7 +47,7 @@ from broadsheet.consumer.sources.kinesis.places import decode_resume, decode_str
 from broadsheet.consumer.stores.json_file import decode_documents, encode_documents
 from broadsheet.consumer.stores.store_record import StoreRecord, decode_record, encode_record
 from broadsheet.consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
-from broadsheet.journals.append_stream import (
+from broadsheet.journals.append_wire import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,

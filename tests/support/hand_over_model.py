@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broadsheet.broker.preconditions import JournalEnd, refusal, registers_after
-from broadsheet.consumer.recoverylog.fsm import fence_check, fence_of, holds_fence
+from broadsheet.consumer.recoverylog.fence import fence_check, fence_of, holds_fence
 from broadsheet.wire.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from tests.support.modelled_log import LOG, NO_HINTS, Made, hand_over, played, recorded, truth
 

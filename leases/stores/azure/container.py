@@ -320,17 +320,17 @@ def _plain(etag: str) -> str:
     return etag.strip('"')
 
 
-# Versions of records in blobs: the ETags that were read, and the fence.
-#
-# The fence is part of a version because Azure compares ETags only: so the version tells whether a
-# writer's fence is that of the record that it read.
 _SEPARATOR: Final = " "
 """A character that no ETag and no lease id contains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedVersion:
-    """A parsed version."""
+    """A parsed version of a record in blobs: the ETags that were read, and the fence.
+
+    The fence is part of it because Azure compares ETags only: so the version tells whether a writer's fence is that of
+    the record that it read.
+    """
 
     etag: str
     """ETag of the record's blob; empty: there is none, and the record is in its checkpoint's blob."""
@@ -352,10 +352,6 @@ class FencedVersion:
         return Version(_SEPARATOR.join(parts))
 
 
-# Encoding of keys in blob names and metadata, which are parts of URLs and HTTP headers.
-#
-# Letters of other scripts stay; ASCII characters with a meaning in paths are percent-encoded: `a/b`
-# is `a%2Fb`. Ids of Event Hubs' partitions are digits, so they stay as they are.
 NAME_CHARACTERS_MAX: Final = 1_024
 """Longest name of a blob."""
 _PLAIN: Final = frozenset(f"{string.ascii_letters}{string.digits}-_~:@+=,!$*()'&; ")
@@ -364,7 +360,10 @@ _HEADER: Final = frozenset(map(chr, range(0x21, 0x7F))) - {"%"}
 
 
 def encoded(key: str, *, lower: bool = False) -> str:
-    """Encode a key as a segment of a blob's name, injectively.
+    """Encode a key as a segment of a blob's name, injectively. Such names are parts of URLs and HTTP headers.
+
+    Letters of other scripts stay; ASCII characters with a meaning in paths are percent-encoded: `a/b` is `a%2Fb`. Ids
+    of Event Hubs' partitions are digits, so they stay as they are.
 
     Args:
         key: Any text.
@@ -397,12 +396,11 @@ def _quoted(char: str) -> str:
     return quoted if quoted != char else f"%{ord(char):02X}"
 
 
-# Base of stores that are one container and do not know which workers live; observers watch
-# counters.
-
-
 class ObservedContainer:
-    """The part of `broadsheet.leases.store.RecordStore` that concerns the store as a whole."""
+    """Base of stores that are one container and do not know which workers live; observers watch counters.
+
+    It is the part of `broadsheet.leases.store.RecordStore` that concerns the store as a whole.
+    """
 
     def __init__(self, container: BlobContainer) -> None:
         """Be the container."""

@@ -59,21 +59,6 @@ DELETE_ATTEMPTS_MAX: Final = 3
 """Attempts to break a lease and delete the blob before another worker takes the lease again."""
 _log = structlog.get_logger()
 
-# Layout of the Event Processor Host's blobs: one holds a partition's lease and checkpoint.
-#
-#     body       {"partitionId":"0","owner":"host-1","epoch":4,"token":"<lease
-#       id>","sequenceNumber":17,"offset":"4096",
-#                 "record":{…}}
-#     metadata   owninghost = the owner
-#
-# A host's epoch counts from -1, ours from 0: a host that opens a receiver passes ours less one.
-# `offset` is absent until the first checkpoint; then the position is that pair. All other fields
-# are in `record`, which only our programs write; a host that takes the lease drops it, and with it
-# a checkpoint of another kind.
-#
-# Source: Azure/azure-event-hubs-node processor/lib/azureBlob.ts, blobLease (fields and their
-# defaults).
-
 OWNER_METADATA: Final = "owninghost"
 SEQUENCE_NUMBER_MAX: Final = 2**53 - 1
 """Largest integer that JavaScript represents exactly."""
@@ -81,7 +66,18 @@ SEQUENCE_NUMBER_MAX: Final = 2**53 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EphLease:
-    """Parsed body of a blob."""
+    """Parsed body of one of the Event Processor Host's blobs, which holds a partition's lease and checkpoint.
+
+        body       {"partitionId":"0","owner":"host-1","epoch":4,"token":"<lease id>","sequenceNumber":17,
+                    "offset":"4096","record":{…}}
+        metadata   owninghost = the owner
+
+    A host's epoch counts from -1, ours from 0: a host that opens a receiver passes ours less one. `offset` is absent
+    until the first checkpoint; then the position is that pair. All other fields are in `record`, which only our
+    programs write; a host that takes the lease drops it, and with it a checkpoint of another kind.
+
+    Source: Azure/azure-event-hubs-node processor/lib/azureBlob.ts, blobLease (fields and their defaults).
+    """
 
     record: LeaseRecord
     token: str

@@ -189,20 +189,6 @@ def _hash_range(item: Item) -> HashRange | None:
     return None if first is None or last is None else HashRange(first=first, last=last)
 
 
-# Leader row of the Kinesis Client Library for Java, version 3.
-#
-# Its lock client keeps the row under the key `Leader`: since 3.5 in the lease table, with
-# `entityType` `LEADER`, before that in a separate table. It is read here and never written, because
-# two libraries with different rules would take one lock from each other.
-#
-#     ownerName              S  the worker that leads
-#     recordVersionNumber    S  new with each heartbeat, every 30 s
-#     leaseDuration          S  milliseconds that it may stand still, 120 000
-#     isReleased             S  its owner stepped down
-#
-# Source: awslabs/amazon-dynamodb-lock-client AmazonDynamoDBLockClient (attributes); awslabs/amazon-
-# kinesis-client coordinator.CoordinatorStateDAO (table, key).
-
 LEADER_KEYS: Final = ("Leader", "DeployingLeader")
 """Keys of the leader's row, and of the second one that newer versions keep while a fleet is replaced."""
 STATE_KEY: Final = "key"
@@ -220,7 +206,20 @@ def state_table(lease_table: str) -> str:
 
 
 def leader_in(row: Item) -> ForeignLeader | None:
-    """Return the leader that a row names, dead or alive; None if it stepped down, or the row names none."""
+    """Return the leader that a row names, dead or alive; None if it stepped down, or the row names none.
+
+    The lock client of the Kinesis Client Library for Java, version 3, keeps the row under the key `Leader`: since 3.5
+    in the lease table, with `entityType` `LEADER`, before that in a separate table. It is read here and never written,
+    because two libraries with different rules would take one lock from each other.
+
+        ownerName              S  the worker that leads
+        recordVersionNumber    S  new with each heartbeat, every 30 s
+        leaseDuration          S  milliseconds that it may stand still, 120 000
+        isReleased             S  its owner stepped down
+
+    Source: awslabs/amazon-dynamodb-lock-client AmazonDynamoDBLockClient (attributes); awslabs/amazon-kinesis-client
+    coordinator.CoordinatorStateDAO (table, key).
+    """
     owner, version = _plain(row, "ownerName"), _plain(row, "recordVersionNumber")
     if owner is None or version is None or "isReleased" in row:
         return None

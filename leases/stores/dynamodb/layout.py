@@ -83,10 +83,6 @@ class Layout(Protocol):
         ...
 
 
-# The remainder: fields of a record without a place in a foreign layout, as JSON in one attribute.
-#
-# Attributes that neither side knows are in `LeaseRecord.attrs`, and become attributes of the row
-# again when the record is written.
 REMAINDER: Final = "broadsheet"
 """S: the remainder of the record, as JSON."""
 _NESTED: Final = f"{REMAINDER}."
@@ -94,7 +90,11 @@ _NESTED: Final = f"{REMAINDER}."
 
 
 def remainder_of(item: Item, key: str) -> LeaseRecord | None:
-    """Return the remainder in a row; None if it has none."""
+    """Return the remainder in a row: fields of a record without a place in a foreign layout. None if it has none.
+
+    It is JSON in one attribute. Attributes that neither side knows are in `LeaseRecord.attrs`, and become attributes of
+    the row again when the record is written.
+    """
     written = text_of(item, REMAINDER)
     return None if written is None else decode(written, key=key)
 
@@ -154,18 +154,6 @@ def reading(key: str) -> Iterator[None]:
         ) from error
 
 
-# Our native layout: the whole record as JSON, and the attributes that conditions and the index
-# need.
-#
-#     key    S, HASH   the shard
-#     owner  S         the owner, while there is one
-#     epoch  N         acquisitions so far
-#     rev    N         writes so far
-#     record S         all of it
-#
-# No other program writes here, so a write compares only `rev`, and a renewal changes two
-# attributes. The index `owner-key` (HASH owner, RANGE key) finds a worker's leases.
-
 KEY: Final = "key"
 OWNER: Final = "owner"
 RECORD: Final = "record"
@@ -173,7 +161,19 @@ OWNER_INDEX: Final = "owner-key"
 
 
 class NativeLayout:
-    """Implements `broadsheet.leases.stores.dynamodb.layout.Layout`."""
+    """Our native layout: the whole record as JSON, and the attributes that conditions and the index need.
+
+    Implements `broadsheet.leases.stores.dynamodb.layout.Layout`.
+
+        key    S, HASH   the shard
+        owner  S         the owner, while there is one
+        epoch  N         acquisitions so far
+        rev    N         writes so far
+        record S         all of it
+
+    No other program writes here, so a write compares only `rev`, and a renewal changes two attributes. The index
+    `owner-key` (HASH owner, RANGE key) finds a worker's leases.
+    """
 
     key_name = KEY
     owner_name = OWNER

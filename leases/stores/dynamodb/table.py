@@ -426,10 +426,6 @@ def _capacity_of(options: TableOptions) -> dict[str, Any]:  # Any: arguments of 
     }
 
 
-# Client settings for a record store: short timeouts, and no retries.
-#
-# A call that boto3 retries silently cannot tell throttling from a lost answer; a lease manager that
-# retries can, and looks for its own write first.
 CONNECT_SECONDS_MAX = 3.0
 ANSWER_SECONDS_MAX = 5.0
 """Timeouts of a connection and of an answer, together less than the length of a lease."""
@@ -438,7 +434,10 @@ CONNECTIONS_MAX = 32
 
 
 def open_dynamodb_client(**settings: Any) -> DynamoDBClient:
-    """Open a client; close it when the stores that use it are no longer used.
+    """Open a client for record stores, with short timeouts and no retries; close it after its last store.
+
+    A call that boto3 retries silently cannot tell throttling from a lost answer; a lease manager that retries can, and
+    looks for its own write first.
 
     Args:
         settings: As of `boto3.client`, e.g. `region_name`, `endpoint_url`; a `config` is merged over this one's.

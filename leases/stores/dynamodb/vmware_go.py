@@ -55,13 +55,6 @@ LEASE_SECONDS: Final = 10.0
 _KNOWN: Final = frozenset({KEY, OWNER, CHECKPOINT, PARENT, CLAIM, EPOCH, REV, REMAINDER})
 _NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
-# Times in the notation of vmware-go-kcl: RFC 3339 in UTC, with up to nine digits of fractional
-# seconds.
-#
-# `datetime` keeps six digits, so times are integers here: nanoseconds since the Unix epoch. A store
-# always compares the text that was read, because one time has many texts.
-#
-# Source: RFC 3339 §5.6; Go's `time.RFC3339Nano` drops trailing zeros.
 NANOSECONDS: Final = 1_000_000_000
 """Nanoseconds in a second."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,7 +66,12 @@ _MOMENT: Final = re.compile(
 
 
 def nanoseconds_of(moment: str) -> int:
-    """Parse a time into nanoseconds since the Unix epoch; negative before it.
+    """Parse a time of vmware-go-kcl into nanoseconds since the Unix epoch; negative before it.
+
+    Its notation is RFC 3339 in UTC, with up to nine digits of fractional seconds. `datetime` keeps six, so times are
+    integers here. A store always compares the text that was read, because one time has many texts.
+
+    Source: RFC 3339 §5.6; Go's `time.RFC3339Nano` drops trailing zeros.
 
     Raises:
         ValueError: this is no moment.
@@ -261,15 +259,15 @@ def _is_renewed(before: LeaseRecord | None, after: LeaseRecord) -> bool:
     return replace(after, counter=before.counter, write_id=before.write_id) == before
 
 
-# Expiry in a table of vmware-go-kcl: each row holds its end, by the clock of the machine that wrote
-# it.
-
 SKEW_SECONDS = 2.0
 """A generous bound on the clock skew between machines with NTP."""
 
 
 class WallClockExpiry:
-    """Implements `broadsheet.leases.expiry.Expiry`. All machines must keep their clocks with NTP."""
+    """Expiry in a table of vmware-go-kcl: each row holds its end, by the clock of the machine that wrote it.
+
+    Implements `broadsheet.leases.expiry.Expiry`. All machines must keep their clocks with NTP.
+    """
 
     def __init__(self, *, skew_seconds: float = SKEW_SECONDS, clock: Clock | None = None) -> None:
         """Judge by this machine's wall clock.

@@ -58,15 +58,15 @@ _MARK = b'{"layout":"native"}'
 T = TypeVar("T")
 _BUSY_TEXT = "too many requests"
 
-# The etcd lease of a process's owner keys, granted when first needed, and again after a loss.
-#
-# Its one keep-alive renews all leases of the process: no record is written while nothing changes.
-
 _log = structlog.get_logger()
 
 
 class ProcessLease:
-    """Keeper of at most one etcd lease. An async context manager; leaving it revokes the lease at once."""
+    """Keeper of at most one etcd lease, that of a process's owner keys.
+
+    An async context manager; leaving it revokes the lease. It is granted when first needed, and again after a loss. Its
+    one keep-alive renews all leases of the process: no record is written while nothing changes.
+    """
 
     def __init__(self, etcd: Etcd, *, ttl_seconds: float, clock: Clock) -> None:
         self._etcd = etcd
@@ -153,20 +153,20 @@ async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
         raise InvalidStateError(str(error)) from error
 
 
-# Keys in etcd.
-#
-#     {root}/store                      there is a store
-#     {root}/leases/{key}               the record, which lasts
-#     {root}/owners/{key}#{epoch}       its holder, alive: on the etcd lease of the holder's process; 16 hex digits
-#     {root}/workers/{name}             a worker, alive: on the same, so that others can put owner keys there for it
-#
-# The epoch is in an owner key's name, so that each acquisition has its own key: an etcd key that is
-# written again keeps its create revision, which is the fence. A record has at most one owner key,
-# that of its epoch, because every transaction that writes one compares the record and the former
-# owner key. Lease keys are percent-encoded in owner keys, so that no other key shares their prefix.
 @dataclass(frozen=True, slots=True)
 class LeaseKeys:
-    """The keys below one root."""
+    """The keys in etcd below one root.
+
+        {root}/store                      there is a store
+        {root}/leases/{key}               the record, which lasts
+        {root}/owners/{key}#{epoch}       its holder, alive: on the etcd lease of the holder's process; 16 hex digits
+        {root}/workers/{name}             a worker, alive: on the same, so that others can put owner keys there for it
+
+    The epoch is in an owner key's name, so that each acquisition has its own key: an etcd key that is written again
+    keeps its create revision, which is the fence. A record has at most one owner key, that of its epoch, because every
+    transaction that writes one compares the record and the former owner key. Lease keys are percent-encoded in owner
+    keys, so that no other key shares their prefix.
+    """
 
     root: str
 

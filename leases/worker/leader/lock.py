@@ -19,14 +19,6 @@ from broadsheet.leases.record_processor.held_lease import HeldLease
 from broadsheet.leases.store import ForeignLeader, RecordStore, TellsForeignLeader
 from broadsheet.runtime.clock import Clock
 
-# Rows of a fleet's store: the leader, and the workers.
-#
-#     leader           held by the worker that leads
-#     worker-{name}    held by the worker, as long as it lives: so that one without a lease is known too
-#
-# Rows are lease records, so any record store will do, and a store that knows which workers live is
-# believed. They are never in the store of the leases, so that its readers, including other
-# programs, find leases only.
 LEADER_KEY: Final = "leader"
 WORKER_PREFIX: Final = "worker-"
 
@@ -37,7 +29,13 @@ def worker_key(name: str) -> str:
 
 
 def check_rows(found: tuple[Versioned, ...]) -> None:
-    """Refuse a store that holds other rows than a fleet's.
+    """Refuse a store that holds other rows than a fleet's: its leader, and its workers.
+
+        leader           held by the worker that leads
+        worker-{name}    held by the worker, as long as it lives: so that one without a lease is known too
+
+    Rows are lease records, so any record store will do, and a store that knows which workers live is believed. They are
+    never in the store of the leases, so that its readers, including other programs, find leases only.
 
     Raises:
         InvalidStateError: there is something else in it.

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broadsheet.broker import append_stream
-from broadsheet.journals.append_stream import WholeAppend, encode_appends
+from broadsheet.journals.append_wire import WholeAppend, encode_appends
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire import journal_pb2 as pb
 from broadsheet.wire.appends_pb2 import AppendStreamRequest

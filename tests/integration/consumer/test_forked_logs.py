@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broadsheet.consumer.errors import LogDataLossError
-from broadsheet.consumer.recoverylog.fsm import fence_check, fence_of
+from broadsheet.consumer.recoverylog.fence import fence_check, fence_of
 from broadsheet.journals import read_committed
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.types import JsonType

@@ -21,7 +21,8 @@ from broadsheet.consumer.client import (
     ShardClient,
     SyncShardClient,
 )
-from broadsheet.consumer.member.silence_watch import SUSPICION_PHI, HeartbeatListener
+from broadsheet.consumer.member.accrual import SUSPICION_PHI
+from broadsheet.consumer.member.silence_watch import HeartbeatListener
 from broadsheet.consumer.resolver.hearing import Hearing
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess

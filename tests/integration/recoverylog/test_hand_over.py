@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broadsheet.consumer.errors import LogFencedError
-from broadsheet.consumer.recoverylog.fsm import author_text, fence_of
+from broadsheet.consumer.recoverylog.fence import author_text, fence_of
 from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.journals.client import JournalClient

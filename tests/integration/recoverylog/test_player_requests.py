@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broadsheet.consumer.recoverylog.fsm import author_text
+from broadsheet.consumer.recoverylog.fence import author_text
 from broadsheet.consumer.recoverylog.player import Player, PlayerState
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.journal_pb2 import AppendResponse

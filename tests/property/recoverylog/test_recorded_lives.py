@@ -8,7 +8,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as st
 
-from broadsheet.consumer.recoverylog.fsm import fence_of
+from broadsheet.consumer.recoverylog.fence import fence_of
 from broadsheet.consumer.recoverylog.hints import decode_hints, encode_hints
 from broadsheet.consumer.recoverylog.operation import DecodedOp, OperationDecoder
 from broadsheet.consumer.recoverylog.recorder import Recorder

@@ -7,11 +7,8 @@ from random import Random
 import pytest
 
 from broadsheet.allocator.etcd.api import LeaseLife
-from broadsheet.consumer.member.silence_watch import (
-    SUSPICION_PHI,
-    AccrualDetector,
-    is_unrenewed,
-)
+from broadsheet.consumer.member.accrual import SUSPICION_PHI, AccrualDetector
+from broadsheet.consumer.member.silence_watch import is_unrenewed
 
 EVERY = 0.25
 

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, strategies as st
 
-from broadsheet.journals.append_stream import (
+from broadsheet.journals.append_wire import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,

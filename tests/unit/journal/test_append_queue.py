@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from hypothesis import given, strategies as st
 
-from broadsheet.journals.append_service import GROUP_BYTES_MAX, AppendQueue
+from broadsheet.journals.append_queue import GROUP_BYTES_MAX, AppendQueue
 from broadsheet.journals.appender import chunks_of
 from broadsheet.journals.transport import CHUNK_BYTES
 from broadsheet.wire.journal_pb2 import AppendRequest

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broadsheet.journals.append_service import await_committed_or_sent, succeed
+from broadsheet.journals.append_dependencies import await_committed_or_sent, succeed
 from broadsheet.journals.errors import JournalError
 from broadsheet.journals.pipelining import AFTER_MAX, AppendToken, TurnFuture
 from broadsheet.runtime.task_group import TaskGroup

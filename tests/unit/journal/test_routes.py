@@ -6,12 +6,8 @@ import grpc
 import pytest
 
 from broadsheet.journals.channels import ChannelCache
-from broadsheet.journals.transport import (
-    JournalTransport,
-    RouteCache,
-    TransportPolicy,
-    choose_endpoint,
-)
+from broadsheet.journals.route_cache import RouteCache, choose_endpoint
+from broadsheet.journals.transport import JournalTransport, TransportPolicy
 from broadsheet.runtime.clock import SystemClock
 from broadsheet.security.auth import NoAuth
 from broadsheet.wire.journal_pb2 import ProcessSpec, Route

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from broadsheet.consumer.errors import LogDataLossError
+from broadsheet.consumer.recoverylog.fence import fence_of
 from broadsheet.consumer.recoverylog.foreign_bytes import OwnOperations, completion_bytes, examined
-from broadsheet.consumer.recoverylog.fsm import FileStateMachine, fence_of
+from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 from broadsheet.consumer.recoverylog.operation import OperationDecoder, framed
 from broadsheet.consumer.recoverylog.recorder import Recorder
 from broadsheet.wire.journal_pb2 import AppendResponse

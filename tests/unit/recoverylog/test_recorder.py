@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from broadsheet.consumer.errors import LogDataLossError, LogFencedError
-from broadsheet.consumer.recoverylog.fsm import (
+from broadsheet.consumer.recoverylog.fence import (
     AUTHOR_MAX,
-    FileStateMachine,
     author_from,
     author_text,
     fence_check,
     fence_of,
     holds_fence,
 )
+from broadsheet.consumer.recoverylog.fsm import FileStateMachine
 from broadsheet.consumer.recoverylog.operation import DecodedOp, OperationDecoder
 from broadsheet.consumer.recoverylog.recorder import FLUSH_BYTES, Recorder
 from broadsheet.wire.journal_pb2 import LabelSet

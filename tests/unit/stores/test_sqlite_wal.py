@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.consumer.stores.sqlite.recording import (
+from broadsheet.consumer.stores.sqlite.wal_format import (
     HEADER_BYTES,
     committed_frames,
     pages_in,

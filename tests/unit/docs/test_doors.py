@@ -67,9 +67,13 @@ each_lazy_door = pytest.mark.parametrize("door", _LAZY, ids=lambda door: door.__
 
 
 def _for_users() -> Iterator[Path]:
-    """Yield what users copy from: README, docs, examples. Generated stubs and records of decisions are not."""
+    """Yield what users copy from: README, docs, examples. Stubs, decisions and recipes for our own code are not."""
     yield REPOSITORY / "README.md"
-    yield from (path for path in (REPOSITORY / "docs").rglob("*.md") if "adr" not in path.parts)
+    yield from (
+        path
+        for path in (REPOSITORY / "docs").rglob("*.md")
+        if not {"adr", "recipes"} & {*path.parts}
+    )
     for path in (REPOSITORY / "examples").rglob("*.py"):
         if "_pb2" not in path.name:
             yield path

@@ -106,6 +106,10 @@ def stale_ids(
     return [producer_id for producer_id in idle if producers[producer_id].max_clock < cut]
 
 
+_ENTRIES_MADE_MAX: Final = 512
+"""Number of entries up to which each checkpoint makes all of them, as most do; above, only those that changed."""
+
+
 class Producer(ProducerClocks):
     """One producer's progress in one journal. Compared by identity."""
 
@@ -213,6 +217,7 @@ class JournalProducers:
         """Time of the last scan for producers that stopped within a transaction, in reading time."""
         self._new_content: dict[bytes, bytes] = {}
         """Contents of segments that no checkpoint has carried yet, by id."""
+        self._entries = _Entries()
 
     @classmethod
     def restored(cls, source: Checkpoint.Source) -> JournalProducers:
@@ -331,7 +336,7 @@ class JournalProducers:
         """
         self._file_stopped(limits, keep=keep)
         self._file_silent(limits, keep=keep)
-        source = _source_of(offset, self._recent)
+        source = self._entries.source_of(offset, self._recent)
         for segment in self._segments:
             source.segments.add(id=segment.id, content=self._new_content.get(segment.id, b""))
         source.forgotten = packed_ids(self._forgotten)
@@ -424,14 +429,51 @@ class JournalProducers:
         self._new_content[segment.id] = content
 
 
-def _source_of(offset: int, producers: dict[int, Producer]) -> Checkpoint.Source:
+def _source_of(offset: int, producers: Mapping[int, Producer]) -> Checkpoint.Source:
     source = Checkpoint.Source(read_through=offset)
-    for producer_id, producer in sorted(producers.items()):
+    for producer_id in sorted(producers):
+        producer = producers[producer_id]
         source.producers.add(
             id=producer_id.to_bytes(PRODUCER_BYTES, "big"),
             state=Checkpoint.ProducerState(last_ack=producer.min_clock, begin=producer.begin),
         )
     return source
+
+
+class _Entries:
+    """Entries of producers, as bytes that are made again only of those that changed.
+
+    A producer with an open transaction is in each checkpoint until it ends, so there may be very many.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[int, int, bytes]] = {}
+        """By producer of the last source: its clock, where it begins, and its entry; empty if that was not needed."""
+
+    def source_of(self, offset: int, producers: Mapping[int, Producer]) -> Checkpoint.Source:
+        """Return what `_source_of` does."""
+        before, self._kept = self._kept, {}
+        if len(producers) <= _ENTRIES_MADE_MAX:
+            return _source_of(offset, producers)
+        kept, changed = self._kept, 0
+        for producer_id in sorted(producers):
+            producer = producers[producer_id]
+            known = before.get(producer_id)
+            if known is None or known[0] != producer.min_clock or known[1] != producer.begin:
+                changed += 1
+                known = producer.min_clock, producer.begin, b""
+            kept[producer_id] = known
+        # To encode entries one by one takes twice as long as to make all of them.
+        if 2 * changed > len(producers):
+            return _source_of(offset, producers)
+        for producer_id, (clock, begin, entry) in kept.items():
+            if not entry:
+                entry = _source_of(0, {producer_id: producers[producer_id]}).SerializeToString()
+                kept[producer_id] = clock, begin, entry
+        source = Checkpoint.Source(read_through=offset)
+        # Parts of a message, one after the other, are the message.
+        source.MergeFromString(b"".join([entry for _, _, entry in kept.values()]))
+        return source
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,30 @@ def test_transaction_costs_the_same_with_any_number_of_open_ones_if_those_are_fi
     assert max(sizes) < 5_000
 
 
+@pytest.mark.parametrize("number", [3, 2_000])
+def test_checkpoints_of_many_open_transactions_follow_each_change(number: int) -> None:
+    """Plan: clocks and begins change, producers come, are forgotten and go on; each checkpoint equals one made at
+    once. Why: entries that did not change are not made again, and one that is outdated would lose messages.
+    """
+    producers = JournalProducers()
+    for each in range(number):
+        producers.heard(each, 5).begin = 10 + each
+    for step, changed in enumerate((0, 1, number - 1, number, 2)):
+        producer = producers.heard(changed, 7)
+        if step % 2:
+            producer.begin = 1_000 + step
+        else:
+            producer.settle(50 + step)
+        if step == 3:
+            producers.by_id[0].begin = -1
+            producers.forget(producers.by_id[0])
+
+        found = producers.incremental_source(step, FilingLimits(recent_max=number + 9))
+
+        assert found == producers.source(step)
+        assert len(found.producers) == len(producers.by_id)
+
+
 def test_a_writer_that_died_within_a_transaction_is_restored_as_it_was() -> None:
     """Plan: filed with others, heard again, filed again, and each time restored. Why: if its successor acknowledges its
     messages, they are read again from where they begin.

@@ -30,7 +30,7 @@ from broadsheet.runtime.errors import ValidationError
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.appends_pb2 import AppendStreamResponse
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX = 1024, 64 << 20
 """Appends of a stream that are not yet answered, and their content; above these, no further message is read."""
@@ -250,5 +250,5 @@ class _Stream:
 
 
 def _unforeseen(error: Exception) -> RpcFault:
-    logger.error("append.unexpected_error", exc_info=error)
+    _log.error("append.unexpected_error", exc_info=error)
     return RpcFault(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}")

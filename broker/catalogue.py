@@ -39,7 +39,7 @@ LOG_BYTES_MAX = 16 << 20
 """A longer log is replaced by a checkpoint."""
 ANY_REVISION = -1
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Catalogue:
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            logger.warning("catalogue.read_only", directory=str(self._directory), detail=str(error))
+            _log.warning("catalogue.read_only", directory=str(self._directory), detail=str(error))
 
     def _start_log(self) -> None:
         """Begin a generation with everything that is published, and remove the older ones."""

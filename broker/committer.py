@@ -37,7 +37,7 @@ ADOPT_BYTES_MIN = 16 << 20
 ADOPT_FRACTION = 4
 _OK = Status.OK
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

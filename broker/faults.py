@@ -16,7 +16,7 @@ from broadsheet.broker.disk import is_out_of_space
 from broadsheet.runtime.errors import BoundExceededError, ValidationError
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 # `Any`, because messages pass as bytes or as several classes. Quoted, because the class is generic
 # in the stubs only.
@@ -74,7 +74,7 @@ def fault_of(error: Exception) -> RpcFault | None:
                 f"the broker's disk is full, so that it only serves reads: {error}; free some space",
             )
         case OSError():
-            logger.error("rpc.failed", exc_info=error)
+            _log.error("rpc.failed", exc_info=error)
             return RpcFault(grpc.StatusCode.UNKNOWN, f"the broker's disk failed: {error}")
         case _:
             return None

@@ -22,7 +22,7 @@ Fetch = Callable[[SealedFragment], Awaitable[None]]
 FETCHES_MAX = 5
 """Attempts to open a fetched file before it is removed again in favour of others."""
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class _Identity(NamedTuple):
@@ -92,10 +92,10 @@ class FragmentChecks:
             await self._fetch(fragment)
             healed = not await self.damage_of(fragment)
         except (OSError, DamagedContentError) as error:
-            logger.warning("fragment.not_healed", path=str(fragment.path), detail=str(error))
+            _log.warning("fragment.not_healed", path=str(fragment.path), detail=str(error))
             return False
         if healed:
-            logger.warning("fragment.healed", path=str(fragment.path), store=fragment.stored.store)
+            _log.warning("fragment.healed", path=str(fragment.path), store=fragment.stored.store)
         return healed
 
     async def _open(self, fragment: SealedFragment) -> ContentFile:
@@ -190,7 +190,7 @@ class FragmentChecks:
             self._damaged.pop(fragment.path, None)
             return
         if fragment.path not in self._damaged:
-            logger.error("fragment.damaged", path=str(fragment.path), spans=verdict.damaged)
+            _log.error("fragment.damaged", path=str(fragment.path), spans=verdict.damaged)
         self._damaged[fragment.path] = identity, verdict.damaged
 
     def forget(self, path: Path) -> None:

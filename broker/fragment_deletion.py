@@ -27,7 +27,7 @@ from broadsheet.wire.fragments_pb2 import DeleteFragmentsRequest, DeleteFragment
 from broadsheet.wire.journal_pb2 import Fragment
 from broadsheet.wire.validation_journal import validate_delete_fragments_request
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class DeletionHandler:
@@ -87,7 +87,7 @@ async def remove_fragments(site: Site, served: Served, chosen: Sequence[SealedFr
     finally:
         # A reader that has a file open finishes with it.
         await site.disk.run(site.spares.retire, files_of(gone))
-        logger.info(
+        _log.info(
             "fragments.deleted",
             journal=journal.name,
             fragments=len(gone),

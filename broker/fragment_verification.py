@@ -32,7 +32,7 @@ from broadsheet.security.auth import Capability, Claims
 from broadsheet.wire.alphabet import validate_journal
 from broadsheet.wire.fragments_pb2 import ByteSpan, VerifyJournalRequest, VerifyJournalResponse
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 VERIFICATIONS_MAX = 2
@@ -157,7 +157,7 @@ class VerifyHandler:
         )
         for left in (sums_path(fragment.path), record_path(fragment.path)):
             await disk.run(left.unlink, missing_ok=True)
-        logger.warning("fragment.discarded", journal=journal.name, begin=begin, spans=damaged)
+        _log.warning("fragment.discarded", journal=journal.name, begin=begin, spans=damaged)
 
 
 async def _yield(length: int) -> None:

@@ -37,7 +37,7 @@ from broadsheet.wire.journal_pb2 import LabelSet
 
 REOPEN_SECONDS = 1.0
 """Interval between attempts to recover a journal whose disk failed."""
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class LiveJournal:
 
     def _take(self, recovered: RecoveredJournal) -> None:
         for damage in recovered.damage:
-            logger.error("journal.damaged", journal=self.name, detail=damage)
+            _log.error("journal.damaged", journal=self.name, detail=damage)
         self.store, self.index, self.store_error = recovered.store, recovered.index, ""
         state = recovered.store.state
         self.identity = Lineage(state.incarnation, state.epochs).message()
@@ -272,7 +272,7 @@ class LiveJournal:
 
     def fail(self, detail: str) -> None:
         """Note that the journal cannot be written for now."""
-        logger.error("journal.failed", journal=self.name, detail=detail)
+        _log.error("journal.failed", journal=self.name, detail=detail)
         self.store_error = detail
         self._retry_at = self._site.clock.monotonic_seconds() + REOPEN_SECONDS
 
@@ -366,7 +366,7 @@ class LiveJournal:
             try:
                 await self._site.disk.run(self.store.close)
             except JournalStoreError as error:
-                logger.exception("journal.close_failed", journal=self.name, detail=str(error))
+                _log.exception("journal.close_failed", journal=self.name, detail=str(error))
             self.store = None
         view, self._view = self._view, None
         if view is not None:

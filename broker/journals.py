@@ -17,7 +17,7 @@ from broadsheet.broker.data_root import DataRoot
 from broadsheet.broker.journal import LiveJournal, Site
 from broadsheet.runtime.open_files import OPEN_FILES_MAX
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 RESERVED_FILES = 256
@@ -94,7 +94,7 @@ class Journals:
                 # A request may have come while others were closed.
                 if each.journal.may_rest and each.committer.is_idle:
                     await each.journal.rest()
-                    logger.debug("journal.rested", journal=each.journal.name)
+                    _log.debug("journal.rested", journal=each.journal.name)
 
     def on_update(self, update: CatalogueUpdate) -> None:
         """Follow a transaction: new specs take effect, deleted journals end."""
@@ -122,7 +122,7 @@ class Journals:
             await self._site.disk.run(self._remove, directory.name)
         except OSError as error:
             # Without a catalogue entry, the next start removes the directory.
-            logger.warning("journal.removal_failed", journal=entry.spec.name, detail=str(error))
+            _log.warning("journal.removal_failed", journal=entry.spec.name, detail=str(error))
 
     def _remove(self, name: str) -> None:
         source, target = self._root.journals / name, self._root.trash / name

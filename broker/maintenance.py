@@ -20,7 +20,7 @@ NOTE_SECONDS = 5.0
 """Interval at which heads are noted. An older copy of a journal's files, or a log that was cut, is noticed if it ends
 before the last one that was noted.
 """
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Maintenance:
@@ -78,7 +78,7 @@ class Maintenance:
             await catalogue.note_heads(moved)
         except OSError as error:
             # Tried again with the next heads: what is noted is a lower bound anyway.
-            logger.warning("catalogue.heads_not_noted", detail=str(error))
+            _log.warning("catalogue.heads_not_noted", detail=str(error))
 
     def _is_flush_due(self, journal: LiveJournal, *, since: float) -> bool:
         """Tell whether a flush was due since the last check; flush intervals are counted from the Unix epoch."""
@@ -102,14 +102,14 @@ class Maintenance:
             # Without this record, the next start would take them for lost.
             await served.committer.declare_beginning(expired[-1].end)
         except JournalStoreError as error:
-            logger.warning("retention.failed", journal=journal.name, detail=str(error))
+            _log.warning("retention.failed", journal=journal.name, detail=str(error))
             return
         try:
             async with self._site.publisher.withdrawing(journal, expired) as withdraw:
                 for fragment in expired:
                     await withdraw(fragment)
                     await self._site.disk.run(self._site.spares.retire, files_of([fragment]))
-                    logger.info(
+                    _log.info(
                         "fragment.expired",
                         journal=journal.name,
                         begin=fragment.begin,
@@ -117,4 +117,4 @@ class Maintenance:
                     )
         except OSError as error:
             # Tried again with the next check.
-            logger.warning("retention.failed", journal=journal.name, detail=str(error))
+            _log.warning("retention.failed", journal=journal.name, detail=str(error))

@@ -66,7 +66,7 @@ READ_URL_SECONDS = 60
 _ACTION = re.compile(r"\{\{-?\s*\.Spool\.FirstAppendTime\.Format\s+\"([^\"]*)\"\s*-?\}\}")
 _LAYOUT = {"2006": "%Y", "01": "%m", "02": "%d", "15": "%H", "04": "%M", "05": "%S"}
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class MissingCopyError(OSError):
@@ -311,7 +311,7 @@ class FragmentPublisher:
             self._note_local(stored)
         self._metrics.published.inc()
         self._metrics.published_bytes.inc(pending.length)
-        logger.info("fragment.published", journal=journal.name, store=url, key=copy.key)
+        _log.info("fragment.published", journal=journal.name, store=url, key=copy.key)
 
     def _put(self, url: str, spec: JournalSpec, fragment: SealedFragment) -> StoredCopy:
         """Put a fragment into a store, and record that. Blocking."""
@@ -353,7 +353,7 @@ class FragmentPublisher:
                 found += await self._submit(listing)
             except ValidationError as error:
                 # Nothing was ever published under such a path.
-                logger.warning("fragments.not_listed", store=url, detail=str(error))
+                _log.warning("fragments.not_listed", store=url, detail=str(error))
             except ExtraMissingError as error:
                 raise OSError(errno.ENOSYS, str(error)) from error
         return cover_set(found)
@@ -370,7 +370,7 @@ class FragmentPublisher:
             where, _, last = each.key.rpartition("/")
             name = parse_object_name(last)
             if name is None:
-                logger.warning("fragment.unknown_object", store=url, key=each.key)
+                _log.warning("fragment.unknown_object", store=url, key=each.key)
                 continue
             if _is_of_other(journal, where, others):
                 continue
@@ -395,7 +395,7 @@ class FragmentPublisher:
         # Another one is tried first next time, because the reason may be in this fragment.
         with contextlib.suppress(KeyError):
             queue.pending.move_to_end(pending.fragment.path)
-        logger.warning(
+        _log.warning(
             "fragment.not_published",
             journal=pending.journal.name,
             store=url,
@@ -441,7 +441,7 @@ class FragmentPublisher:
                 signed = await self._signed(url, members, seconds)
             except (OSError, ValidationError, ExtraMissingError) as error:
                 # Readers then get the content from here.
-                logger.warning("fragment.not_signed", store=url, detail=str(error))
+                _log.warning("fragment.not_signed", store=url, detail=str(error))
                 continue
             found.update(zip(members, signed, strict=False))
         return found

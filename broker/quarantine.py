@@ -33,7 +33,7 @@ NAME_BYTES_MAX = 4096
 """More of a damaged name is not read."""
 _ENTRY = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9A-Za-z._-]{1,200}")
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class QuarantineReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class JournalQuarantine:
             raise
         for directory in (target, self.directory, path.parent):
             self._disk.sync_directory(directory)
-        logger.error("quarantine.added", entry=entry, path=str(path), journal=journal, why=why)
+        _log.error("quarantine.added", entry=entry, path=str(path), journal=journal, why=why)
         return entry
 
     def put_copy(self, directory: Path, *, why: str) -> str:
@@ -94,7 +94,7 @@ class JournalQuarantine:
         for path in directory.iterdir():
             self._disk.write_file(target / CONTENT / path.name, path.read_bytes())
         self._disk.sync_directory(self.directory)
-        logger.error("quarantine.added", entry=entry, path=str(directory), why=why)
+        _log.error("quarantine.added", entry=entry, path=str(directory), why=why)
         return entry
 
     def _begin(self, path: Path, *, why: str, journal: str) -> tuple[str, Path]:
@@ -149,7 +149,7 @@ class JournalQuarantine:
         """
         self.content(entry)
         shutil.rmtree(self.directory / entry)
-        logger.warning("quarantine.purged", entry=entry)
+        _log.warning("quarantine.purged", entry=entry)
 
     def restore(self, entry: str, target: Path) -> None:
         """Move an entry's content to an unused path.
@@ -167,7 +167,7 @@ class JournalQuarantine:
         content.rename(target)
         self._disk.sync_directory(target.parent)
         shutil.rmtree(self.directory / entry, ignore_errors=True)
-        logger.warning("quarantine.restored", entry=entry, path=str(target))
+        _log.warning("quarantine.restored", entry=entry, path=str(target))
 
 
 def _printable(name: str) -> str:

@@ -47,7 +47,7 @@ takes 0.07 ms of processor time, and 0.15 ms by way of a thread.
 BRIEF_BYTES_MAX = 32 << 10
 """New content of the open fragment that is sent without metadata."""
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class _Origin(TypedDict, total=False):
@@ -325,7 +325,7 @@ class _ReadStream:
         if sealed is None or not self._journal.is_declared_gone(span):
             return False
         self._journal.index.remove(sealed)
-        logger.info("fragment.was_gone", journal=self._name, begin=span.begin, end=span.end)
+        _log.info("fragment.was_gone", journal=self._name, begin=span.begin, end=span.end)
         return True
 
     def _fault_of(self, error: DamagedContentError | OSError, span: ReadableSpan) -> Exception:
@@ -334,7 +334,7 @@ class _ReadStream:
         if span.stored is None:
             return error
         # Not the disk's failure: the content is in a store.
-        logger.warning(
+        _log.warning(
             "fragment.not_fetched", journal=self._name, begin=span.begin, detail=str(error)
         )
         return RpcFault(

@@ -49,7 +49,7 @@ from broadsheet.broker.store import LOG_STEM, JournalStore
 from broadsheet.journals.block_sums import BlockSums
 
 _TORN = "the journal's log ends within a record: what follows was not acknowledged, unless the log was cut"
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJour
     if not name.exists() or name.read_bytes() != opening.name.encode():
         # The directory's name has a hash of the journal's name, so a mismatch means that the name
         # file is damaged.
-        logger.error("journal.name_restored", journal=opening.name, path=str(name))
+        _log.error("journal.name_restored", journal=opening.name, path=str(name))
         disk.write_file(name, opening.name.encode())
     # The process that created it may have been killed before it synced its name, which appends then rest on.
     disk.sync_directory(directory.parent)

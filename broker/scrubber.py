@@ -19,7 +19,7 @@ from broadsheet.broker.fragments import SealedFragment, parse_fragment
 from broadsheet.journals.block_sums import DamagedContentError
 from broadsheet.runtime.clock import Clock
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class ScrubMetrics:
@@ -81,7 +81,7 @@ class Scrubber:
             for fragment in await self._disk.run(_fragments, directory):
                 damaged += await self._verify(fragment, pace)
         self._metrics.completed.set(self._clock.wall_seconds())
-        logger.info("scrub.completed", damaged_fragments=damaged)
+        _log.info("scrub.completed", damaged_fragments=damaged)
 
     async def _verify(self, fragment: SealedFragment, pace: Pace) -> bool:
         try:
@@ -89,7 +89,7 @@ class Scrubber:
         except FileNotFoundError:  # removed in the meantime, with its journal or by retention
             return False
         except (OSError, DamagedContentError) as error:
-            logger.error("scrub.unreadable", path=str(fragment.path), detail=str(error))
+            _log.error("scrub.unreadable", path=str(fragment.path), detail=str(error))
             return True
         return bool(verdict.damaged)
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 PING_INTERVAL_MIN_MS = 5_000
 """Shortest interval of pings; clients that ping more often are cut off. gRPC's own bound is five minutes."""
 
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Broker:
@@ -255,7 +255,7 @@ class Broker:
                 name="broker.scrub",
             ),
         ]
-        logger.info(
+        _log.info(
             "broker.started",
             address=self.address,
             data_dir=str(root.directory),
@@ -364,7 +364,7 @@ class Broker:
             steps.push_async_callback(self._publisher.stop)
             steps.callback(self._cancel_ticks)
             steps.push_async_callback(self._server.stop, self._config.stop_grace_seconds)
-        logger.info("broker.stopped", address=self.address)
+        _log.info("broker.stopped", address=self.address)
 
     def _cancel_ticks(self) -> None:
         for tick in self._ticks:

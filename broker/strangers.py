@@ -24,7 +24,7 @@ from broadsheet.broker.quarantine import NAME_FILE, JournalQuarantine
 
 ACCEPT_OPTION = "--accept-catalogue-loss"
 _INCARNATION = re.compile(r"([0-9]{1,19})-[0-9a-f]{16}")
-logger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class StrangerFate(Enum):
@@ -114,7 +114,7 @@ def settle_root(
             "which quarantines the journals that it does not name",
         )
     if problem:
-        logger.error("catalogue.loss_accepted", path=str(stored.path), detail=problem)
+        _log.error("catalogue.loss_accepted", path=str(stored.path), detail=problem)
         quarantine.put_copy(root.catalogue, why=f"damaged catalogue: {problem}")
         # Clients may have seen the lost revisions, so the next one must exceed them all.
         stored = replace(stored, revision=max(stored.revision, newest, wall_seconds) + 1)
@@ -157,7 +157,7 @@ def _act(path: Path, fate: StrangerFate, quarantine: JournalQuarantine, *, why: 
             if not is_out_of_space(error):
                 raise
             # It is harmless where it is, because no journal uses that name.
-            logger.warning("quarantine.full", path=str(path), detail=str(error))
+            _log.warning("quarantine.full", path=str(path), detail=str(error))
 
 
 # Restoring quarantined data while its broker is stopped.

@@ -59,7 +59,7 @@ PATIENCE_SECONDS = 3.0
 _DAY_SECONDS = 86_400.0
 _MOVE_LOG = MoveLogPolicy()
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 _option = partial(click.option, show_envvar=True)
@@ -429,7 +429,7 @@ async def _announce(service: Service, config: MemberConfig) -> None:
     """Report the address, or what the member still waits for; `run` raises what keeps it from being ready."""
     _, waiting = await asyncio.wait([service.ready], timeout=PATIENCE_SECONDS)
     if waiting:
-        log.warning(
+        _log.warning(
             "member.still_joining",
             etcd=list(config.etcd.endpoints),
             member=str(config.member_id),

@@ -18,7 +18,7 @@ import structlog
 from broadsheet.security.actor import actor_of, is_forwarded, printable
 from broadsheet.security.auth import Claims
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 AUDIT_ENTRIES_MAX = 128
@@ -124,7 +124,7 @@ class AuditRecord:
 
     def closed(self, *, failure: str = "") -> None:
         """Log the event; `failure` is the code of the status that ended the call."""
-        log.info(
+        _log.info(
             self._event,
             **self._fields,
             outcome=failure or self._outcome,

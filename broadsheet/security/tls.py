@@ -38,7 +38,7 @@ LOOK_SECONDS = 1.0
 _CONFIGS_MAX = 64
 """Configurations whose files a process keeps in memory; programs have one or two, test suites many."""
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 _Stamp = tuple[int, int, int, int] | None
 ChannelOptions = Sequence[tuple[str, int | str]]
 
@@ -149,17 +149,17 @@ class TlsFiles:
             # look tries again.
             if stamps != self._refused:
                 self._refused = stamps
-                log.warning("tls.reload_refused", cause=str(error))
+                _log.warning("tls.reload_refused", cause=str(error))
             return
         self._refused = None
-        log.info("tls.reloaded", cert_file=str(self._config.cert_file or ""))
+        _log.info("tls.reloaded", cert_file=str(self._config.cert_file or ""))
         self._tell_if_expired()
 
     def _tell_if_expired(self) -> None:
         # Not refused: clocks differ, and a server that others still trust should not end by ours.
         expires_at = self._pems.expires_at
         if expires_at is not None and expires_at < datetime.now(UTC):
-            log.warning(
+            _log.warning(
                 "tls.certificate_expired",
                 cert_file=str(self._config.cert_file),
                 expired_at=expires_at.isoformat(),

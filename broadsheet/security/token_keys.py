@@ -48,7 +48,7 @@ _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
 _CURVES: Final = {"EC": "P-256", "OKP": "Ed25519"}
 _LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 T = TypeVar("T")
 _Stamp = tuple[int, int, int, int] | None
 _UNWATCHED: Final = (0, 0, 0, 0)
@@ -102,10 +102,10 @@ class WatchedFile(Generic[T]):
             self._present = self._read()
         except ValidationError as error:
             self._refused = stamp
-            log.warning("auth.reload_refused", setting=self._name, cause=str(error))
+            _log.warning("auth.reload_refused", setting=self._name, cause=str(error))
             return
         self._stamp = self._refused = stamp
-        log.info("auth.reloaded", setting=self._name, file=str(self._path))
+        _log.info("auth.reloaded", setting=self._name, file=str(self._path))
 
     def _read(self) -> T:
         try:
@@ -208,7 +208,7 @@ def parse_public_keys(content: bytes) -> PublicKeys:
     if not keys:
         raise ValidationError("jwks", "; ".join(["expected a key for signatures", *problems]))
     if problems:
-        log.warning("auth.public_keys_left_out", problems=problems)
+        _log.warning("auth.public_keys_left_out", problems=problems)
     return keys
 
 
@@ -325,10 +325,10 @@ class PublicKeyServer:
             keys = parse_public_keys(self._fetch(self._url))
         except Exception as error:  # Whatever the server sends, the former keys stay in use.
             url = SecretUrl(self._url)
-            log.warning("auth.keys_not_fetched", url=str(url), cause=url.hidden_in(str(error)))
+            _log.warning("auth.keys_not_fetched", url=str(url), cause=url.hidden_in(str(error)))
             return
         if keys.keys() != self._keys.keys():
-            log.info("auth.keys_fetched", url=str(SecretUrl(self._url)), ids=sorted(keys))
+            _log.info("auth.keys_fetched", url=str(SecretUrl(self._url)), ids=sorted(keys))
         # Each assignment is one step, so that the loop sees either the former or the present keys.
         self._keys = keys
         self._fetched_monotonic_seconds = self._monotonic_seconds()

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from broadsheet.consumer.rpc.gateway import Gateway
     from broadsheet.serving.admin import AdminServer
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What asks a process to leave. Spark adds SIGHUP."""
@@ -320,7 +320,7 @@ class Service:
                 steps.push_async_callback(parts.session.revoke)
                 steps.push_async_callback(parts.local_shards.join)
                 steps.push_async_callback(server.stop, None)
-            log.info("member.left", member=str(self.member_id))
+            _log.info("member.left", member=str(self.member_id))
 
     async def _keep_session(self, parts: MemberParts, server: GrpcServer) -> None:
         try:
@@ -331,7 +331,7 @@ class Service:
             # lease would be ended next anyway.
             if not self._forced.is_set():
                 raise
-            log.info("member.left_early", member=str(self.member_id), cause=str(error))
+            _log.info("member.left_early", member=str(self.member_id), cause=str(error))
 
     async def _started(self, parts: MemberParts) -> bool:
         """Join the cluster; False if told to leave meanwhile. Waiting for etcd or for our identity may take long."""
@@ -357,7 +357,7 @@ class Service:
             ),
             began_monotonic_seconds=self._clock.monotonic_seconds(),
         )
-        log.info("member.exiting", member=str(self.member_id))
+        _log.info("member.exiting", member=str(self.member_id))
         told = False
         verdict = DrainVerdict.WAIT
         while verdict is DrainVerdict.WAIT and not self._forced.is_set():
@@ -371,7 +371,7 @@ class Service:
                 leaving=self.member_id,
                 now_monotonic_seconds=self._clock.monotonic_seconds(),
             )
-        log.warning(
+        _log.warning(
             "member.drain_abandoned",
             member=str(self.member_id),
             reason="forced" if self._forced.is_set() else verdict.value,
@@ -384,7 +384,7 @@ class Service:
         try:
             await parts.session.update_member(self._member_value(exiting=True))
         except (EtcdUnavailableError, TxnConflictError) as error:
-            log.warning("member.exiting_not_told", member=str(self.member_id), cause=str(error))
+            _log.warning("member.exiting_not_told", member=str(self.member_id), cause=str(error))
             return False
         return True
 
@@ -415,7 +415,7 @@ class Service:
     def _mark_ready(self) -> None:
         self._serving = True
         self.health.set_serving(True)
-        log.info("member.ready", member=str(self.member_id), address=self._address)
+        _log.info("member.ready", member=str(self.member_id), address=self._address)
         if not self.ready.done():
             self.ready.set_result(None)
 
@@ -458,7 +458,7 @@ def stop_on_signals(target: Stoppable, signals: Collection[signal.Signals]) -> I
             target.stop()
         else:
             target.force_stop()
-        log.info("member.signalled", signal=number.name, count=len(received))
+        _log.info("member.signalled", signal=number.name, count=len(received))
 
     with handled_on_loop({number: partial(handle, number) for number in signals}):
         yield

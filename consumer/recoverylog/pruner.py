@@ -34,7 +34,7 @@ from broadsheet.journals.errors import JournalNotFoundError
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import EndpointError, ServiceError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Pruner:
 def _tell(outcome: PruneOutcome, needs: LogNeeds) -> None:
     """Log the removed fragments, and the reason why they could be removed."""
     plan = outcome.plan
-    log.info(
+    _log.info(
         "recovery_log.pruned",
         log=plan.log,
         shards=plan.shards,

@@ -21,7 +21,7 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.wire.recovery_pb2 import Rewind, RewindStatus
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Rewinder:
@@ -91,7 +91,7 @@ class Rewinder:
         if not result.succeeded:
             return RewindPlan(RewindStatus.REWIND_STATUS_CHANGED, Rewind())
         plan.rewind.revision = result.header.revision
-        log.info(
+        _log.info(
             "hints.rewound",
             log=plan.rewind.log,
             backup=backup,

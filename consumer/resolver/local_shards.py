@@ -39,7 +39,7 @@ from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 REST_SECONDS = 1.0
 """Delay before a former primary starts as a standby, so that it does not compete with its successor for brokers."""
 ResultT = TypeVar("ResultT")
@@ -257,7 +257,7 @@ class LocalShards:
         shard = self._new_shard(spec_of(target.item), target.assignment)
         self._shards[item_id] = shard
         predecessor = self._teardowns.get(item_id)
-        log.info("shard.assigned", shard=item_id, slot=target.assignment.slot)
+        _log.info("shard.assigned", shard=item_id, slot=target.assignment.slot)
         if predecessor is None:
             shard.start(self._group)
         else:
@@ -304,7 +304,7 @@ class LocalShards:
         if (starting := self._starting.pop(item_id, None)) is not None:
             # It still waits for its predecessor, and must not start any more.
             starting.cancel()
-        log.info("shard.unassigned", shard=item_id)
+        _log.info("shard.unassigned", shard=item_id)
         predecessor = self._teardowns.get(item_id)
         task = self._group.start_soon(_tear_down(stop, predecessor), name=f"stop {item_id}")
         self._ending.add(shard)

@@ -81,7 +81,7 @@ LEADER_SECONDS_MAX = 2.0
 LEADER_LOOK_SECONDS = 0.05
 """Interval between two checks for a leader."""
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -357,7 +357,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
                 return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
             revision = result.header.revision
         adopted = await _adopted(leader, kept.plan)
-        log.info("plan.applied", plan=kept.id, revision=revision, adopted=adopted)
+        _log.info("plan.applied", plan=kept.id, revision=revision, adopted=adopted)
         status = (
             Status.ALLOCATION_STATUS_OK if adopted else Status.ALLOCATION_STATUS_PLAN_SUPERSEDED
         )

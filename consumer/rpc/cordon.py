@@ -41,7 +41,7 @@ ATTEMPTS = 5
 CATCH_UP_SECONDS_MAX = 5.0
 """Longest wait until the mirror shows the writes of others."""
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @cache
@@ -115,7 +115,7 @@ class Cordon:
                 changed = [str(member_id) for member_id, _, _ in writes]
                 revision = result.header.revision
                 event = "member.cordoned" if request.cordoned else "member.uncordoned"
-                log.info(event, members=changed, actor=actor, revision=revision)
+                _log.info(event, members=changed, actor=actor, revision=revision)
                 return CordonMembersResponse(revision=revision, changed=changed)
         raise TxnConflictError(keys)
 

@@ -52,7 +52,7 @@ from broadsheet.serving.standard_services import (
 )
 from broadsheet.serving.tracing import NO_SPAN, tracing
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class CallContext:
@@ -305,9 +305,9 @@ async def _abort(context: Any, method: str, error: Exception) -> None:
     incident_id = uuid4().hex[:12]
     # An INTERNAL status of the process behind us is logged there.
     if code is grpc.StatusCode.INTERNAL and not isinstance(error, grpc.aio.AioRpcError):
-        log.error("rpc.failed", method=method, incident_id=incident_id, exc_info=error)
+        _log.error("rpc.failed", method=method, incident_id=incident_id, exc_info=error)
     else:
-        log.debug("rpc.refused", method=method, code=code.name, error=str(error))
+        _log.debug("rpc.refused", method=method, code=code.name, error=str(error))
     await context.abort(code, status_details_of(error, incident_id=incident_id))
 
 

@@ -74,7 +74,7 @@ from broadsheet.wire.validation_shard import (
     validate_unassign_request,
 )
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 _STAT = "/consumer.Shard/Stat"
 PROXY_SECONDS_MAX = 3600.0
@@ -285,7 +285,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             async with asyncio.timeout(READ_BACK_SECONDS_MAX):
                 await self._key_space.read_back(revision)
         except TimeoutError:
-            log.warning("shard_api.read_back_timeout", revision=revision)
+            _log.warning("shard_api.read_back_timeout", revision=revision)
 
     async def _await_deletion(self, changes: Sequence[ApplyRequest.Change], revision: int) -> None:
         """Wait until the mirror lacks what was deleted.
@@ -298,7 +298,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
                 while any(self._has_older(item_id, revision) for item_id in deleted):
                     await self._key_space.wait_for_update()
         except TimeoutError:
-            log.warning("shard_api.read_back_timeout", revision=revision)
+            _log.warning("shard_api.read_back_timeout", revision=revision)
 
     def _has_older(self, item_id: ItemId, revision: int) -> bool:
         item = self._key_space.items.get(item_id)

@@ -42,7 +42,7 @@ from broadsheet.consumer.shard.replica_status import (
     failed_status,
 )
 from broadsheet.consumer.shard.shard_reference import ShardReference as ShardReference
-from broadsheet.consumer.shard.stall_detector import StallWatch
+from broadsheet.consumer.shard.stall_watch import StallWatch
 from broadsheet.consumer.shard.supervision import (
     AttemptFailure,
     RestartDecision,

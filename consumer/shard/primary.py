@@ -39,7 +39,7 @@ from broadsheet.consumer.shard.replica_status import prove_assignment
 from broadsheet.consumer.shard.rollback.keeper import PublishingAttempt, Rollbacks
 from broadsheet.consumer.shard.rollback.records import HeldRecords
 from broadsheet.consumer.shard.sources import Sources
-from broadsheet.consumer.shard.stall import ProgressSample
+from broadsheet.consumer.shard.stall_detector import ProgressSample
 from broadsheet.consumer.shard.supervision import MessagePosition, text_of
 from broadsheet.consumer.shard.transaction_loop import (
     TransactionLoop,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broadsheet.consumer.shard.live_shard import LiveShard
-from broadsheet.consumer.shard.stall_detector import write_heads
+from broadsheet.consumer.shard.stall_watch import write_heads
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.shard_pb2 import ShardSpec
 from broadsheet.wire.state_pb2 import ReplicaProgress

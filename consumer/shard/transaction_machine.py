@@ -8,7 +8,7 @@ so at most two transactions exist and commits never overlap. A transaction close
 
 * not before it consumed something or has a note to commit, nor before its minimum duration,
 * not while a producer's messages were read but not yet acknowledged (unless told not to wait),
-* then at the first instant at which no input is ready (the *stall rule*), the first one soon even if some is, and a
+* then at the first instant at which no input is ready (the *idle rule*), the first one soon even if some is, and a
   busy one once it has been open for a few times as long as the one before it took to commit: under load some input is
   always ready, and the maximum duration is long for a message. If more waits than may be read ahead,
   it does go on: then latency is lost anyway, and fewer commits catch up sooner,

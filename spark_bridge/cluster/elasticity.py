@@ -22,7 +22,7 @@ from broadsheet.spark_bridge.errors import ClusterStoppedError, NotInClusterErro
 POLL_SECONDS = 0.05
 SWEPT_SECONDS_MAX = 5.0
 """Longest wait for members whose job was cancelled to hand over and leave; Spark kills them after about 3 s."""
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class Elasticity:
         """
         with self._lock:
             swept = [one for one in partitions if one in self._wanted]
-            log.warning("cluster.jobs_swept_away", members=len(swept))
+            _log.warning("cluster.jobs_swept_away", members=len(swept))
             if not swept:
                 return
             successors = self._jobs.add(len(swept))
@@ -207,7 +207,7 @@ class Elasticity:
             )
         except EtcdError as error:
             # It only saves the time until their leases end.
-            log.warning("cluster.swept_not_buried", cause=str(error))
+            _log.warning("cluster.swept_not_buried", cause=str(error))
 
     def _dismiss(self, partitions: tuple[int, ...]) -> None:
         for partition in partitions:
@@ -224,7 +224,7 @@ class Elasticity:
 
     def _warn_of_slots(self, members: int) -> None:
         if members >= (slots := self._slots()):
-            log.warning(
+            _log.warning(
                 "cluster.no_slot_left",
                 members=members,
                 slots=slots,

@@ -99,7 +99,7 @@ LOOK_SECONDS = 0.2
 """Between two polls of the live executors: one call into the JVM."""
 LOOKS_A_LEAVING = 5
 """Polls of the live executors for each poll of the leaving ones, which takes a call for each executor."""
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class ExecutorWatch:
@@ -161,7 +161,7 @@ class ExecutorWatch:
         alive = self._executors.alive()
         lost = [host for host in hosts if host.executor_id not in alive]
         for member_id in self._membership.bury(lost):
-            log.warning("cluster.executor_lost", member=str(member_id))
+            _log.warning("cluster.executor_lost", member=str(member_id))
 
     def _move_from(self, leaving: frozenset[str]) -> None:
         if not leaving:
@@ -170,7 +170,7 @@ class ExecutorWatch:
             life = (host.partition, host.attempt)
             # Ordered once: the key of an order stays, so a repetition would only write.
             if host.executor_id in leaving and life not in self._moved:
-                log.info(
+                _log.info(
                     "cluster.executor_leaving",
                     executor=host.executor_id,
                     task=host.partition,
@@ -184,7 +184,7 @@ class ExecutorWatch:
             try:
                 self.look()
             except EtcdError as error:
-                log.warning("cluster.executor_watch_retries", cause=str(error))
+                _log.warning("cluster.executor_watch_retries", cause=str(error))
             except ClusterStoppedError as error:
-                log.info("cluster.executor_watch_ended", cause=str(error))
+                _log.info("cluster.executor_watch_ended", cause=str(error))
                 return

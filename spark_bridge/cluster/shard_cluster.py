@@ -56,7 +56,7 @@ from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.session import check_session
 from broadsheet.wire.shard_pb2 import ShardSpec
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 START_SECONDS_MAX = 90.0
 """Executors of a fresh session take some seconds to come up, on a busy machine many."""
 SCALE_SECONDS_MAX = 120.0
@@ -445,7 +445,7 @@ class ShardCluster:
                 return
         except BaseException as error:
             # Without etcd members get no orders; what still runs must give its slots back all the same.
-            log.warning("cluster.stop_forced", root=self.root, cause=str(error))
+            _log.warning("cluster.stop_forced", root=self.root, cause=str(error))
             self._cancel(jobs)
             raise
         self._cancel(jobs)
@@ -455,7 +455,7 @@ class ShardCluster:
         self._membership.order_all_to_leave()
         left = self._membership.members
         if not wait_until(lambda: not left(), timeout_seconds=STOP_SECONDS_MAX):
-            log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
+            _log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
             return False
         # Left are tasks that wait for a slot, maybe for ever.
         return jobs.wait(RETURN_SECONDS_MAX)

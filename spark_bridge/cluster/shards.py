@@ -17,7 +17,7 @@ from broadsheet.spark_bridge.cluster.membership import MemberInfo
 from broadsheet.spark_bridge.errors import NoMemberError
 from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class MemberClient:
@@ -167,7 +167,7 @@ class Shards:
             try:
                 return condition()
             except (EndpointError, NoMemberError, TimeoutError) as error:
-                log.debug("cluster.member_unreachable", error=str(error))
+                _log.debug("cluster.member_unreachable", error=str(error))
                 self._client.give_up()
                 return False
 

@@ -88,15 +88,13 @@ def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
     return chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
 
 
-# ---- Encoding: a message is a stretch of rows of one batch -----------------------------------------
-#
-#     66 33 93 36 | length | UUID, 16 bytes | Arrow IPC stream: schema, one record batch, end
-#
-# An acknowledgement is a UUID alone. The UUID precedes the stream so that sequencing parses no Arrow.
-
-
 class ArrowFrames:
-    """Encodes batches of rows as framed Arrow messages."""
+    """Encodes batches of rows as framed Arrow messages: a message is a stretch of rows of one batch.
+
+        66 33 93 36 | length | UUID, 16 bytes | Arrow IPC stream: schema, one record batch, end
+
+    An acknowledgement is a UUID alone. The UUID precedes the stream so that sequencing parses no Arrow.
+    """
 
     content_type = ARROW_STREAM
 

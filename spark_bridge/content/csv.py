@@ -151,19 +151,17 @@ def _timestamps(texts: Any, kind: pa.DataType, zone: tzinfo) -> Any:
     return pa.array(list(found), kind)
 
 
-# ---- Encoding: `uuid,value,...\n` ------------------------------------------------------------------
-#
-# Strings are quoted because an empty string must differ from null, which is an empty field. A string
-# may hold line ends.
-#
-# Source: gazette/core message/csv_framing.go (CSVRecord: the UUID is the first field; all records
-# have as many).
-
 _CSV_LINES_UUID_COLUMN = "uuid"
 
 
 class CsvLines:
-    """Encodes batches of rows as CSV records."""
+    """Encodes batches of rows as CSV records, `uuid,value,...` and a line end.
+
+    Strings are quoted because an empty string must differ from null, which is an empty field. A string may hold line
+    ends.
+
+    Source: gazette/core message/csv_framing.go (CSVRecord: the UUID is the first field; all records have as many).
+    """
 
     content_type = CSV
 

@@ -95,15 +95,12 @@ def _value_of(field: Any, value: Any) -> Any:
     return {f.name: _field_values(f, (value,))[0] for f in field.message_type.fields}
 
 
-# ---- Encoding: each column is the field of its name ------------------------------------------------
-#
-# Rows are encoded one by one because no library makes protobuf from columns. A null leaves its field
-# unset. A struct fills a message field, a list a repeated one, a map a map field, a timestamp a
-# `google.protobuf.Timestamp`.
-
-
 class ProtobufFrames:
-    """Encodes batches of rows as framed protobuf messages."""
+    """Encodes batches of rows as framed protobuf messages: each column is the field of its name.
+
+    Rows are encoded one by one because no library makes protobuf from columns. A null leaves its field unset. A struct
+    fills a message field, a list a repeated one, a map a map field, a timestamp a `google.protobuf.Timestamp`.
+    """
 
     content_type = PROTOBUF_FIXED
 

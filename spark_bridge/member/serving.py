@@ -52,7 +52,7 @@ from broadsheet.spark_bridge.member.executor import (
 from broadsheet.spark_bridge.member.identity import Incarnation, encode_host, host_key, host_of
 from broadsheet.spark_bridge.member.orders import Order, order_to
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 _REPORT_CHARACTERS_MAX = 2_048
 """Longest text written to etcd, characters."""
@@ -121,12 +121,12 @@ async def _report(
     etcd: EtcdClient, failure_key: bytes, incarnation: Incarnation, error: Exception
 ) -> None:
     """Report a failure to the driver, which sees no error of a retried task, and delay Spark's retry."""
-    log.error("member.failed", exc_info=error)
+    _log.error("member.failed", exc_info=error)
     text = f"{incarnation.suffix}: {type(error).__name__}: {error}"[:_REPORT_CHARACTERS_MAX]
     try:
         await etcd.put(failure_key, text.encode())
     except EtcdError as unreported:
-        log.warning("member.failure_not_reported", cause=str(unreported))
+        _log.warning("member.failure_not_reported", cause=str(unreported))
     await asyncio.sleep(
         min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** min(incarnation.attempt, 32))
     )
@@ -157,7 +157,7 @@ class _Orders:
             try:
                 order = await self.read()
             except EtcdUnavailableError as error:
-                log.warning("orders.unread", cause=str(error))
+                _log.warning("orders.unread", cause=str(error))
                 await backoff.sleep()
                 continue
             backoff.reset()
@@ -192,13 +192,13 @@ class _Departure:
         self._note(reason, for_good=for_good)
         # Act first, then tell.
         self._service.stop()
-        log.info("member.leaving", reason=reason)
+        _log.info("member.leaving", reason=reason)
 
     def leave_now(self, reason: str) -> None:
         """Stop the shards and leave at once, because the executor is gone and Spark already starts our successor."""
         self._note(reason, for_good=False)
         self._service.force_stop()
-        log.info("member.leaving", reason=reason)
+        _log.info("member.leaving", reason=reason)
 
     def _note(self, reason: str, *, for_good: bool) -> None:
         if not self.reason:

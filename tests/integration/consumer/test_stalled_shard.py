@@ -16,7 +16,7 @@ from broadsheet.allocator.etcd.client import EtcdClient
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.allocator.ops import Compare, Delete, Operation
 from broadsheet.consumer.shard.environment import ShardConfig
-from broadsheet.consumer.shard.stall_detector import write_heads
+from broadsheet.consumer.shard.stall_watch import write_heads
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.journals.client import JournalClient

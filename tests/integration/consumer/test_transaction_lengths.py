@@ -158,7 +158,7 @@ async def test_transaction_stays_open_for_its_minimum(
 async def test_transaction_without_obligations_commits_at_once(
     host: ShardHost, journals: JournalClient, tmp_path: Path
 ) -> None:
-    """The stall rule: nothing is ready, so it closes, though its maximum is a minute away."""
+    """The idle rule: nothing is ready, so it closes, though its maximum is a minute away."""
     spec = spec_of(SHARD, SOURCE, max_seconds=60)
     await host.assign(spec)
     producer = Producer(journals)

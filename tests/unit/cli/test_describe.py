@@ -9,8 +9,8 @@ import pytest
 from broadsheet.cli.describe import SourceProgress, status_of, troubles_of
 from broadsheet.consumer.errors import ShardHeldBackError
 from broadsheet.consumer.shard.replica_status import failed_status
-from broadsheet.consumer.shard.stall import Stall
-from broadsheet.consumer.shard.stall_detector import description
+from broadsheet.consumer.shard.stall_detector import Stall
+from broadsheet.consumer.shard.stall_watch import description
 from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 from broadsheet.wire.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broadsheet.consumer.shard.stall import ProgressSample, Stall, StallDetector
+from broadsheet.consumer.shard.stall_detector import ProgressSample, Stall, StallDetector
 from broadsheet.consumer.shard.transaction_events import Activity
 
 

@@ -75,12 +75,13 @@ powercut: setup ## cut the power under stores, broker and staging for DURATION=6
 	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
 
 # What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
-nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-chaos ## run every long tier: power cuts, simulations, decoders, chaos
-.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-chaos
+nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, chaos
+.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-chaos
 nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
+nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
 lint: setup ## lint, formatting, spelling and import contracts

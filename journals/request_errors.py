@@ -6,6 +6,7 @@ Source: gazette/core broker/client/appender.go (mapAppenderError), reader.go; sp
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import grpc
 
@@ -46,6 +47,9 @@ _NEVER_CONNECTED = re.compile(
     r"failed to connect to all addresses|connection refused|(dns|name) resolution", re.IGNORECASE
 )
 _REFUSED = re.compile(r"connection refused|no such file or directory", re.IGNORECASE)
+BROKEN_WRITE: Final = "Internal error from Core"
+"""gRPC's detail of INTERNAL where a message could not be sent, because the call was over, or its connection. No server
+said that, and what it did say is lost."""
 _UNKNOWN_NAME = re.compile(
     r"(dns|domain name|name) resolution|domain name not found", re.IGNORECASE
 )
@@ -84,6 +88,8 @@ def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ServiceError:
             return UnauthenticatedError(f"{address}: {detail}")
         case grpc.StatusCode.PERMISSION_DENIED:
             return NotAuthorizedError(f"{address}: {detail}")
+        case grpc.StatusCode.INTERNAL if detail == BROKEN_WRITE:
+            return EndpointError(address, "the call ended while a message was sent")
         case _:
             return RpcFailedError(address, code.name, detail)
 

@@ -38,7 +38,7 @@ from broadsheet.wire.labels import NAME, label_set
 
 if TYPE_CHECKING:
     from broadsheet.wire.journal_pb2_grpc import JournalAsyncStub
-from broadsheet.journals.request_errors import error_of_rpc
+from broadsheet.journals.request_errors import BROKEN_WRITE, error_of_rpc
 from broadsheet.journals.route_cache import RouteCache, choose_endpoint
 
 STREAM_LIFE_SECONDS = 300.0
@@ -195,7 +195,7 @@ class JournalTransport:
 
     def note_failure(self, journal: str, error: grpc.aio.AioRpcError) -> None:
         """Forget a route that led to an unavailable broker."""
-        if error.code() == grpc.StatusCode.UNAVAILABLE:
+        if error.code() == grpc.StatusCode.UNAVAILABLE or error.details() == BROKEN_WRITE:
             self.routes.forget(journal)
 
     async def pause(self, seconds: float, endpoint: str = "") -> None:

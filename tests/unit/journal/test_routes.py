@@ -6,9 +6,11 @@ import grpc
 import pytest
 
 from broadsheet.journals.channels import ChannelCache
+from broadsheet.journals.request_errors import error_of_rpc
 from broadsheet.journals.route_cache import RouteCache, choose_endpoint
 from broadsheet.journals.transport import JournalTransport, TransportPolicy
 from broadsheet.runtime.clock import SystemClock
+from broadsheet.runtime.errors import EndpointError, RpcFailedError
 from broadsheet.security.auth import NoAuth
 from broadsheet.wire.journal_pb2 import ProcessSpec, Route
 
@@ -136,5 +138,31 @@ async def test_route_into_clear_text_is_not_followed_from_tls(
     transport = JournalTransport(channels, routes, NoAuth(), TransportPolicy(), clock)
     try:
         assert transport.peer_for("a/journal", primary=True).endpoint == asked
+    finally:
+        await channels.close()
+
+
+async def test_message_that_cannot_be_sent_is_an_unreachable_broker_whose_route_is_forgotten() -> (
+    None
+):
+    """A broker crashed while an append was sent to it: gRPC says INTERNAL, which no server did. As another failure than
+    an unreachable broker's it would end the primary whose append it is.
+    """
+    nothing = grpc.aio.Metadata()
+    ours, theirs = (
+        grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, details=detail)
+        for detail in ("Internal error from Core", "store failed")
+    )
+    assert isinstance(error_of_rpc("http://a:80", ours), EndpointError)
+    assert isinstance(error_of_rpc("http://a:80", theirs), RpcFailedError)
+    routes, clock = RouteCache(2, 60), SystemClock()
+    routes.update("one", _route("b"))
+    channels = ChannelCache("http://a:80", clock=clock)
+    transport = JournalTransport(channels, routes, NoAuth(), TransportPolicy(), clock)
+    try:
+        transport.note_failure("one", theirs)
+        assert routes.route_of("one") is not None
+        transport.note_failure("one", ours)
+        assert routes.route_of("one") is None
     finally:
         await channels.close()

@@ -7,8 +7,19 @@ Players follow the operation that comes first, because an author whose fence was
 operations *behind* S's are a proof that S did not take the fence, unless the journal lost its registers. What A
 recorded there may be a commit with acknowledgements that readers have seen: a recovery that follows S would repeat it.
 
-The journal's registers tell who is right. They name S, or an author who went on from S: S took the fence. They name
-another: A kept it, and a playback that passes over S's branch recovers what A recorded.
+The journal's registers name one author, and his operations tell of which branch he is, by their checksums:
+
+    named, and his operations                       the log's history is
+    follow from A's                                 A's branch
+    follow from S's, and began before A's 4         S's branch: he took the fence, and the registers were lost after
+    follow from S's behind A's 4, and are several,  S's branch: a recovery saw both, and decided so
+      or another's before his are
+    follow from S's behind A's 4, and is one        unknown: he was handed the log over, or was about to be, before he
+                                                    could ask. He may have been stopped because he could not tell
+    are none, or only before the fork               unknown
+
+Where it is unknown, a branch that changes nothing is given up; else recovery is refused. A playback that passes over
+the authors of the other branch then recovers the log's history.
 
 Source: ours. Gazette's players follow the operation that comes first.
 
@@ -17,11 +28,18 @@ Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from broadsheet.wire.recorded_op_pb2 import RecordedOp
+
+CHECKSUMS: Final = 1 << 13
+"""Number of the newest operations whose checksums are kept, a power of two; 32 KiB. An operation that came too late
+by more than these is told of neither branch."""
+CHECKSUM_MASK: Final = CHECKSUMS - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +48,17 @@ class Fork:
 
     seq_no: int
     offset: int
-    """Where the operation that was followed begins, bytes."""
+    """Where the operation begins that was not followed, bytes."""
     followed: Mapping[int, int]
-    """First sequence number by author, of all who recorded on the branch that was followed."""
+    """First sequence number by author, of all who recorded on the branch that was followed, or were to."""
+    settled: frozenset[int]
+    """Those of them whose fence proves that this branch is the log's history."""
     has_effects: bool
     """Whether that branch changes files or properties."""
     passed: int
-    """The author who recorded before the fork, and went on recording behind it."""
+    """The author whose operation came second."""
+    others: Mapping[int, int]
+    """First sequence number by author, of all whose operations follow from others than those of that branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,79 +73,174 @@ class _Turn:
     """The author of the operation before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """An operation that follows from those played, but whose number was taken before."""
+
+    seq_no: int
+    offset: int
+
+
+def _changes(op: RecordedOp) -> bool:
+    """Tell whether an operation changes files or properties."""
+    return (
+        op.HasField("write")
+        or op.HasField("create")
+        or op.HasField("link")
+        or op.HasField("unlink")
+        or op.HasField("property")
+    )
+
+
+def _number_of(turn: _Turn) -> int:
+    return turn.seq_no
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The operation that showed a fork: it follows from those played, and another took its number before."""
+
+    seq_no: int
+    offset: int
+    author: int
+
+
 class ForkDetector:
     """Finds a fork among the operations of one playback."""
 
     def __init__(self) -> None:
         self.author = 0
         """The author of the newest operation that took its number; 0: none did."""
+        self.checksums = array("I", bytes(4 * CHECKSUMS))
+        """The `checksum` of each of the newest operations that took their numbers, at its number's lowest bits.
+
+        Written by the playback itself, because a call would cost more than that.
+        """
         self._turns: list[_Turn] = []
         """In order of their numbers."""
         self._turns_only: list[int] = []
         """Numbers of operations that change nothing, in order."""
-        self._found: list[int] = []
-        """Indexes of the turns that are forks, as they were found."""
-        self._accepted = 0
-        """Number of these, from the first on, that are accepted."""
+        self._first_author = 0
+        self._found: _Found | None = None
+        self._late: dict[int, _Late] = {}
+        """The newest by author, of authors whose hand-over may have come too late."""
+        self._others: dict[int, int] = {}
+        """The first number by author, of operations that follow from others than those played."""
 
     def on_turn(self, op: RecordedOp, offset: int) -> None:
         """Record that an operation took its number whose author is another than `author`."""
         if self.author:
             self._turns.append(_Turn(op.seq_no, op.checksum, offset, op.author, self.author))
+        else:
+            self._first_author = op.author
         self.author = op.author
 
     def on_turn_only(self, seq_no: int) -> None:
         """Record that the operation that took a number changes nothing."""
         self._turns_only.append(seq_no)
 
-    def on_stale(self, op: RecordedOp) -> None:
-        """Record an operation whose number was taken before.
+    def on_stale(self, op: RecordedOp, offset: int, next_seq: int) -> None:
+        """Record an operation whose number was taken before, and where it begins, bytes.
 
         The hand-over of a loser, and a copy of what an author repeated, are no fork.
         """
-        for at, turn in enumerate(self._turns):
-            if (turn.seq_no, turn.checksum, turn.before) == (op.seq_no, op.checksum, op.author):
-                if at not in self._found:
-                    self._found.append(at)
-                return
+        turn = self._turn_at(op.seq_no)
+        # One whose turn this is, is known by all of his operations, however long ago.
+        if turn is not None and turn.seq_no == op.seq_no:
+            checksum: int | None = turn.checksum
+        elif next_seq - op.seq_no <= CHECKSUMS:
+            checksum = self.checksums[op.seq_no & CHECKSUM_MASK]
+        else:
+            return
+        if checksum != op.checksum:
+            self._others.setdefault(op.author, op.seq_no)
+        elif op.author == (self._first_author if turn is None else turn.author):
+            return  # A copy.
+        elif self._went_on(op, turn):
+            if self._found is None:
+                self._found = _Found(op.seq_no, offset, op.author)
+            self._others.setdefault(op.author, op.seq_no)
+        else:
+            self._late[op.author] = _Late(op.seq_no, offset)
 
-    def accept(self) -> None:
-        """Stay on the branch that was followed at the first fork that was found."""
-        self._accepted += 1
+    def _turn_at(self, seq_no: int) -> _Turn | None:
+        """Return the turn of the author who took a number; None: the first author did."""
+        at = bisect_right(self._turns, seq_no, key=_number_of)
+        return self._turns[at - 1] if at else None
+
+    def _went_on(self, op: RecordedOp, turn: _Turn | None) -> bool:
+        """Tell whether an operation that follows from those played is more than the hand-over of a loser."""
+        if _changes(op):
+            return True
+        if turn is not None and turn.seq_no == op.seq_no and turn.before == op.author:
+            return True
+        # One whose hand-over came too late records all the same, because it took the fence.
+        late = self._late.get(op.author)
+        return late is not None and late.seq_no < op.seq_no
+
+    def on_strayed(self, op: RecordedOp) -> None:
+        """Record an operation that follows from others than those played."""
+        self._others.setdefault(op.author, op.seq_no)
 
     def fork(self, next_seq: int) -> Fork | None:
-        """Return the first fork that was found and is not accepted.
+        """Return the first fork that was found.
 
         Args:
             next_seq: The number after the newest that was taken.
         """
-        if self._accepted == len(self._found):
+        found = self._found
+        if found is None:
             return None
-        at = self._found[self._accepted]
-        turn = self._turns[at]
-        followed: dict[int, int] = {}
-        for each in self._turns[at:]:
+        turns = self._turns[bisect_right(self._turns, found.seq_no, key=_number_of) :]
+        owner = self._turn_at(found.seq_no)
+        followed = {self._first_author if owner is None else owner.author: found.seq_no}
+        settled = {*followed} if owner is None or owner.offset < found.offset else set[int]()
+        is_decided = False
+        ends = [each.seq_no for each in turns[1:]] + [next_seq]
+        for each, end in zip(turns, ends, strict=False):
             followed.setdefault(each.author, each.seq_no)
-        turns_only = len(self._turns_only) - bisect_left(self._turns_only, turn.seq_no)
+            if each.offset > found.offset and end - each.seq_no > 1:
+                # One who recorded behind his hand-over had recovered both, so he and all behind him are of this branch.
+                is_decided = True
+            if each.offset < found.offset or is_decided:
+                settled.add(each.author)
+        for author, late in self._late.items():
+            # The number of the fork itself follows from what both branches have in common.
+            if late.seq_no > found.seq_no and author not in followed:
+                followed[author] = late.seq_no
+                if late.offset < found.offset or is_decided:
+                    settled.add(author)
         return Fork(
-            seq_no=turn.seq_no,
-            offset=turn.offset,
+            seq_no=found.seq_no,
+            offset=found.offset,
             followed=followed,
-            has_effects=next_seq - turn.seq_no > turns_only,
-            passed=turn.before,
+            settled=frozenset(settled),
+            has_effects=self._has_effects(found.seq_no, next_seq),
+            passed=found.author,
+            others={
+                author: first
+                for author, first in self._others.items()
+                if first >= found.seq_no and author not in followed
+            },
         )
 
+    def _has_effects(self, begin: int, end: int) -> bool:
+        """Tell whether an operation with a number in [begin, end) changes files or properties."""
+        turns_only = bisect_left(self._turns_only, end) - bisect_left(self._turns_only, begin)
+        return end - begin > turns_only
 
-def leads_elsewhere(fork: Fork, holders: Iterable[int], *, taken_by_us: bool) -> bool | None:
+
+def leads_elsewhere(fork: Fork, holders: Iterable[int]) -> bool | None:
     """Tell whether recovery must follow the other branch; None if nothing tells.
 
     Args:
-        fork: As playback found it.
-        holders: The authors that the journal's registers name; several, or none, if they were lost.
-        taken_by_us: The registers name us, because we took the fence before the fork was seen.
+        fork: As playback found it, of all that was appended before the registers were read.
+        holders: The authors that the journal's registers name; several, or none, if they were lost. None as well if we
+            took the fence before we saw the fork, because the author before us may be of either branch.
     """
     named = set(holders)
-    if taken_by_us or not named:
-        # The author before us may be of either branch. One without effects loses nothing.
-        return None if fork.has_effects else True
-    return named.isdisjoint(fork.followed)
+    is_followed, is_other = not named.isdisjoint(fork.settled), not named.isdisjoint(fork.others)
+    if is_followed != is_other:
+        return is_other
+    # One without effects loses nothing.
+    return None if fork.has_effects else True

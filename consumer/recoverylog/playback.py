@@ -16,7 +16,7 @@ from typing import Final
 
 from broadsheet.consumer.errors import LogDataLossError
 from broadsheet.consumer.recoverylog.foreign_bytes import completion_bytes
-from broadsheet.consumer.recoverylog.forks import Fork, ForkDetector
+from broadsheet.consumer.recoverylog.forks import CHECKSUM_MASK, Fork, ForkDetector
 from broadsheet.consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from broadsheet.consumer.recoverylog.operation import (
     DecodedOp,
@@ -88,6 +88,7 @@ class Playback:
         self._log = hints.log
         self._passed_over = passed_over or {}
         self._forks = ForkDetector()
+        self._checksums = self._forks.checksums
         self._author = 0
         self._target_fnode = 0
         """The file to which the next raw bytes belong."""
@@ -166,12 +167,8 @@ class Playback:
 
     @property
     def fork(self) -> Fork | None:
-        """The first fork that was found, and is not accepted; None if there is none."""
+        """The first fork that was found; None if there is none."""
         return self._forks.fork(self.fsm.next_seq)
-
-    def accept_fork(self) -> None:
-        """Stay on the branch that was followed."""
-        self._forks.accept()
 
     @property
     def completion(self) -> int:
@@ -267,6 +264,7 @@ class Playback:
             return
         self._hole = None
         self.strayed = 0
+        self._checksums[op.seq_no & CHECKSUM_MASK] = op.checksum
         if op.author != self._forks.author:
             self._forks.on_turn(op, found.begin)
         if found.raw_bytes:
@@ -302,16 +300,18 @@ class Playback:
         if verdict.stepped:
             self._hole = None
             self.strayed = 0
+            self._checksums[op.seq_no & CHECKSUM_MASK] = op.checksum
             if op.author != self._forks.author:
                 self._forks.on_turn(op, self._place.first_offset)
         elif verdict is OperationOutcome.STALE:
-            self._forks.on_stale(op)
+            self._forks.on_stale(op, self._place.first_offset, self.fsm.next_seq)
         elif verdict is OperationOutcome.SEQUENCE_SKIPPED and self._hole is not None:
             # Operations are missing right after missing bytes, so the missing bytes held them.
             raise self._loss(
                 self._hole, f"and with them operations {self.fsm.next_seq} to {op.seq_no - 1}"
             )
         if not verdict.expected:
+            self._forks.on_strayed(op)
             self.ignored[verdict] += 1
             self.strayed += 1
 

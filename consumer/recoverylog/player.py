@@ -11,8 +11,8 @@ operation came first, as is likely where the old recorder is busy, ours does not
 so nothing follows what came first: the log is recovered once all before ours is read. Only if its answer did not tell
 that the fence was ours is it tried again from where the log is then.
 
-A log may have a fork (`broadsheet.consumer.recoverylog.forks`). Whose branch is the log's history is asked at its end,
-and before it is handed over; if it is the other one, all is played once more.
+A log may have a fork (`broadsheet.consumer.recoverylog.forks`). Which branch is the log's history is asked at its end,
+also by a standby that tails it, and before it is handed over; all is then played once more, without the other branch.
 
 An operation whose answer was lost may arrive at any later time, and take the fence with it. So it is repeated under
 another author: were it ours, it would give the log back to us when others have long recorded in it.
@@ -149,8 +149,12 @@ class Player:
         self._playback = Playback(hints)
         self._passed_over: dict[int, int] = {}
         """Authors who are not followed, each with the sequence number from which on."""
-        self._goes_elsewhere = False
-        """The log's history is the other branch of a fork, so all is to be played once more."""
+        self._plays_again = False
+        """The log has a fork, and it is known which branch is its history, so all is to be played once more."""
+        self._look: tuple[int, frozenset[int]] | None = None
+        """The log's end when the registers were read because of a fork, and the authors whom they named."""
+        self._is_undecided = False
+        """The registers do not tell which branch of the fork it is; a standby waits then until it is promoted."""
         self._hinted = list(self._playback.fsm.hinted_segments)
         self._files = PlayedFiles(directory, hints.log)
         self._heads: dict[str, int] = {}
@@ -188,7 +192,7 @@ class Player:
         """
         if self._state not in (PlayerState.FENCED, PlayerState.FINISHED):
             # Not later, because the fence has the name of the author it was taken for.
-            self._author = author
+            self._author = self._unpassed(author)
         if self._state in (PlayerState.PLAYING, PlayerState.STOPPING):
             self._move(PlayerState.HANDING_OVER)
         self._tell("hand_over", author)
@@ -259,7 +263,7 @@ class Player:
         try:
             self._check_claim()  # Hints name the owner, too: a stranger need not read the log.
             await self._play_through(thread)
-            while self._goes_elsewhere:
+            while self._plays_again:
                 await thread.run(self._files.discard)
                 self._go_back()
                 await self._play_through(thread)
@@ -370,7 +374,7 @@ class Player:
 
     def _is_over(self) -> bool:
         # A method, for type checkers believe that what they just compared stays.
-        return self._state is PlayerState.FINISHED or self._goes_elsewhere
+        return self._state is PlayerState.FINISHED or self._plays_again
 
     # -- at the head
 
@@ -417,14 +421,15 @@ class Player:
         return _LOST_END
 
     async def _on_head(self) -> None:
+        # Before the claim is checked, because the other branch of a fork may have a stranger's.
+        if await self._must_play_on():
+            return
         # Before anything is appended, because a hand-over would fence the log's rightful recorder.
         self._check_claim()
         if not self.tailing.is_set():
             self.progress.tailing = True
             self.tailing.set()
             self._tell("tailing")
-        if self._state is not PlayerState.PLAYING and await self._leaves_branch():
-            return
         match self._state:
             case PlayerState.STOPPING:
                 await self._stop_unless_more_is_there()
@@ -439,32 +444,57 @@ class Player:
                 pass
 
     async def _on_handed_over(self) -> None:
-        if not await self._leaves_branch():
+        if not await self._must_play_on():
             self._move(PlayerState.FINISHED)
             self._tell("handed over")
 
-    async def _leaves_branch(self) -> bool:
-        """Tell whether the log has a fork, and its history is the branch that was not followed.
+    async def _must_play_on(self) -> bool:
+        """Tell whether the log has a fork, and more is to be played: up to where the registers were read, or all again.
 
         Raises:
-            LogDataLossError: nothing tells which branch it is, and each may hold commits.
+            LogDataLossError: nothing tells which branch is the log's history, and each may hold commits.
         """
         fork = self._playback.fork
-        if fork is None:
+        is_playing = self._state is PlayerState.PLAYING
+        if fork is None or (is_playing and self._is_undecided):
             return False
-        response = await self._journals.append(self._log, b"")
-        elsewhere = leads_elsewhere(
-            fork,
-            fence_holders(response.registers),
-            taken_by_us=self._state is PlayerState.FENCED or self._playback.handed_over,
+        holders = await self._holders()
+        if holders is None:
+            return True
+        elsewhere = leads_elsewhere(fork, holders)
+        if elsewhere is not None:
+            self._choose_branch(fork, elsewhere=elsewhere)
+            return True
+        if is_playing:
+            # The primary serves. Who is to take over from it is told when that is asked for.
+            self._is_undecided, self._look = True, None
+            return False
+        raise LogDataLossError(
+            self._log,
+            f"authors {fork.passed:#x} and {next(iter(fork.followed)):#x} both recorded operation {fork.seq_no}, "
+            f"the former at {fork.offset}, the latter before, and both went on; the journal's "
+            "registers do not tell who held the log. Find out who else records there, and recover from a backup of the "
+            "hints (shardctl shards rewind)",
         )
-        if elsewhere is None:
-            raise LogDataLossError(
-                self._log,
-                f"authors {fork.passed:#x} and {next(iter(fork.followed)):#x} both recorded operation {fork.seq_no}, "
-                f"at {fork.offset} and behind it, and both went on; the journal's registers do not tell who held the "
-                "log. Find out who else records there, and recover from a backup of the hints (shardctl shards rewind)",
-            )
+
+    async def _holders(self) -> frozenset[int] | None:
+        """Return the authors who held the log, as far as all is played that is known of; None if more is to be played.
+
+        Without that, an author who was just named would be of no branch.
+        """
+        if self._state is PlayerState.FENCED or self._playback.handed_over:
+            return frozenset()  # The registers name us.
+        if self._look is None:
+            response = await self._journals.append(self._log, b"")
+            self._look = response.commit.end, fence_holders(response.registers)
+        end, holders = self._look
+        if self._playback.position.offset < end:
+            self._heads[self._log] = max(end, self._head())
+            return None
+        return holders
+
+    def _choose_branch(self, fork: Fork, *, elsewhere: bool) -> None:
+        """Have all played once more, without the authors of one branch."""
         _log.warning(
             "recovery_log.fork",
             log=self._log,
@@ -474,25 +504,26 @@ class Player:
             followed=f"{fork.passed if elsewhere else next(iter(fork.followed)):#x}",
         )
         self._tell("fork", fork.seq_no, elsewhere)
-        if elsewhere:
-            self._leave_branch(fork)
-        else:
-            self._playback.accept_fork()
-        return elsewhere
-
-    def _leave_branch(self, fork: Fork) -> None:
-        self._goes_elsewhere = True
-        self._passed_over.update(fork.followed)
+        self._plays_again = True
+        self._passed_over.update(fork.followed if elsewhere else fork.others)
         if self._state is PlayerState.FENCED:
             self._move(PlayerState.HANDING_OVER)
         if self._injected_at >= 0:
             # Operations under the name that stands on the branch which is left would be passed over with it.
             self._author = author_from(self._author)
+        self._author = self._unpassed(self._author)
+
+    def _unpassed(self, author: int) -> int:
+        """Return `author`, or another name if playback passes over what it records."""
+        while author in self._passed_over:
+            author = author_from(author)
+        return author
 
     def _go_back(self) -> None:
-        """Begin once more, on the other branch."""
+        """Begin once more, on the branch that was chosen."""
         self._playback = Playback(self._hints, self._passed_over)
-        self._injected_at, self._goes_elsewhere = -1, False
+        self._injected_at, self._plays_again = -1, False
+        self._look, self._is_undecided = None, False
 
     async def _stop_unless_more_is_there(self) -> None:
         head = await self._write_head(self._log)

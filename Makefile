@@ -144,7 +144,7 @@ screenshots: setup ## take docs/pictures/live-page-*.png as the tests of the liv
 bench: setup ## run one benchmark, e.g. make bench BENCH=skeleton; a JSON object a line
 	$(BIN)/python -m bench.$(BENCH)
 
-requirements: setup ## pin and hash requirements anew
+requirements: setup ## pin and hash requirements
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
 

@@ -300,7 +300,7 @@ class JournalClient:
         return await append_once(self._transport, request, pieces, in_turn)
 
     async def suspend(self, journal: str, *, force: bool = False) -> bool:
-        """Suspend a journal that nobody appends to; return whether it is suspended now.
+        """Suspend a journal without appenders; return whether it is suspended now.
 
         An empty journal is suspended fully, any other partly: it can still be read. The next append resumes it.
 

@@ -191,7 +191,7 @@ class OffsetGuard:
 
         The journal's is at least what was read, or cannot be told now; then the patience begins again.
         """
-        # Only a head is one replica's view. An epoch is the journal's, whoever tells it.
+        # Only a head is one replica's view. An epoch is the journal's, whichever replica tells it.
         if self._agreed_head is None or self._behind_since is None:
             return False
         head = await self._agreed_head()

@@ -2,7 +2,7 @@
 # Make a virtual environment with pip: make_venv.sh PYTHON DIRECTORY
 #
 # Debian splits venv's pip bootstrap off into python3-venv. Where it is missing and we may install packages, we do;
-# elsewhere we say what to do. A directory that was made only halfway is removed, so that the next try starts anew.
+# elsewhere we say what to do. A directory that was made only halfway is removed, so that the next try starts from nothing.
 set -u
 python=$1
 directory=$2

@@ -231,7 +231,7 @@ class StandaloneCluster:
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self.directory),
             "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
-            # Otherwise the master claims the fixed port 6066 for submissions that nobody makes.
+            # Otherwise the master claims the fixed port 6066 for submissions, of which there are none.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             # Makes SIGPWR announce the end of a worker's machine instead of ending the worker.
             "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",

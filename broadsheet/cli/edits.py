@@ -1,7 +1,7 @@
 """Changes of specs, of shards and of journals alike: `apply`, `diff`, `edit`, `label` and `delete`.
 
 A file says what shall be. Each spec in it is compared with what the cluster has, and only what differs is written, at
-the revision that was read, so that nobody's change is lost:
+the revision that was read, so that no other change is lost:
 
     not there                              create it, whatever revision the file says
     the same                               leave it

@@ -445,7 +445,7 @@ def errors_in_one_line() -> Iterator[None]:
         raise CommandError("; ".join([_line_of(error), *notes]), exit_status_of(error)) from error
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            raise  # click ends quietly: nobody reads any more
+            raise  # click ends quietly: the reader has ended
         raise CommandError(os_error_text(error), ExitStatus.FAILED) from error
 
 

@@ -221,7 +221,7 @@ def _public_key(raw: bytes) -> tuple[str, PublicKey]:
         jwk = decode_json(raw, _Jwk)
     except DocumentError as error:
         raise ValidationError("", f"expected a JSON Web Key: {error}") from error
-    # Whoever reads the set could sign with such a key.
+    # A reader of the set could sign with such a key.
     if jwk.d or jwk.kty == "oct":
         raise ValidationError("d", "expected a public key, got a secret one")
     if len(jwk.kid) > KEY_ID_CHARACTERS_MAX:
@@ -296,7 +296,7 @@ class PublicKeyServer:
         fetched = self._fetched_monotonic_seconds
         age = None if fetched is None else now - fetched
         if age is None or age >= FETCH_EVERY_SECONDS:
-            # Nobody waits for this: the keys that are known serve meanwhile.
+            # No request waits for this: the keys that are known serve meanwhile.
             self._begin_if_due()
         if age is None or age >= KEEP_SECONDS_MAX:
             return None

@@ -173,7 +173,7 @@ def standard_handlers(
 
     Args:
         health: Gets the names of all services.
-        services: Names of the server's other services. One of ours among them is left to whoever registered it.
+        services: Names of the server's other services. One of ours among them is left to its registrant.
         public: Wraps the handlers that anybody may call.
         private: Wraps those that need a token.
     """
@@ -460,7 +460,7 @@ class MeasuredCall:
             return _CANCELLED
         code = self._context.code()
         number = code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
-        # gRPC answers UNKNOWN for an error that nobody made a status of.
+        # gRPC answers UNKNOWN for an error without a status.
         return _UNKNOWN if kind is not None and not number else number
 
 
@@ -551,7 +551,7 @@ async def pushed_metrics(
 ) -> AsyncIterator[None]:
     """Push metrics to a Pushgateway during the block, and delete them there at its end.
 
-    It is for processes that nobody can scrape, such as executors whose ports are closed or not known.
+    It is for processes that cannot be scraped, such as executors whose ports are closed or not known.
 
     Args:
         url: Of the gateway; its user and password are sent as HTTP knows them.

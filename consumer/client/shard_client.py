@@ -80,7 +80,7 @@ class ShardTable(Mapping[str, ListResponse.Shard]):
     def __init__(self) -> None:
         self._shards: dict[str, ListResponse.Shard] = {}
         self._coming: dict[str, ListResponse.Shard] | None = None
-        """The rows of a table that begins anew, until all have come."""
+        """The rows of a table that is sent again, until all have come."""
         self._changed: set[str] = set()
         self.revision = 0
         """Of etcd; 0 before the first state is complete."""

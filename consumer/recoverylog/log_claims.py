@@ -163,7 +163,7 @@ def _key_space_of(directory: str, root: str) -> str:
     """
     if f"{directory}/".startswith(f"{AUXILIARY_ROOT}/"):
         return AUXILIARY_ROOT
-    # The names within the root's own path were chosen by whoever runs it.
+    # The names within the root's own path were chosen by its operator.
     begin = root.count("/") + 1 if f"{directory}/".startswith(f"{root}/") else 1
     directories = directory.split("/")
     for index, name in enumerate(directories[begin:], begin):

@@ -68,7 +68,7 @@ from broadsheet.wire.recorded_op_pb2 import FSMHints
 STEP_BYTES: Final = 4 << 20
 """Played at once, about: who waits for the player waits for so many bytes, of tiny operations a quarter of a second."""
 INJECT_BACKOFF_SECONDS_MAX: Final = 1.0
-"""Longest pause between attempts to take the log over: it is when nobody serves the shard."""
+"""Longest pause between attempts to take the log over: no member serves the shard meanwhile."""
 
 _LOST_END: Final = (
     "it was deleted and applied again, or has lost its end. Restore the journal, or recover from a backup of the hints "
@@ -89,7 +89,7 @@ class Recovered:
     head: int
     """Offset after the last of them, bytes."""
     author: int
-    """Who the log was handed over to; 0: nobody."""
+    """The author whom the log was handed over to; 0: none."""
 
 
 class PlayerState(Enum):

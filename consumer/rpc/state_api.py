@@ -194,7 +194,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
     ) -> ListReplicasResponse:
         asked = parse_member(request.member, "member")
         member = self._membership.key_space.members.get(asked)
-        # Whoever passed the call on took us for that member, so a second hop could go in a circle.
+        # The caller that passed the call on took us for that member, so a second hop could go in a circle.
         if member is None or was_forwarded(context):
             raise ValidationError("member", f"expected a member of the cluster, got {asked}")
         response: ListReplicasResponse = await self._forwarder.forward(

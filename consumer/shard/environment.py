@@ -61,7 +61,7 @@ class ShardConfig:
     poison_attempts: int = 3
     """Failures in a row at one message after which it goes to the shard's dead-letter journal, if it has one."""
     quarantine_seconds: float = 900.0
-    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew. A promotion
+    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned again. A promotion
     is an assignment, too."""
     young_deaths_max: int = 3
     """A shard whose last so many primaries died with their process before `healthy_seconds` is held back; 0: never."""

@@ -56,7 +56,7 @@ class SourceLag:
     """The distance of a primary's completed transactions behind a source's write head, in bytes and in time.
 
     The time is since the oldest byte that is not read yet was first seen in the journal. It needs neither the clocks
-    of publishers nor a rate, and a journal that nobody writes to is not behind. Content that was there before this
+    of publishers nor a rate, and a journal without writers is not behind. Content that was there before this
     process looked counts from that first look on.
     """
 

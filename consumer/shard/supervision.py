@@ -57,7 +57,7 @@ class RestartPolicy:
     poison_attempts: int = 3
     """Failures in a row at one message after which it counts as poison."""
     quarantine_seconds: float = QUARANTINE_SECONDS
-    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew. A standby's
+    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned again. A standby's
     findings of data loss wait for so long at most."""
 
 

@@ -141,7 +141,7 @@ class RouteWatch:
                     lacking.add(endpoint)
                     endpoint = ""
                 case _End.REFUSED:
-                    # Nobody is told, because the next look-up meets the same refusal and raises it.
+                    # No caller is told, because the next look-up meets the same refusal and raises it.
                     self._rests_until_monotonic_seconds = time.monotonic() + REST_SECONDS
                     return
 

@@ -45,7 +45,7 @@ DATABASE, NEXT, WAL = "state.db", "state.db.next", "state.db-wal"
 
 _INDEX = "state.db-shm"
 REWRITE_RATIO = 2.0
-"""Bytes of pages recorded, by the length of the database, after which it is recorded anew as a whole. The log that
+"""Bytes of pages recorded, by the length of the database, after which it is recorded again as a whole. The log that
 a standby must play holds these pages and their frames at most: about 5 times the database; and a busy store ships a
 half more than it writes."""
 REWRITE_BYTES_MIN = 4 << 20
@@ -88,7 +88,7 @@ class SqliteRecording:
         self._file = os.open(directory / DATABASE, flags, 0o600)
         self._wal_file = -1
         self._wal_length = 0
-        """Bytes of the write-ahead log that are recorded, since it last began anew."""
+        """Bytes of the write-ahead log that are recorded, since it last began again."""
         self._file_length = os.fstat(self._file).st_size
         self._page_bytes = 0
         self._pages_recorded_bytes = 0

@@ -140,7 +140,7 @@ async def test_a_fragment_whose_removal_a_crash_interrupted_is_jumped_over(tmp_p
 async def test_an_object_that_somebody_removed_is_an_error_until_it_is_given_up(
     tmp_path: Path,
 ) -> None:
-    """What nobody declared is not jumped over: the store may not be mounted. The error names fragment, store and
+    """An undeclared loss is not jumped over: the store may not be mounted. The error names fragment, store and
     remedy, and the remedy works, but not on a store that shows nothing at all.
     """
     async with _running(tmp_path) as client:

@@ -146,7 +146,7 @@ class ReadProgress:
     def on_chunk(self, chunk: ReadChunk) -> ReadSpan:
         """Process a chunk and return the span that it adds.
 
-        A chunk that begins where an open fragment ended continues it (`broadsheet.security.call_metadata`).
+        A chunk that begins where an open fragment ended continues it (`broadsheet.wire.read_metadata`).
 
         Raises:
             ValidationError: it goes back, or leaves its fragment.
@@ -200,7 +200,7 @@ class Reader:
         Args:
             transport: Reaches brokers.
             request: What to read.
-            linger_seconds: See `broadsheet.security.call_metadata`.
+            linger_seconds: See `broadsheet.wire.read_metadata`.
             guard: Ends the read with JournalReplacedError if the journal no longer holds what was read before.
             stored: Fragments with signed URLs, which are read without asking a broker.
 

@@ -16,7 +16,8 @@ asks for one and demands it for guarded routes alone.
 
 A client may send whatever it likes, and take as long as it likes: what it can hold is bounded in bytes, seconds and
 connections, and a new connection displaces the one that has kept the server waiting longest, so slow clients cannot
-lock probes out. Metrics are rendered by one thread, at most once a second, because they take long for many shards.
+lock probes out. aiohttp bounds lines, headers, their number, bodies and how many requests queue; `_Connection` adds
+what it lacks. Metrics are rendered by one thread, at most once a second, because they take long for many shards.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ STREAMS_MAX: Final = 64
 GUARDED_MAX: Final = 96
 """Requests of guarded routes at work, streams among them; the other connections are for probes and scrapes."""
 REQUEST_SECONDS_MAX: Final = 10.0
-"""From a connection, or the first byte of a further request, to its last header."""
+"""From a connection to the last header of its first request."""
 HANDSHAKE_SECONDS_MAX: Final = 5.0
 """Time of a handshake with TLS."""
 HANDLER_SECONDS_MAX: Final = 30.0
-"""Time of a handler, with its request's body."""
+"""Time of a handler, with its request's body and its answer."""
 IDLE_SECONDS_MAX: Final = 75.0
 """Time in which a client takes an answer and sends its next request; longer than most intervals between scrapes."""
 HEAD_BYTES_MAX: Final = 512 << 10
@@ -81,6 +82,8 @@ reads 256 KiB at a time, so the beginning of a body may come with the head.
 """
 BODY_BYTES_MAX: Final = 64 << 10
 """Body of a request, if its route does not say otherwise."""
+QUEUED_BYTES_MAX: Final = 64 << 10
+"""Further requests that a client sends while a handler is at work."""
 BACKLOG: Final = 128
 LINGER_SECONDS: Final = 1.0
 """How long a body that no handler wants is read and dropped."""
@@ -99,6 +102,8 @@ FRAMES_MAX: Final = 32
 
 CLAIMS: Final = web.RequestKey("claims", Claims)
 """Key of the caller's claims in a request."""
+_BEGUN: Final = web.RequestKey("begun", bool)
+"""Key of a request whose answer's head was sent."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -190,7 +195,6 @@ class AdminServer:
         """Open connections, in the order in which they began to keep us waiting."""
         self._guarded = self._streams = 0
         """Requests of guarded routes at work, and the streams among them."""
-        self._by_transport: dict[asyncio.BaseTransport | None, _Connection] = {}
         self._runner: web.AppRunner | None = None
         self._server: asyncio.AbstractServer | None = None
         self.address = ""
@@ -199,28 +203,23 @@ class AdminServer:
     async def __aenter__(self) -> Self:
         host, port = self._listen
         app = web.Application(client_max_size=max(each.body_bytes_max for each in self.routes))
+        app.on_response_prepare.append(_begin)
         for route in (*self.routes, _NOTHING):
             # No middleware, because aiohttp would keep it, and all that it refers to, until the process ends.
             serve = partial(self._serve, route)
             app.router.add_route(route.method, route.path, serve)
             if route.method == "GET":
                 app.router.add_route("HEAD", route.path, serve)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=_http_log,
-            keepalive_timeout=self._bounds.idle_seconds_max,
-            # A client sees an early answer only if what it sends meanwhile is read.
-            lingering_time=LINGER_SECONDS,
-            # A stream of events ends with its client, or with the process.
-            handler_cancellation=True,
-            shutdown_timeout=SHUTDOWN_SECONDS_MAX,
+        # A stream of events ends with its client, or with the process.
+        runner = self._runner = web.AppRunner(
+            app, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS_MAX
         )
-        await self._runner.setup()
-        new_protocol = cast("Callable[[], asyncio.Protocol]", self._runner.server)
+        await runner.setup()
+        manager = runner.server
+        assert manager is not None, "a runner that was set up has a server"
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self, new_protocol()),
+                lambda: _Connection(self, manager),
                 host,
                 port,
                 backlog=BACKLOG,
@@ -228,7 +227,7 @@ class AdminServer:
                 ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX if self._tls else None,
             )
         except OSError as error:
-            await self._runner.cleanup()
+            await runner.cleanup()
             # asyncio's own text repeats the address.
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise CannotListenError(f"{host}:{port}", reason) from error
@@ -266,62 +265,56 @@ class AdminServer:
             waited_for.abort()
             self.forget(waited_for)
         self.connections[connection] = None
-        self._by_transport[connection.transport] = connection
         return True
 
-    def begin_wait(self, connection: _Connection) -> None:
-        """Note that it is a connection's turn to send."""
-        if connection in self.connections:
+    def begin_wait(self, connection: _Connection) -> bool:
+        """Note that it is a connection's turn to send; report whether it is open."""
+        is_open = connection in self.connections
+        if is_open:
             del self.connections[connection]
             self.connections[connection] = None
+        return is_open
 
     def forget(self, connection: _Connection) -> None:
         """Drop an ended connection. Idempotent."""
         self.connections.pop(connection, None)
-        self._by_transport.pop(connection.transport, None)
 
     async def _serve(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
         """Serve a request; it is not the client's turn meanwhile."""
-        connection = self._by_transport.get(request.transport)
-        if connection is None:
-            raise web.HTTPServiceUnavailable(text="the connection was displaced\n")
-        with connection.busy():
-            return await self._answer(route, request)
-
-    async def _answer(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, _Connection), "the server makes its connections"
+        connection.begin_handler(request)
+        failure: web.StreamResponse | web.HTTPException
         try:
-            if route.method != "GET" and _is_of_another_site(request):
-                raise web.HTTPForbidden(text="not for pages of other sites\n")
-            request[CLAIMS] = await self._claims_of(route, request)
-            if (request.content_length or 0) > route.body_bytes_max:
-                raise web.HTTPRequestEntityTooLarge(
-                    max_size=route.body_bytes_max, actual_size=request.content_length or 0
-                )
-            seconds = None if route.streams else self._bounds.handler_seconds_max
-            with self._place(route):
-                async with asyncio.timeout(seconds):
-                    answer = await route.handler(request)
-        except web.HTTPException:
-            raise
-        except UnauthenticatedError as error:
-            headers = {"WWW-Authenticate": "Bearer"}
-            return web.Response(status=401, text=f"{error}\n", headers=headers)
-        except NotAuthorizedError as error:
-            return web.Response(status=403, text=f"{error}\n")
-        except TimeoutError:
-            return web.Response(status=503, text="the answer took too long\n")
+            return await self._answer(route, request)
         except ConnectionError:
             raise
         except Exception as error:
-            # The text of an unexpected error may reveal secrets, so the caller gets only the id of the log entry.
-            incident_id = uuid4().hex[:12]
-            _log.error("admin.failed", path=route.path, incident_id=incident_id, exc_info=error)
-            return web.Response(
-                status=500, text=f"internal error; the server's log has it under {incident_id}\n"
+            failure = _failure_of(route, error)
+        finally:
+            connection.end_handler()
+        if _BEGUN in request:
+            # The client would take a second answer for the rest of the first.
+            connection.abort()
+            raise ConnectionResetError("the answer failed after its head was sent")
+        if isinstance(failure, web.HTTPException):
+            raise failure
+        return failure
+
+    async def _answer(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
+        if route.method != "GET" and _is_of_another_site(request):
+            raise web.HTTPForbidden(text="not for pages of other sites\n")
+        request[CLAIMS] = await self._claims_of(route, request)
+        if (request.content_length or 0) > route.body_bytes_max:
+            raise web.HTTPRequestEntityTooLarge(
+                max_size=route.body_bytes_max, actual_size=request.content_length or 0
             )
-        if not answer.prepared:
-            for name, value in _HEADERS.items():
-                answer.headers.setdefault(name, value)
+        with self._place(route):
+            async with asyncio.timeout(None if route.streams else self._bounds.handler_seconds_max):
+                answer = await route.handler(request)
+                # Here, so that the deadline is also one for the client to take the answer.
+                await answer.prepare(request)
+                await answer.write_eof()
         return answer
 
     @contextmanager
@@ -469,88 +462,82 @@ class _ReloadedContext(ssl.SSLContext):
         return context
 
 
-class _Connection(asyncio.Protocol):
-    """One connection: aiohttp's protocol, with a clock and a count of bytes while the client has to send."""
+class _Connection(web.RequestHandler):
+    """aiohttp's connection, with the three bounds that aiohttp lacks.
 
-    def __init__(self, server: AdminServer, inner: asyncio.Protocol) -> None:
-        self._server = server
-        self._inner = inner
+    It takes any number of connections; it lets 32 requests of a megabyte wait behind one at work; and it closes
+    politely, so a client that takes nothing of its answer would keep its connection for ever. Here connections are
+    counted, and so are the bytes that no handler has asked for, and a client's turn ends with an abort.
+    """
+
+    def __init__(self, admin: AdminServer, manager: web.Server) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            logger=_http_log,
+            access_log=_http_log,
+            # A client sees an early answer only if what it sends meanwhile is read.
+            lingering_time=LINGER_SECONDS,
+        )
+        self._admin = admin
         self._alarm: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
-        self._is_admitted = False
-        self.transport: asyncio.Transport | None = None
-        self.is_busy = False
-        """Whether a handler is at work for it."""
+        self._wire: asyncio.Transport | None = None
+        """The transport; aiohttp forgets its own when it begins to close it."""
+        self._served: web.BaseRequest | None = None
+        """The request whose handler is at work."""
+        self._bytes_ahead = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Report whether a handler is at work."""
+        return self._served is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request, or refuse the connection."""
-        self.transport = cast("asyncio.Transport", transport)
-        self._is_admitted = self._server.admit(self)
-        if not self._is_admitted:
-            self.transport.abort()
-            return
-        self._await_client(self._server.bounds.request_seconds_max)
-        self._inner.connection_made(transport)
+        self._wire = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
+        if self._admin.admit(self):
+            self._await_client(self._admin.bounds.request_seconds_max)
+        else:
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on; the first ones of a request begin its time."""
-        if not self._is_admitted:
-            return
-        if not self.is_busy:
-            if not self._head_bytes:
-                self._await_client(self._server.bounds.request_seconds_max)
-            self._head_bytes += len(data)
-            if self._head_bytes > self._server.bounds.head_bytes_max:
+        """Pass bytes on, as many as may wait for a handler; aiohttp bounds those of a body that a handler reads."""
+        if self._served is None or self._served.content.is_eof():
+            self._bytes_ahead += len(data)
+            bound = QUEUED_BYTES_MAX if self.is_busy else self._admin.bounds.head_bytes_max
+            if self._bytes_ahead > bound:
                 self.abort()
                 return
-        self._inner.data_received(data)
+        super().data_received(data)
 
-    def eof_received(self) -> bool | None:
-        """Pass the end of the client's stream on."""
-        return self._inner.eof_received() if self._is_admitted else None
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: BaseException | None) -> None:
         """Clean up."""
         self._silence()
-        self._server.forget(self)
-        if self._is_admitted:
-            self._is_admitted = False
-            self._inner.connection_lost(exc)
+        self._admin.forget(self)
+        super().connection_lost(exc)
 
-    def pause_writing(self) -> None:
-        """Pass the transport's back-pressure on."""
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Pass the transport's back-pressure on."""
-        self._inner.resume_writing()
-
-    def busy(self) -> _Busy:
-        """Return the block in which a handler is at work."""
-        return _Busy(self)
-
-    def begin_handler(self) -> None:
+    def begin_handler(self, request: web.BaseRequest) -> None:
         """Stop the clock, because it is not the client's turn."""
-        self.is_busy = True
-        self._head_bytes = 0
+        self._served = request
+        self._bytes_ahead = 0
         self._silence()
 
     def end_handler(self) -> None:
-        """Wait until the client has taken the answer and sent its next request."""
-        self.is_busy = False
-        if self._is_admitted:
-            self._await_client(self._server.bounds.idle_seconds_max)
+        """Wait until the client has sent its next request."""
+        self._served = None
+        self._await_client(self._admin.bounds.idle_seconds_max)
 
     def abort(self) -> None:
         """End the connection at once."""
         self._silence()
-        if self.transport is not None:
-            self.transport.abort()
+        if self._wire is not None:
+            self._wire.abort()
 
     def _await_client(self, seconds: float) -> None:
         self._silence()
-        self._server.begin_wait(self)
-        self._alarm = asyncio.get_running_loop().call_later(seconds, self.abort)
+        if self._admin.begin_wait(self):
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.abort)
 
     def _silence(self) -> None:
         if self._alarm is not None:
@@ -558,17 +545,30 @@ class _Connection(asyncio.Protocol):
             self._alarm = None
 
 
-class _Busy:
-    """The time of a handler."""
+async def _begin(request: web.Request, answer: web.StreamResponse) -> None:
+    """Complete an answer's head before it is sent."""
+    request[_BEGUN] = True
+    for name, value in _HEADERS.items():
+        answer.headers.setdefault(name, value)
 
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
 
-    def __enter__(self) -> None:
-        self._connection.begin_handler()
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.end_handler()
+def _failure_of(route: AdminRoute, error: Exception) -> web.StreamResponse | web.HTTPException:
+    """Return the answer to a request that failed."""
+    match error:
+        case web.HTTPException():
+            return error
+        case UnauthenticatedError():
+            headers = {"WWW-Authenticate": "Bearer"}
+            return web.Response(status=401, text=f"{error}\n", headers=headers)
+        case NotAuthorizedError():
+            return web.Response(status=403, text=f"{error}\n")
+        case TimeoutError():
+            return web.Response(status=503, text="the answer took too long\n")
+    # The text of an unexpected error may reveal secrets, so the caller gets only the id of the log entry.
+    incident_id = uuid4().hex[:12]
+    _log.error("admin.failed", path=route.path, incident_id=incident_id, exc_info=error)
+    text = f"internal error; the server's log has it under {incident_id}\n"
+    return web.Response(status=500, text=text)
 
 
 def standard_routes(
@@ -638,7 +638,7 @@ def metrics_route(path: str, registry: CollectorRegistry) -> AdminRoute:
         try:
             body = memoryview(await renderings[as_open].read())
             kind = openmetrics.CONTENT_TYPE_LATEST if as_open else _PLAIN
-            answer = web.StreamResponse(headers={"Content-Type": kind, **_HEADERS})
+            answer = web.StreamResponse(headers={"Content-Type": kind})
             answer.content_length = len(body)
             await answer.prepare(request)
             # In pieces, because a connection keeps what it was given until its client takes it.

@@ -35,6 +35,7 @@ from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
 from broadsheet.serving.admin import (
     BODY_BYTES_MAX,
     CLAIMS,
+    QUEUED_BYTES_MAX,
     SCRAPES_MAX,
     AdminBounds,
     AdminRoute,
@@ -168,6 +169,82 @@ async def test_endless_headers_are_cut_off() -> None:
         assert b"200" not in await _rest(reader)
         writer.close()
         assert (await _get(f"{server.address}/ok"))[0] == 200
+
+
+async def test_requests_behind_one_at_work_are_bounded() -> None:
+    """A client may send further requests before the first is answered, and what waits is memory: 32 heads of a megabyte
+    were kept for each connection with a handler at work. What the handler reads as its body is not counted.
+    """
+    release, begun = asyncio.Event(), asyncio.Queue[int]()
+
+    async def held(request: web.Request) -> web.Response:
+        size = len(await request.read())
+        begun.put_nowait(size)
+        await release.wait()
+        return web.Response(text=f"{size} bytes")
+
+    body = bytes(4 * QUEUED_BYTES_MAX)
+    route = AdminRoute(path="/held", handler=held, method="POST", body_bytes_max=len(body))
+    head = f"POST /held HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    async with _admin(OK, route) as server, asyncio.timeout(SECONDS_MAX):
+        (patient, first), (greedy, second) = [await _open(server) for _ in range(2)]
+        for writer in (first, second):
+            writer.write(head + body)
+            assert await begun.get() == len(body)
+        second.write((b"GET /ok HTTP/1.1\r\nX-A: " + b"a" * 8_000 + b"\r\n\r\n") * 16)
+        assert await _rest(greedy) == b""
+        release.set()
+        assert b"200 OK" in await patient.readline()
+        for writer in (first, second):
+            writer.close()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_answer_that_fails_midway_is_cut_off(streams: bool) -> None:
+    """A second answer in the middle of the first would be taken for a part of it: of metrics, or of events. Plan: a
+    handler fails, refuses, or is late after its first bytes; the client sees that the answer is incomplete.
+    """
+
+    async def broken(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        answer.content_length = 1_000
+        await answer.prepare(request)
+        await answer.write(b"begun")
+        match request.query["by"]:
+            case "error":
+                raise RuntimeError("a fault of ours")
+            case "refusal":
+                raise web.HTTPForbidden(text="refused")
+        await asyncio.Event().wait()
+        return answer
+
+    route = AdminRoute(path="/broken", handler=broken, streams=streams)
+    async with _admin(route, handler_seconds_max=0.1) as server:
+        for by in ("error", "refusal") if streams else ("error", "refusal", "lateness"):
+            reader, writer = await _open(server)
+            writer.write(f"GET /broken?by={by} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            received = await _rest(reader)
+            assert received.count(b"HTTP/1.1") <= 1, (by, received)
+            assert received.partition(b"\r\n\r\n")[2] in (b"", b"begun"), (by, received)
+            writer.close()
+
+
+async def test_answer_that_is_not_taken_ends_with_its_deadline() -> None:
+    """A client that asks for a large page and reads nothing of it may not keep the page in memory."""
+
+    async def large(request: web.Request) -> web.Response:
+        del request
+        return web.Response(body=bytes(16 << 20))
+
+    routes = (OK, AdminRoute(path="/large", handler=large))
+    async with _admin(*routes, handler_seconds_max=0.2, idle_seconds_max=SECONDS_MAX) as server:
+        reader, writer = await _open(server)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in await reader.readline()
+        await eventually(lambda: not server.connections, timeout_seconds=SECONDS_MAX)
+        assert len(await _rest(reader)) < 16 << 20
+        assert (await _get(f"{server.address}/ok"))[0] == 200
+        writer.close()
 
 
 async def test_new_connection_displaces_the_one_that_waits_longest() -> None:

@@ -47,7 +47,8 @@ from broadsheet.serving.tracing import APPEND_METHOD, JOURNAL_ATTRIBUTE
 from broadsheet.wire.alphabet import require
 from broadsheet.wire.appends_pb2 import AppendStreamRequest
 from broadsheet.wire.journal_pb2 import AppendRequest, AppendResponse, Status
-from broadsheet.wire.validation_journal import validate_append_request, validate_append_response
+from broadsheet.wire.validation_journal import validate_append_request
+from broadsheet.wire.validation_journal_response import validate_append_response
 
 APPEND_TIMEOUT_SECONDS = 60.0
 """Longest wait for one append, in addition to the time of its content at `APPEND_BYTES_PER_SECOND_MIN`."""

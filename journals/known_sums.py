@@ -19,7 +19,8 @@ from broadsheet.wire.alphabet import require
 from broadsheet.wire.fragments_pb2 import FragmentSumsRequest, FragmentSumsResponse
 from broadsheet.wire.fragments_pb2_grpc import FragmentServiceStub
 from broadsheet.wire.journal_pb2 import Fragment, Status
-from broadsheet.wire.validation_journal_response import validate_status
+from broadsheet.wire.validation_journal_response import STATUSES
+from broadsheet.wire.validation_terms import validate_status
 
 if TYPE_CHECKING:
     from broadsheet.journals.transport import JournalTransport
@@ -120,7 +121,7 @@ def sums_in(
         ValidationError: the answer is malformed, or not one to this request.
         DirectReadError: the broker does not serve the fragment.
     """
-    validate_status(response.status)
+    validate_status(response.status, STATUSES)
     if response.status != Status.OK:
         detail = f"its broker answered {Status.Name(response.status)}"
         raise DirectReadError(fragment, "failed", detail)

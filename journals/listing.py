@@ -43,12 +43,14 @@ from broadsheet.wire.journal_pb2 import (
 from broadsheet.wire.labels import NAME, label_set
 from broadsheet.wire.validation_journal import (
     validate_apply_request,
-    validate_apply_response,
     validate_fragments_request,
-    validate_fragments_response,
     validate_list_request,
-    validate_list_response,
     validate_store_health_request,
+)
+from broadsheet.wire.validation_journal_response import (
+    validate_apply_response,
+    validate_fragments_response,
+    validate_list_response,
 )
 
 BACKOFF_SECONDS_MAX = 2.0

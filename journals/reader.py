@@ -46,8 +46,8 @@ from broadsheet.wire.journal_pb2 import (
     Status,
 )
 from broadsheet.wire.read_metadata import BRIEF_TAIL, metadata_of_linger
-from broadsheet.wire.validation_journal import validate_read_request, validate_read_response
-from broadsheet.wire.validation_journal_response import validate_read_chunk
+from broadsheet.wire.validation_journal import validate_read_request
+from broadsheet.wire.validation_journal_response import validate_read_chunk, validate_read_response
 
 REFUSALS_MAX = 4
 """Number of consecutive "no such journal" answers, or answers against the protocol, after which they are believed.

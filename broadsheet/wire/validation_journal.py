@@ -1,4 +1,4 @@
-"""Rules of the journal service's requests, and the names of every validator of that service.
+"""Rules of the journal service's requests.
 
 Each function raises `ValidationError` for the first rule broken, with the path of its field in snake case
 (`changes[0].upsert.fragment.length`).
@@ -16,53 +16,21 @@ from broadsheet.wire.fragments_pb2 import DeleteFragmentsRequest, FragmentSumsRe
 from broadsheet.wire.journal_pb2 import (
     AppendRequest,
     ApplyRequest,
+    Fragment,
     FragmentsRequest,
     FragmentStoreHealthRequest,
     ListRequest,
     ReadRequest,
 )
 from broadsheet.wire.labels import PREFIX
-from broadsheet.wire.validation_journal_response import (
-    validate_append_response,
-    validate_apply_response,
-    validate_fragments_response,
-    validate_list_response,
-    validate_read_response,
-    validate_store_health_response,
-)
 from broadsheet.wire.validation_journal_spec import validate_journal_spec, validate_store
 from broadsheet.wire.validation_terms import (
-    validate_fragment,
+    validate_change,
     validate_header,
     validate_label_set,
-    validate_process_id,
-    validate_process_spec,
-    validate_route,
     validate_selector,
 )
 
-__all__ = [
-    "validate_append_request",
-    "validate_append_response",
-    "validate_apply_request",
-    "validate_apply_response",
-    "validate_fragment",
-    "validate_fragments_request",
-    "validate_fragments_response",
-    "validate_header",
-    "validate_journal_spec",
-    "validate_label_set",
-    "validate_list_request",
-    "validate_list_response",
-    "validate_process_id",
-    "validate_process_spec",
-    "validate_read_request",
-    "validate_read_response",
-    "validate_route",
-    "validate_selector",
-    "validate_store_health_request",
-    "validate_store_health_response",
-]
 _SUSPENDS = frozenset(AppendRequest.Suspend.values())
 FRAGMENTS_PAGE_MAX = 10_000
 """Most fragments of one page."""
@@ -162,32 +130,11 @@ def validate_apply_request(request: ApplyRequest) -> None:
 
 
 def _validate_change(change: ApplyRequest.Change) -> None:
-    upserts = change.HasField("upsert")
-    require(
-        upserts != bool(change.delete),
-        "",
-        f"expected exactly one of upsert and delete, got {'both' if upserts else 'neither'}",
-    )
-    if upserts:
-        with within("upsert"):
-            validate_journal_spec(change.upsert)
-    else:
+    def delete() -> None:
         validate_journal(change.delete, "delete")
         require(";" not in change.delete, "delete", "expected a name without ';meta'")
-    validate_expected_revision(change.expect_mod_revision, upserts=upserts)
 
-
-def validate_expected_revision(revision: int, *, upserts: bool) -> None:
-    """Check the revision that a change expects of its spec.
-
-    Raises:
-        ValidationError: it is negative (other than -1), or zero for a delete.
-    """
-    require(
-        revision == -1 or revision >= (0 if upserts else 1),
-        "expect_mod_revision",
-        f"expected -1 (any), {'0 (must not exist) ' if upserts else ''}or a revision above 0, got {revision}",
-    )
+    validate_change(change, upsert=lambda: validate_journal_spec(change.upsert), delete=delete)
 
 
 def validate_fragments_request(request: FragmentsRequest) -> None:
@@ -257,11 +204,7 @@ def validate_fragment_sums_request(request: FragmentSumsRequest) -> None:
     """
     validate_journal(request.journal)
     fragment = request.fragment
-    require(
-        0 <= fragment.begin < fragment.end,
-        "fragment",
-        f"expected 0 <= begin < end, got {fragment.begin} and {fragment.end}",
-    )
+    _require_content(fragment, "fragment")
     require(
         0 <= request.first_block < fragment.end - fragment.begin,
         "first_block",
@@ -282,8 +225,12 @@ def validate_delete_fragments_request(request: DeleteFragmentsRequest) -> None:
         f"expected at most {FRAGMENTS_DELETED_MAX}, got {len(request.fragments)}; send several requests",
     )
     for index, fragment in enumerate(request.fragments):
-        require(
-            0 <= fragment.begin < fragment.end,
-            f"fragments[{index}]",
-            f"expected 0 <= begin < end, got {fragment.begin} and {fragment.end}",
-        )
+        _require_content(fragment, f"fragments[{index}]")
+
+
+def _require_content(fragment: Fragment, field_path: str) -> None:
+    require(
+        0 <= fragment.begin < fragment.end,
+        field_path,
+        f"expected 0 <= begin < end, got {fragment.begin} and {fragment.end}",
+    )

@@ -12,7 +12,6 @@ from broadsheet.wire.journal_pb2 import (
     ApplyResponse,
     FragmentsResponse,
     FragmentStoreHealthResponse,
-    Header,
     ListResponse,
     ReadResponse,
     Status,
@@ -22,22 +21,15 @@ from broadsheet.wire.validation_terms import (
     validate_endpoint,
     validate_fragment,
     validate_header,
-    validate_route,
+    validate_place,
+    validate_status,
+    validate_status_and_header,
 )
 
-_STATUSES = frozenset(Status.values())
+STATUSES = frozenset(Status.values())
+"""Of the journal service."""
 _OK = Status.OK
 _WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
-
-
-def validate_status(status: int) -> None:
-    """Check that a status is known.
-
-    Raises:
-        ValidationError: it is not.
-    """
-    if status not in _STATUSES:
-        raise ValidationError("status", f"expected a known status, got {status}")
 
 
 def validate_append_response(response: AppendResponse) -> None:
@@ -46,7 +38,7 @@ def validate_append_response(response: AppendResponse) -> None:
     Raises:
         ValidationError: it lacks what its status demands, or holds something malformed.
     """
-    _validate_status_and_header(response)
+    validate_status_and_header(response, STATUSES)
     if response.status == _OK:
         require(response.HasField("commit"), "commit", "expected one beside status OK, got none")
         validate_fragment(response.commit, "commit")
@@ -63,7 +55,7 @@ def validate_read_response(response: ReadResponse) -> None:
     Raises:
         ValidationError: it mixes the two, or its offsets contradict its fragment.
     """
-    validate_status(response.status)
+    validate_status(response.status, STATUSES)
     if response.content:
         validate_read_chunk(response)
         return
@@ -132,17 +124,12 @@ def validate_list_response(response: ListResponse, *, first: bool) -> None:
         ValidationError: the header is malformed, or a listed journal is.
     """
     if first:
-        _validate_status_and_header(response)
+        validate_status_and_header(response, STATUSES)
     for index, journal in enumerate(response.journals):
         with within(f"journals[{index}]"):
             with within("spec"):
                 validate_journal_spec(journal.spec)
-            require(
-                journal.mod_revision > 0,
-                "mod_revision",
-                f"expected a revision above 0, got {journal.mod_revision}",
-            )
-            validate_route(journal.route, "route")
+            validate_place(journal)
 
 
 def validate_apply_response(response: ApplyResponse) -> None:
@@ -151,7 +138,7 @@ def validate_apply_response(response: ApplyResponse) -> None:
     Raises:
         ValidationError: its status is unknown or its header malformed.
     """
-    _validate_status_and_header(response)
+    validate_status_and_header(response, STATUSES)
 
 
 def validate_fragments_response(response: FragmentsResponse) -> None:
@@ -160,7 +147,7 @@ def validate_fragments_response(response: FragmentsResponse) -> None:
     Raises:
         ValidationError: the header, a fragment or the token is malformed.
     """
-    _validate_status_and_header(response)
+    validate_status_and_header(response, STATUSES)
     for index, listed in enumerate(response.fragments):
         validate_fragment(listed.spec, f"fragments[{index}].spec")
     require(
@@ -176,18 +163,4 @@ def validate_store_health_response(response: FragmentStoreHealthResponse) -> Non
     Raises:
         ValidationError: its status is unknown or its header malformed.
     """
-    _validate_status_and_header(response)
-
-
-def _validate_status_and_header(
-    response: AppendResponse
-    | ApplyResponse
-    | FragmentsResponse
-    | FragmentStoreHealthResponse
-    | ListResponse,
-) -> None:
-    validate_status(response.status)
-    if not response.HasField("header"):
-        raise ValidationError("header", "expected a header, got none")
-    header: Header = response.header
-    validate_header(header, "header")
+    validate_status_and_header(response, STATUSES)

@@ -21,11 +21,7 @@ from broadsheet.wire.labels import (
     value_of,
     values_of,
 )
-from broadsheet.wire.validation_terms import (
-    validate_codec,
-    validate_label_set,
-    validate_single_valued,
-)
+from broadsheet.wire.validation_terms import validate_codec, validate_spec_labels
 
 REPLICATION_MAX = 5
 """Most copies of a journal."""
@@ -60,8 +56,7 @@ def validate_journal_spec(spec: JournalSpec) -> None:
         "replication",
         f"expected 1 to {REPLICATION_MAX} copies, got {spec.replication}",
     )
-    with within("labels"):
-        _validate_labels(spec.labels)
+    _validate_labels(spec.labels)
     with within("fragment"):
         _validate_fragment(spec.fragment)
     require(
@@ -87,20 +82,17 @@ def validate_journal_spec(spec: JournalSpec) -> None:
 
 
 def _validate_labels(labels: LabelSet) -> None:
-    validate_label_set(labels)
-    for name in (NAME, PREFIX):
-        require(not values_of(labels, name), "", f"expected no label {name!r}: it is a meta-label")
-    validate_single_valued(labels, SINGLE_VALUED)
+    validate_spec_labels(labels, meta_labels=(NAME, PREFIX), single_valued=SINGLE_VALUED)
     content_type = value_of(labels, CONTENT_TYPE)
     for needed, dependent in ((CONTENT_TYPE, MESSAGE_TYPE), (MESSAGE_TYPE, MESSAGE_SUBTYPE)):
         require(
             not values_of(labels, dependent) or bool(values_of(labels, needed)),
-            "",
+            "labels",
             f"expected label {needed} beside {dependent}, got none",
         )
     require(
         not values_of(labels, CONTENT_TYPE) or _MIME_TYPE.fullmatch(content_type) is not None,
-        "",
+        "labels",
         f"expected a MIME type as {CONTENT_TYPE}, such as application/x-ndjson, got {shown(content_type)}",
     )
 

@@ -46,16 +46,18 @@ from broadsheet.wire.shard_pb2 import (
     UnassignRequest,
     UnassignResponse,
 )
-from broadsheet.wire.validation_journal import validate_expected_revision
 from broadsheet.wire.validation_terms import (
+    validate_change,
     validate_header,
-    validate_label_set,
+    validate_place,
     validate_process_spec,
-    validate_route,
     validate_selector,
-    validate_single_valued,
+    validate_spec_labels,
+    validate_status,
+    validate_status_and_header,
 )
 
+_STATUSES = frozenset(Status.values())
 _STATUS_CODES = frozenset(ReplicaStatus.Code.values())
 SHARD_ID_BYTES = (4, 512)
 """Shortest and longest shard id, bytes."""
@@ -87,11 +89,7 @@ def validate_shard_spec(spec: ShardSpec) -> None:
         raise ValidationError(
             "max_txn_duration", f"expected more than 0 s, got {longest / 1e9:g} s"
         )
-    validate_label_set(spec.labels, "labels")
-    validate_single_valued(spec.labels, SINGLE_VALUED, "labels")
-    require(
-        not values_of(spec.labels, ID), "labels", f"expected no label {ID!r}: it is a meta-label"
-    )
+    validate_spec_labels(spec.labels, meta_labels=(ID,), single_valued=SINGLE_VALUED)
     _validate_dead_letters(spec)
     weight_thousandths(spec.labels)
     _validate_sources(spec)
@@ -228,20 +226,13 @@ def validate_shard_apply_request(request: ApplyRequest) -> None:
 
 
 def _validate_change(change: ApplyRequest.Change) -> None:
-    upserts = change.HasField("upsert")
-    require(
-        upserts != bool(change.delete),
-        "",
-        f"expected exactly one of upsert and delete, got {'both' if upserts else 'neither'}",
+    validate_change(
+        change,
+        upsert=lambda: validate_shard_spec(change.upsert),
+        delete=lambda: validate_shard_id(change.delete, "delete"),
     )
-    if upserts:
-        with within("upsert"):
-            validate_shard_spec(change.upsert)
-    else:
-        validate_shard_id(change.delete, "delete")
-    validate_expected_revision(change.expect_mod_revision, upserts=upserts)
     if change.HasField("primary_hints"):
-        require(upserts, "primary_hints", "expected none beside a delete")
+        require(change.HasField("upsert"), "primary_hints", "expected none beside a delete")
         validate_hints(change.primary_hints, "primary_hints")
 
 
@@ -313,8 +304,7 @@ def validate_stat_response(response: StatResponse) -> None:
     Raises:
         ValidationError: its status, header or offsets are malformed.
     """
-    _validate_status(response.status)
-    validate_header(response.header, "header")
+    validate_status_and_header(response, _STATUSES)
     validate_offsets(response.read_through, "read_through")
     validate_offsets(response.publish_at, "publish_at")
 
@@ -325,8 +315,7 @@ def validate_shard_list_response(response: ListResponse) -> None:
     Raises:
         ValidationError: the header or a listed shard is malformed.
     """
-    _validate_status(response.status)
-    validate_header(response.header, "header")
+    validate_status_and_header(response, _STATUSES)
     for index, shard in enumerate(response.shards):
         with within(f"shards[{index}]"):
             _validate_listed(shard)
@@ -335,11 +324,7 @@ def validate_shard_list_response(response: ListResponse) -> None:
 def _validate_listed(shard: ListResponse.Shard) -> None:
     with within("spec"):
         validate_shard_spec(shard.spec)
-    if shard.mod_revision <= 0:
-        raise ValidationError(
-            "mod_revision", f"expected a revision above 0, got {shard.mod_revision}"
-        )
-    validate_route(shard.route, "route")
+    validate_place(shard)
     members = len(shard.route.members)
     if len(shard.status) != members:
         raise ValidationError(
@@ -356,8 +341,7 @@ def validate_shard_apply_response(response: ApplyResponse) -> None:
     Raises:
         ValidationError: its status is unknown or its header malformed.
     """
-    _validate_status(response.status)
-    validate_header(response.header, "header")
+    validate_status_and_header(response, _STATUSES)
 
 
 def validate_hints_response(response: GetHintsResponse) -> None:
@@ -366,7 +350,7 @@ def validate_hints_response(response: GetHintsResponse) -> None:
     Raises:
         ValidationError: its status is unknown or hints are malformed.
     """
-    _validate_status(response.status)
+    validate_status(response.status, _STATUSES)
     if response.HasField("primary_hints"):
         validate_hints(response.primary_hints.hints, "primary_hints.hints")
     for index, backup in enumerate(response.backup_hints):
@@ -379,8 +363,4 @@ def validate_unassign_response(response: UnassignResponse) -> None:
     Raises:
         ValidationError: its status is unknown.
     """
-    _validate_status(response.status)
-
-
-def _validate_status(status: int) -> None:
-    require(status in Status.values(), "status", f"expected a known status, got {status}")
+    validate_status(response.status, _STATUSES)

@@ -1,4 +1,4 @@
-"""Rules of the terms that both services share: labels, selectors, processes, routes, headers, fragments.
+"""Rules of the terms that both services share: labels, selectors, processes, routes, headers, fragments, changes.
 
 Functions raise `ValidationError` for the first rule broken, with the field's path below `parent`.
 
@@ -7,12 +7,14 @@ Source: gazette/core broker/protocol/{label,route,header,process_spec,endpoint,f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from broadsheet.runtime.errors import ValidationError
+from broadsheet.wire import journal_pb2, shard_pb2
 from broadsheet.wire.alphabet import (
     PATH_SYMBOLS,
     below,
@@ -22,6 +24,7 @@ from broadsheet.wire.alphabet import (
     validate_alphabet,
     validate_journal_name,
     validate_token,
+    within,
 )
 from broadsheet.wire.journal_pb2 import (
     CompressionCodec,
@@ -47,10 +50,23 @@ PATH_POSTFIX_BYTES_MAX = 512
 _ENCODED_BYTES_KEPT_MAX = 4 << 10
 """Longest encoded header or route that is remembered as valid, bytes."""
 _CODECS = frozenset(CompressionCodec.values()) - {CompressionCodec.INVALID}
-
-
 SELECTOR_LABELS_MAX = 10_000
 """Labels of one half of a selector: a name of each object of a large cluster's part, as tools ask for them."""
+_Change: TypeAlias = journal_pb2.ApplyRequest.Change | shard_pb2.ApplyRequest.Change
+_Listed: TypeAlias = journal_pb2.ListResponse.Journal | shard_pb2.ListResponse.Shard
+
+
+class _Answer(Protocol):
+    """A message with a status and a header."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def header(self) -> Header: ...
+
+    # `Any`: each message takes the names of its own fields alone.
+    def HasField(self, field_name: Any) -> bool: ...  # noqa: N802 - protobuf's name
 
 
 def validate_label(label: Label, parent: str = "", *, prefix_allowed: bool = False) -> None:
@@ -101,20 +117,31 @@ def _validate_order(previous: Label, label: Label) -> None:
         )
 
 
-def validate_single_valued(labels: LabelSet, names: Iterable[str], parent: str = "") -> None:
-    """Check that each of `names` has one value at most.
+def validate_spec_labels(
+    labels: LabelSet, *, meta_labels: Iterable[str], single_valued: Iterable[str]
+) -> None:
+    """Check the labels of a declaration, its field `labels`.
+
+    Args:
+        labels: Its labels.
+        meta_labels: Names that stand for the declaration itself in selectors.
+        single_valued: Names that may have one value at most.
 
     Raises:
-        ValidationError: one has more.
+        ValidationError: the set is malformed, has a meta-label, or several values of such a name.
     """
+    validate_label_set(labels, "labels")
     present = [label.name for label in labels.labels]
+    for name in meta_labels:
+        if name in present:
+            raise ValidationError("labels", f"expected no label {name!r}: it is a meta-label")
     # Most sets have no name twice, and a listing checks thousands.
     if len(set(present)) == len(present):
         return
-    for name in names:
+    for name in single_valued:
         values = [label.value for label in labels.labels if label.name == name]
         require(
-            len(values) <= 1, parent, f"expected at most one value of label {name}, got {values}"
+            len(values) <= 1, "labels", f"expected at most one value of label {name}, got {values}"
         )
 
 
@@ -248,6 +275,74 @@ def _validate_header(header: Header, parent: str) -> None:
         ("raft_term", etcd.raft_term),
     ):
         require(value > 0, below(parent, f"etcd.{name}"), f"expected a number above 0, got {value}")
+
+
+def validate_status(status: int, statuses: Collection[int]) -> None:
+    """Check that a status is one that the service knows.
+
+    Raises:
+        ValidationError: it is not.
+    """
+    if status not in statuses:
+        raise ValidationError("status", f"expected a known status, got {status}")
+
+
+def validate_status_and_header(response: _Answer, statuses: Collection[int]) -> None:
+    """Check the status and the header of an answer.
+
+    Raises:
+        ValidationError: the status is unknown, or the header is missing or malformed.
+    """
+    validate_status(response.status, statuses)
+    if not response.HasField("header"):
+        raise ValidationError("header", "expected a header, got none")
+    validate_header(response.header, "header")
+
+
+def validate_change(
+    change: _Change, *, upsert: Callable[[], None], delete: Callable[[], None]
+) -> None:
+    """Check a change of a journal or a shard.
+
+    Args:
+        change: Of an apply.
+        upsert: Checks its declaration.
+        delete: Checks its name, with the path of its field.
+
+    Raises:
+        ValidationError: it is neither or both of an upsert and a delete, either is malformed, or the revision that it
+            expects is negative (other than -1), or zero for a delete.
+    """
+    upserts = change.HasField("upsert")
+    require(
+        upserts != bool(change.delete),
+        "",
+        f"expected exactly one of upsert and delete, got {'both' if upserts else 'neither'}",
+    )
+    if upserts:
+        with within("upsert"):
+            upsert()
+    else:
+        delete()
+    revision = change.expect_mod_revision
+    require(
+        revision == -1 or revision >= (0 if upserts else 1),
+        "expect_mod_revision",
+        f"expected -1 (any), {'0 (must not exist) ' if upserts else ''}or a revision above 0, got {revision}",
+    )
+
+
+def validate_place(listed: _Listed) -> None:
+    """Check the revision and the route of a listed journal or shard.
+
+    Raises:
+        ValidationError: the revision is not above 0, or the route is malformed.
+    """
+    if listed.mod_revision <= 0:
+        raise ValidationError(
+            "mod_revision", f"expected a revision above 0, got {listed.mod_revision}"
+        )
+    validate_route(listed.route, "route")
 
 
 def validate_fragment(fragment: Fragment, parent: str = "") -> None:

@@ -19,7 +19,7 @@ from broadsheet.broker.config import BrokerConfig
 from broadsheet.embedded.broker import EmbeddedBroker
 from broadsheet.wire.journal_pb2 import AppendRequest, JournalSpec, LabelSelector, LabelSet, Status
 from broadsheet.wire.labels import label_set
-from broadsheet.wire.validation_journal import validate_append_response
+from broadsheet.wire.validation_journal_response import validate_append_response
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read, send_append
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from broadsheet.broker.free_space import SMALL_BYTES_MAX
 from broadsheet.broker.inline_commits import STALL_SECONDS
 from broadsheet.broker.server import Broker
 from broadsheet.wire.journal_pb2 import AppendRequest, ReadRequest, Status
-from broadsheet.wire.validation_journal import validate_append_response
+from broadsheet.wire.validation_journal_response import validate_append_response
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 from tests.support.eventually import eventually
 from tests.support.stepping_clock import SteppingClock

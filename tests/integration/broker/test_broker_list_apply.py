@@ -30,7 +30,10 @@ from broadsheet.wire.journal_pb2 import (
     Status,
 )
 from broadsheet.wire.labels import label_set, parse_selector
-from broadsheet.wire.validation_journal import validate_apply_response, validate_list_response
+from broadsheet.wire.validation_journal_response import (
+    validate_apply_response,
+    validate_list_response,
+)
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 
 if TYPE_CHECKING:

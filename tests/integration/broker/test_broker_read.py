@@ -27,7 +27,7 @@ from broadsheet.wire.journal_pb2 import (
     Status,
 )
 from broadsheet.wire.read_metadata import BRIEF_TAIL, LINGER
-from broadsheet.wire.validation_journal import (
+from broadsheet.wire.validation_journal_response import (
     validate_fragments_response,
     validate_read_response,
     validate_store_health_response,

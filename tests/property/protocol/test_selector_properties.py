@@ -14,7 +14,7 @@ from broadsheet.wire.labels import (
     union,
     values_of,
 )
-from broadsheet.wire.validation_journal import validate_label_set
+from broadsheet.wire.validation_terms import validate_label_set
 
 NAMES = st.sampled_from(["aa", "bb", "cc", "in", "notin", "x/y.z"])
 VALUES = st.sampled_from(["1", "2", "12", "a=b", "in", ""])

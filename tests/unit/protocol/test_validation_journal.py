@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from broadsheet.wire import journal_pb2 as pb, validation_journal as rules
 from broadsheet.wire.labels import label_set
+from broadsheet.wire.validation_journal_spec import validate_journal_spec
 from tests.support.valid_messages import check_refused, journal_spec, set_field
 
 
@@ -110,22 +111,22 @@ def test_journal_spec_with_one_broken_field_names_it(
 ) -> None:
     """A YAML file with a mistake is refused by the mistake's path."""
     spec = journal_spec()
-    rules.validate_journal_spec(spec)
+    validate_journal_spec(spec)
 
     change(spec)
 
-    check_refused(path, lambda: rules.validate_journal_spec(spec))
+    check_refused(path, lambda: validate_journal_spec(spec))
 
 
 def test_journal_spec_that_offloads_decompression_refuses_a_file_store_first() -> None:
     """Only a store that serves HTTP can decompress for the reader."""
     spec = journal_spec()
     spec.fragment.compression_codec = pb.GZIP_OFFLOAD_DECOMPRESSION
-    rules.validate_journal_spec(spec)
+    validate_journal_spec(spec)
 
     spec.fragment.stores.reverse()
 
-    check_refused("fragment.compression_codec", lambda: rules.validate_journal_spec(spec))
+    check_refused("fragment.compression_codec", lambda: validate_journal_spec(spec))
 
 
 @pytest.mark.parametrize("name", ["../four", "größe/文字", "a=b/c%20", "x" * 512])
@@ -134,7 +135,7 @@ def test_journal_spec_with_an_unusual_but_legal_name_passes(name: str) -> None:
     spec = journal_spec()
     spec.name = name
 
-    rules.validate_journal_spec(spec)
+    validate_journal_spec(spec)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broadsheet.wire import journal_pb2 as pb, validation_journal as rules
+from broadsheet.wire import journal_pb2 as pb, validation_journal_response as rules
+from broadsheet.wire.validation_terms import validate_header
 from tests.support.valid_messages import check_refused, fragment, header, journal_spec, set_field
 
 
@@ -43,11 +44,11 @@ def test_header_with_one_broken_field_names_it(
 ) -> None:
     """Among them the zero-valued route: without members the primary must be -1."""
     message = header()
-    rules.validate_header(message)
+    validate_header(message)
 
     change(message)
 
-    check_refused(path, lambda: rules.validate_header(message))
+    check_refused(path, lambda: validate_header(message))
 
 
 def test_header_of_nobody_without_members_passes() -> None:
@@ -57,7 +58,7 @@ def test_header_of_nobody_without_members_passes() -> None:
     _without_members(message.route)
     message.route.primary = -1
 
-    rules.validate_header(message)
+    validate_header(message)
 
 
 def _committed(**fields: object) -> pb.AppendResponse:

@@ -268,7 +268,9 @@ def test_shard_listing_has_one_status_a_member() -> None:
 
 def test_shard_answers_with_one_broken_field_name_it() -> None:
     """A member that answers nonsense is not believed."""
-    _refused("header.route.primary", lambda: answers.validate_stat_response(pb.StatResponse()))
+    _refused("header", lambda: answers.validate_stat_response(pb.StatResponse()))
+    unrouted = pb.StatResponse(header=journal_pb2.Header())
+    _refused("header.route.primary", lambda: answers.validate_stat_response(unrouted))
     _refused(
         "publish_at[abcd]",
         lambda: answers.validate_stat_response(

@@ -1,11 +1,12 @@
-"""A flow network as arrays, solved by OR-tools in exact lexicographic order.
+"""A flow network as arrays, solved by LEMON's network simplex (`pylmcf`) in exact lexicographic order.
 
-OR-tools multiplies costs by the number of nodes and works in 64 bits, which one sum of all objectives may exceed. So
+The simplex sums costs along paths in 64 bits, unchecked, and one sum of all objectives may exceed them. So
 objectives are solved in *stages*, heaviest first. After a stage, an equally good flow never uses arcs with a positive
 reduced cost, and always fills those with a negative one: both are fixed, and the next stage chooses among the remaining
 flows, which are exactly the equally good ones.
 
-Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.4 (complementary slackness), §5.4 (label correction).
+Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.4 (complementary slackness), §5.4 (label correction), §11.5
+(network simplex); Dezső, Jüttner, Kovács, LEMON (2011).
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
+import pylmcf
 
 from broadsheet.allocator.placement.columns import Bools, Ints
 from broadsheet.allocator.placement.objective_costs import Scale
 
 COST_BITS = 60
-"""Bits for a cost times the nodes: 63 minus the further bits of potentials; if they need more, stages are split."""
+"""Bits of a stage's greatest cost times the nodes, which no path exceeds; if objectives need more, stages are split.
+
+LEMON starts from artificial arcs of cost 2^62, one to each node, all at one root. So a path in its tree has at most one
+of them, and potentials are between -2^60 and 2^62 + 2^60. Reduced costs are below 2^62 + 3 × 2^60 < 2^63: nothing
+overflows, and no path is as dear as an artificial arc, so a network that has a flow never keeps one in use."""
 
 
 class FlowUnsolvedError(Exception):
-    """OR-tools gave no solution to a network that has one."""
+    """The solver gave no cheapest flow for a network that has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,25 +59,19 @@ def solve(arcs: Arcs, scales: Sequence[Scale]) -> Solved:
     """Return a lexicographically cheapest flow.
 
     Raises:
-        FlowUnsolvedError: OR-tools refuses the network.
+        FlowUnsolvedError: The network has no flow that meets the supplies, or its data is invalid.
     """
-    bits = COST_BITS
-    while True:
-        try:
-            return _Staged(arcs, scales, bits).solve()
-        except FlowUnsolvedError:
-            # OR-tools refuses costs that are too large; more stages have smaller ones.
-            bits -= 8
-            if bits < COST_BITS // 2:
-                raise
+    return _Staged(arcs, scales).solve()
 
 
 class _Staged:
-    def __init__(self, arcs: Arcs, scales: Sequence[Scale], bits: int) -> None:
+    def __init__(self, arcs: Arcs, scales: Sequence[Scale]) -> None:
         self._arcs = arcs
         self._scales = scales
-        self._bits = bits - int(arcs.nodes).bit_length()
+        self._bits = COST_BITS - int(arcs.nodes).bit_length()
         self._units_max = [max(1, int(column.max(initial=1))) for column in arcs.units.T]
+        self._order = np.lexsort((arcs.head, arcs.tail))
+        """Arcs by tail, then head, as `pylmcf` requires them."""
 
     def solve(self) -> Solved:
         arcs = self._arcs
@@ -83,7 +82,7 @@ class _Staged:
         for first, last in (stages := self._stages()):
             weights = self._weights(first, last)
             cost = arcs.units[:, first:last].astype(np.int64) @ weights
-            flow[active] = self._run(active, cost, supply)
+            flow[active] = self._run(active, cost, supply)[active]
             # The only stage: no further one has to be restricted.
             if last == len(self._scales) and len(stages) == 1:
                 break
@@ -124,16 +123,25 @@ class _Staged:
         return np.array(weights[::-1], dtype=np.object_ if lighter >= 2**62 else np.int64)
 
     def _run(self, active: Bools, cost: Ints, supply: Ints) -> Ints:
-        arcs, network = self._arcs, SimpleMinCostFlow()
-        network.add_arcs_with_capacity_and_unit_cost(
-            arcs.tail[active], arcs.head[active], arcs.capacity[active], cost[active]
-        )
-        network.set_nodes_supplies(np.arange(arcs.nodes, dtype=np.int32), supply)
-        status = network.solve()
-        if status != network.OPTIMAL:
-            raise FlowUnsolvedError(f"OR-tools answers {status.name} to a feasible network")
-        answer: Ints = network.flows(np.arange(int(active.sum()), dtype=np.int32))
-        return answer
+        """Return a cheapest flow, by arc; 0 where an arc is not active."""
+        arcs = self._arcs
+        if int(supply.sum()) != 0:
+            # LEMON would leave the rest of the demand unmet, and not say so.
+            raise FlowUnsolvedError(
+                f"the supplies of a network sum to 0, not {int(supply.sum())}: this is a defect"
+            )
+        order = self._order[active[self._order]]
+        flow = np.zeros(len(arcs.tail), dtype=np.int64)
+        try:
+            network = pylmcf.Graph(arcs.nodes, arcs.tail[order], arcs.head[order])
+            network.set_edge_capacities(arcs.capacity[order])
+            network.set_edge_costs(cost[order])
+            network.set_node_supply(supply)
+            network.solve()
+        except (RuntimeError, ValueError) as error:
+            raise FlowUnsolvedError(f"no cheapest flow of {len(order)} arcs: {error}") from error
+        flow[order] = network.result()
+        return flow
 
 
 def potentials(

@@ -1,9 +1,9 @@
-"""Placement as a minimum-cost flow: OR-tools, fed by numpy, for a million items as for one.
+"""Placement as a minimum-cost flow: a network simplex, fed by numpy, for a million items as for one.
 
-    columns ──► roles: what is loose ──► classes ──► arcs ──► OR-tools ──► flow and potentials
-                  ▲                                                            │
+    columns ──► roles: what is loose ──► classes ──► arcs ──► simplex ──► flow and potentials
+                  ▲                                                           │
                   └──── open items with paths of negative cost ◄──────── price every path of every item
-                                                                               │ none
+                                                                              │ none
                         explicit arcs for items stuck on a member twice ◄── hubs' units become members
 
 `hub_network` draws the network, `objective_costs` gives its costs. Only the replicas that may have to move are in it.
@@ -88,14 +88,14 @@ class Solution:
     explicit: frozenset[ItemId]
     """Items with arcs to members, because hubs alone would have put them twice on one member."""
     solves: int
-    """The number of OR-tools solves."""
+    """The number of networks that were solved."""
 
 
 def solution_of(problem: Problem) -> Solution:
     """Return the cheapest placement with the data to certify it.
 
     Raises:
-        FlowUnsolvedError: OR-tools gave no optimum, which is a defect.
+        FlowUnsolvedError: the solver gave no optimum, which is a defect.
     """
     columns = columns_of(problem)
     if not len(columns.items):

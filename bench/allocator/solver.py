@@ -2,7 +2,7 @@
 small clusters whose right answer is known.
 
 Each timed case runs in a process of its own. Timed is what a leader waits for: from the problem to a placement that the
-verifier passed, including the first import of numpy and OR-tools in none of the cases. The peak is the process's: the
+verifier passed, including the first import of numpy and the solver in none of the cases. The peak is the process's: the
 problem itself, the libraries, the solve and the check.
 """
 

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -278,6 +279,22 @@ def test_stages_choose_by_the_first_objective_alone() -> None:
     assert solve(arcs, heavy).flow.tolist() == [2, 1, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("supply", "reason"),
+    [
+        ([9, 0, 0, -9], "INFEASIBLE"),
+        ([3, 0, 0, -4], "sum to 0, not -1"),
+        ([4, 0, 0, -3], "sum to 0, not 1"),
+    ],
+)
+def test_network_that_cannot_carry_its_supply_is_refused(supply: list[int], reason: str) -> None:
+    """More than arcs hold, or a demand that no supply meets: an error, never a part of the flow taken for all."""
+    arcs, scales = _two_ways()
+
+    with pytest.raises(FlowUnsolvedError, match=reason):
+        solve(replace(arcs, supply=np.array(supply, dtype=np.int64)), scales)
+
+
 def test_potentials_of_a_flow_that_is_not_cheapest_are_refused() -> None:
     """A negative cycle has no distances: better an error than a wrong proof."""
     arcs, _ = _two_ways()
@@ -324,7 +341,7 @@ def test_weights_of_thousands_of_members_leave_out_the_lightest_objectives() -> 
 
 
 def test_solver_imports_its_libraries_at_the_first_solve_only() -> None:
-    """Clients and members that never lead import the solver's module, and are spared OR-tools."""
+    """Clients and members that never lead import the solver's module, and are spared its libraries."""
     program = """
 import sys
 from broadsheet.allocator import Session
@@ -332,11 +349,11 @@ from broadsheet.allocator.model import ItemId, MemberId
 from broadsheet.allocator.placement.problem import Problem, ProblemItem, ProblemMember
 from broadsheet.allocator.placement.solver import FlowSolver
 solver = FlowSolver()
-before = "ortools" in sys.modules
+before = "pylmcf" in sys.modules
 member = ProblemMember(member_id=MemberId("a", "b"), limit=99, exiting=False)
 item = ProblemItem(item_id=ItemId("1"), replication=1, current=(), primary=None)
 solver.solve(Problem(members=(member,), items=(item,)))
-print(before, "ortools" in sys.modules)
+print(before, "pylmcf" in sys.modules)
 """
     ran = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True

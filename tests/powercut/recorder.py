@@ -246,7 +246,8 @@ class Recorder:
 
     # -- what each call does; a call that is going to fail does nothing
 
-    def _writes(self, call: Call) -> Iterator[Event]:
+    def writes(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that writes content."""
         descriptor, arguments = call.arguments[0], call.arguments
         if descriptor == _STDOUT and call.name == "write":
             yield from self._said(self._memory(call, arguments[1], arguments[2]))
@@ -273,7 +274,8 @@ class Recorder:
         for line in lines:
             yield Said(line.decode())
 
-    def _opens(self, call: Call) -> Iterator[Event]:
+    def opens(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that opens a file, and may make or empty it."""
         at, name, flags = call.arguments[:3]
         if call.name == "open":
             at, name, flags = _AT_WORKING_DIRECTORY, *call.arguments[:2]
@@ -291,7 +293,8 @@ class Recorder:
         elif exists and flags & os.O_TRUNC and not flags & os.O_EXCL:
             yield Truncate(path, 0)
 
-    def _truncates(self, call: Call) -> Iterator[Event]:
+    def truncates(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that sets the length of a file."""
         path = (
             self._path_at(call, _AT_WORKING_DIRECTORY, call.arguments[0])
             if call.name == "truncate"
@@ -300,7 +303,8 @@ class Recorder:
         if path is not None:
             yield Truncate(path, call.arguments[1])
 
-    def _allocates(self, call: Call) -> Iterator[Event]:
+    def allocates(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that reserves space."""
         descriptor, mode, offset, length = call.arguments[:4]
         path = self._path_of(call, descriptor)
         # FALLOC_FL_KEEP_SIZE changes nothing that can be read.
@@ -310,12 +314,14 @@ class Recorder:
         if offset + length > Path(self._root, path).stat().st_size:
             yield Truncate(path, offset + length)
 
-    def _syncs(self, call: Call) -> Iterator[Event]:
+    def syncs(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that makes content durable."""
         path = self._path_of(call, call.arguments[0])
         if path is not None:
             yield Sync(path)
 
-    def _makes(self, call: Call) -> Iterator[Event]:
+    def makes(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that makes a directory."""
         at, name = call.arguments[:2]
         if call.name == "mkdir":
             at, name = _AT_WORKING_DIRECTORY, at
@@ -326,7 +332,8 @@ class Recorder:
         if not os.path.lexists(made) and made.parent.is_dir():
             yield Create(path, is_directory=True)
 
-    def _removes(self, call: Call) -> Iterator[Event]:
+    def removes(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that removes a name."""
         at, name, flags = call.arguments[:3]
         if call.name != "unlinkat":
             at, name, flags = _AT_WORKING_DIRECTORY, at, 0
@@ -339,7 +346,8 @@ class Recorder:
         if is_directory == wants_directory and not (is_directory and any(found.iterdir())):
             yield Remove(path)
 
-    def _renames(self, call: Call) -> Iterator[Event]:
+    def renames(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that renames."""
         if call.name == "rename":
             source = self._path_at(call, _AT_WORKING_DIRECTORY, call.arguments[0])
             target = self._path_at(call, _AT_WORKING_DIRECTORY, call.arguments[1])
@@ -354,7 +362,8 @@ class Recorder:
         if Path(self._root, target).parent.is_dir() and source != target:
             yield Rename(source, target)
 
-    def _links(self, call: Call) -> Iterator[Event]:
+    def links(self, call: Call) -> Iterator[Event]:
+        """Yield the events of a call that gives a file another name."""
         if call.name == "link":
             source = self._path_at(call, _AT_WORKING_DIRECTORY, call.arguments[0])
             target = self._path_at(call, _AT_WORKING_DIRECTORY, call.arguments[1])
@@ -416,13 +425,13 @@ def _link(call: Call, name: str) -> str:
 
 
 _READERS: Final[dict[str, Callable[[Recorder, Call], Iterator[Event]]]] = {
-    **dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), Recorder._writes),
-    **dict.fromkeys(("open", "openat", "creat"), Recorder._opens),
-    **dict.fromkeys(("truncate", "ftruncate"), Recorder._truncates),
-    "fallocate": Recorder._allocates,
-    **dict.fromkeys(("fsync", "fdatasync"), Recorder._syncs),
-    **dict.fromkeys(("mkdir", "mkdirat"), Recorder._makes),
-    **dict.fromkeys(("unlink", "unlinkat", "rmdir"), Recorder._removes),
-    **dict.fromkeys(("rename", "renameat", "renameat2"), Recorder._renames),
-    **dict.fromkeys(("link", "linkat"), Recorder._links),
+    **dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), Recorder.writes),
+    **dict.fromkeys(("open", "openat", "creat"), Recorder.opens),
+    **dict.fromkeys(("truncate", "ftruncate"), Recorder.truncates),
+    "fallocate": Recorder.allocates,
+    **dict.fromkeys(("fsync", "fdatasync"), Recorder.syncs),
+    **dict.fromkeys(("mkdir", "mkdirat"), Recorder.makes),
+    **dict.fromkeys(("unlink", "unlinkat", "rmdir"), Recorder.removes),
+    **dict.fromkeys(("rename", "renameat", "renameat2"), Recorder.renames),
+    **dict.fromkeys(("link", "linkat"), Recorder.links),
 }

@@ -72,11 +72,15 @@ class RecordedLife:
         """Return another life, which begins with the files of this one and goes on in a log of its own."""
         other = deepcopy(self)
         other.log, other.logs, other.backups = log, {log: b""}, []
-        other._author += 100
-        other._chain = other._chain.branch(other._author)
-        other._append(other._chain.create(f"born-in-{log.replace('/', '-')}"))
-        other._begin_recorder()
+        other.branch_off()
         return other
+
+    def branch_off(self) -> None:
+        """Go on as another author, with a file that the life before does not have."""
+        self._author += 100
+        self._chain = self._chain.branch(self._author)
+        self._append(self._chain.create(f"born-in-{self.log.replace('/', '-')}"))
+        self._begin_recorder()
 
     def _begin_recorder(self) -> None:
         self._recording = deepcopy(self._known)

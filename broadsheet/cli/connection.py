@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from broadsheet.cli.contexts import complete_contexts, context_values, read_contexts
+from broadsheet.cli.lazy_group import ExitStatus
 from broadsheet.cli.output import errors_in_one_line, say
 from broadsheet.consumer.client import AllocationClient, RecoveryClient, ShardClient
 from broadsheet.journals.client import JournalClient
@@ -323,17 +325,18 @@ def take_fragments(options: dict[str, Any]) -> DirectFragments:
 
 
 def run_command(
-    work: Coroutine[Any, Any, None], *, log_level: str = "error", endless: bool = False
+    work: Coroutine[Any, Any, ExitStatus | None], *, log_level: str = "error", endless: bool = False
 ) -> None:
     """Run a command; print our own errors as one line on stderr and exit with status 1.
 
     Args:
-        work: What the command does.
+        work: What the command does; its exit status, if that is not 0.
         log_level: The least level of the events that are shown. Commands report their errors themselves, so retries
             inside libraries are noise.
         endless: Ctrl-C is how the command ends, and no error.
     """
     log_to_stderr(log_level)
+    status = None
     # Files and lists of thousands of specs are many objects without cycles, among which Python's own frequency of
     # collections would look for some again and again: half of the time of a command.
     with (
@@ -341,7 +344,9 @@ def run_command(
         suppress(*((KeyboardInterrupt,) if endless else ())),
         few_collections(),
     ):
-        asyncio.run(work)
+        status = asyncio.run(work)
+    if status:
+        sys.exit(status)
 
 
 def _tell_passed_over(error: EndpointError) -> None:

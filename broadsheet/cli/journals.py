@@ -28,6 +28,7 @@ from broadsheet.cli.journal_space import (
 )
 from broadsheet.cli.output import (
     ListFormat,
+    ListOptions,
     NothingSelectedError,
     OutputFormat,
     Rows,
@@ -35,7 +36,6 @@ from broadsheet.cli.output import (
     fields_of,
     format_option,
     list_format_option,
-    poll_rows,
     print_message,
     print_messages,
     print_path,
@@ -44,7 +44,6 @@ from broadsheet.cli.output import (
     say,
     selector_option,
     watch_options,
-    watch_rows,
 )
 from broadsheet.cli.specs_file import (
     errors_name_places,
@@ -82,7 +81,7 @@ SIGNED_SECONDS = 3600.0
 @watch_options
 @connection_options
 def list_journals(
-    connection: Connection, journal: Sequence[str], selector: str, **options: Any
+    connection: Connection, journal: Sequence[str], selector: str, **values: Any
 ) -> None:
     """List journals.
 
@@ -96,8 +95,8 @@ def list_journals(
       shardctl journals list -o jsonpath='{.journals[*].spec.name}'
       shardctl journals list -o yaml > journals.yaml
     """
-    output: ListFormat = options["output"]
-    require_watchable(output, watch=options["watch"])
+    options = ListOptions(**values)
+    require_watchable(options.output, watch=options.watch)
 
     async def work() -> None:
         async with connection.journals() as client:
@@ -106,23 +105,20 @@ def list_journals(
                 listing = await listed_journals(client, journal, selector)
                 return _rows(
                     listing.journals,
-                    options["label_columns"],
-                    wide=output.name == "wide",
+                    options.label_columns,
+                    wide=options.output.name == "wide",
                     nothing=f"no journal matches {selector!r}"
                     if selector
                     else "there are no journals",
                 )
 
-            only_names = output.name == "name"
-            if options["watch"]:
-                states = poll_rows(look, interval_seconds=options["interval"])
-                await watch_rows(states, only_names=only_names)
-            elif output.has_rows:
-                (await look()).show(only_names=only_names)
-            else:
-                _print_listing(await listed_journals(client, journal, selector), output)
+            async def print_whole() -> None:
+                listing = await listed_journals(client, journal, selector)
+                _print_listing(listing, options.output)
 
-    run_command(work(), endless=options["watch"])
+            await options.show(look, print_whole)
+
+    run_command(work(), endless=options.watch)
 
 
 def _print_listing(listing: ListResult, output: ListFormat) -> None:

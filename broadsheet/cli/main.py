@@ -55,12 +55,25 @@ def main() -> None:
     write_utf8()
 
 
+def _spec_verbs(noun: str) -> dict[str, LazyCommand]:
+    """Return the verbs that shards and journals share."""
+    summaries = {
+        "apply:apply": f"Create, update and delete {noun}s as YAML files say.",
+        "delete:delete": f"Delete {noun}s: each {noun.upper()}, or those that match.",
+        "apply:diff": f"Show what `shardctl {noun}s apply -f` would change.",
+        "edit:edit": f"Edit specs of {noun}s in $EDITOR.",
+        "label:label": f"Set and remove labels of a {noun}, or of those that match.",
+    }
+    return {
+        place.partition(":")[2]: LazyCommand(f"{place}_{noun}s", summary)
+        for place, summary in summaries.items()
+    }
+
+
 @main.group(
     cls=LazyGroup,
     lazy={
-        "apply": LazyCommand(
-            "edits:apply_shards", "Create, update and delete shards as YAML files say."
-        ),
+        **_spec_verbs("shard"),
         "dead-letters": LazyCommand(
             "dead_letters:list_dead_letters", "List the messages that a shard left out, and why."
         ),
@@ -68,20 +81,10 @@ def main() -> None:
             "dead_letters:replay", "Publish messages that a shard left out once more."
         ),
         "pause": LazyCommand(
-            "edits:pause_shards", "Pause shards: they keep their state, and no member serves them."
+            "pause:pause_shards", "Pause shards: they keep their state, and no member serves them."
         ),
-        "resume": LazyCommand("edits:resume_shards", "Let members serve paused shards again."),
-        "delete": LazyCommand(
-            "edits:delete_shards", "Delete shards: each SHARD, or those that match."
-        ),
+        "resume": LazyCommand("pause:resume_shards", "Let members serve paused shards again."),
         "describe": LazyCommand("describe:describe_shard", "Show all that is known of a shard."),
-        "diff": LazyCommand(
-            "edits:diff_shards", "Show what `shardctl shards apply -f` would change."
-        ),
-        "edit": LazyCommand("edits:edit_shards", "Edit specs of shards in $EDITOR."),
-        "label": LazyCommand(
-            "edits:label_shards", "Set and remove labels of a shard, or of those that match."
-        ),
         "hints": LazyCommand("shards:shard_hints", "Print a shard's recovery hints."),
         "list": LazyCommand(
             "shards:list_shards",
@@ -118,22 +121,10 @@ def shards() -> None:
 @main.group(
     cls=LazyGroup,
     lazy={
+        **_spec_verbs("journal"),
         "append": LazyCommand("journals:append_journal", "Append bytes to a journal."),
-        "apply": LazyCommand(
-            "edits:apply_journals", "Create, update and delete journals as YAML files say."
-        ),
-        "delete": LazyCommand(
-            "edits:delete_journals", "Delete journals: each JOURNAL, or those that match."
-        ),
         "describe": LazyCommand(
             "describe:describe_journal", "Show all that is known of a journal."
-        ),
-        "diff": LazyCommand(
-            "edits:diff_journals", "Show what `shardctl journals apply -f` would change."
-        ),
-        "edit": LazyCommand("edits:edit_journals", "Edit specs of journals in $EDITOR."),
-        "label": LazyCommand(
-            "edits:label_journals", "Set and remove labels of a journal, or of those that match."
         ),
         "list": LazyCommand("journals:list_journals", "List journals."),
         "fragments": LazyCommand("journals:list_fragments", "List the fragments of a journal."),

@@ -296,6 +296,39 @@ async def _print_changes(states: AsyncGenerator[Seen, None], *, only_names: bool
         shown = now
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    """Options that lists of shards and of journals share."""
+
+    output: ListFormat
+    label_columns: tuple[str, ...]
+    watch: bool
+    interval: float
+    """Seconds between two looks of a watch."""
+
+    async def show(
+        self,
+        look: Callable[[], Awaitable[Rows]],
+        print_whole: Callable[[], Awaitable[None]],
+        follow: Callable[[], AsyncGenerator[Seen, None]] | None = None,
+    ) -> None:
+        """Print a list as the options say.
+
+        Args:
+            look: Returns the present rows.
+            print_whole: Prints the list in an output that has no rows.
+            follow: Yields the states of a watch; if absent, `look` is repeated.
+        """
+        only_names = self.output.name == "name"
+        if self.watch:
+            states = follow() if follow else poll_rows(look, interval_seconds=self.interval)
+            await watch_rows(states, only_names=only_names)
+        elif self.output.has_rows:
+            (await look()).show(only_names=only_names)
+        else:
+            await print_whole()
+
+
 def changed_rows(before: Rows, after: Rows, *, state: int | None) -> list[Sequence[str]]:
     """Return the rows that are new or differ, and those that are gone, which say DELETED.
 

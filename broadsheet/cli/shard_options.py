@@ -6,6 +6,7 @@ The defaults are those of `ShardConfig`, so that a member started by a program b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -192,29 +193,7 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
     Args:
         options: By parameter name, as click gives them.
     """
+    # An option has its field's name; a few fields are for programs alone.
     return ShardConfig(
-        stop_grace_seconds=options["stop_grace_seconds"],
-        hand_over_seconds=options["hand_over_seconds"],
-        teardown_seconds=options["teardown_seconds"],
-        restart_delay_seconds=options["restart_delay_seconds"],
-        restart_delay_seconds_max=options["restart_delay_seconds_max"],
-        healthy_seconds=options["healthy_seconds"],
-        attempts_max=options["attempts_max"],
-        poison_attempts=options["poison_attempts"],
-        quarantine_seconds=options["quarantine_seconds"],
-        young_deaths_max=options["young_deaths_max"],
-        hold_seconds=options["hold_seconds"],
-        stall_seconds=options["stall_seconds"],
-        stall_hand_over=options["stall_hand_over"],
-        unavailable_seconds=options["unavailable_seconds"],
-        hints_seconds=options["hints_seconds"],
-        hints_bytes=options["hints_bytes"],
-        head_patience_seconds=options["head_patience_seconds"],
-        input_bytes_max=options["input_bytes_max"],
-        member_input_bytes_max=options["member_input_bytes_max"],
-        producers_bytes_max=options["producers_bytes_max"],
-        file_open_transactions=options["file_open_transactions"],
-        rollback_again_seconds=options["rollback_again_seconds"],
-        clock_ahead_seconds=options["clock_ahead_seconds"],
-        refuse_clocks_ahead=options["refuse_clocks_ahead"],
+        **{each.name: options[each.name] for each in fields(ShardConfig) if each.name in options}
     )

@@ -16,6 +16,7 @@ from broadsheet.cli.connection import Connection, complete_shards, connection_op
 from broadsheet.cli.describe import UNAVAILABLE, progress_of, replica_state, status_of
 from broadsheet.cli.output import (
     ListFormat,
+    ListOptions,
     NothingSelectedError,
     OutputFormat,
     Rows,
@@ -24,7 +25,6 @@ from broadsheet.cli.output import (
     fields_of,
     format_option,
     list_format_option,
-    poll_rows,
     print_message,
     print_messages,
     print_path,
@@ -33,7 +33,6 @@ from broadsheet.cli.output import (
     say,
     selector_option,
     watch_options,
-    watch_rows,
 )
 from broadsheet.cli.shard_space import (
     changes_of,
@@ -58,6 +57,14 @@ LOST_SECONDS = 15.0
 """Silence of all members after which a watch says so; one that lives sends something every ten seconds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardListOptions(ListOptions):
+    """Options of `shards list`."""
+
+    replicas: bool
+    lag: bool
+
+
 @click.command("list")
 @click.argument("shard", nargs=-1, shell_complete=complete_shards)
 @selector_option
@@ -67,9 +74,7 @@ LOST_SECONDS = 15.0
 @click.option("--lag", is_flag=True, help="Also show unread bytes by source (asks each primary).")
 @watch_options
 @connection_options
-def list_shards(
-    connection: Connection, shard: Sequence[str], selector: str, **options: Any
-) -> None:
+def list_shards(connection: Connection, shard: Sequence[str], selector: str, **values: Any) -> None:
     """List shards with their state.
 
     All of them, each SHARD, or those that match.
@@ -83,15 +88,16 @@ def list_shards(
       shardctl shards list -o jsonpath='{.shards[*].spec.id}'
       shardctl shards list -o yaml > specs.yaml   # edit it, then apply it
     """
-    output: ListFormat = options["output"]
+    options = ShardListOptions(**values)
+    wide = options.output.name == "wide"
     table = ShardRows(
         connection,
-        label_columns=options["label_columns"],
-        replicas=options["replicas"] or output.name == "wide",
-        lag=options["lag"],
-        wide=output.name == "wide",
+        label_columns=options.label_columns,
+        replicas=options.replicas or wide,
+        lag=options.lag,
+        wide=wide,
     )
-    require_watchable(output, watch=options["watch"])
+    require_watchable(options.output, watch=options.watch)
 
     async def work() -> None:
         async with connection.shards() as client:
@@ -100,27 +106,17 @@ def list_shards(
                 listing = await listed_shards(client, shard, selector)
                 return await table.rows(client, listing.shards, selector)
 
-            only_names = output.name == "name"
-            if options["watch"]:
-                # The lag is no part of the table that members keep, so it has to be asked for.
-                states = (
-                    poll_rows(look, interval_seconds=options["interval"])
-                    if table.lag
-                    else _follow(
-                        client,
-                        table,
-                        _wanted(shard, selector),
-                        look,
-                        interval_seconds=options["interval"],
-                    )
-                )
-                await watch_rows(states, only_names=only_names)
-            elif output.has_rows:
-                (await look()).show(only_names=only_names)
-            else:
-                _print_listing(await listed_shards(client, shard, selector), output)
+            def follow() -> AsyncGenerator[Seen, None]:
+                wanted = _wanted(shard, selector)
+                return _follow(client, table, wanted, look, interval_seconds=options.interval)
 
-    run_command(work(), endless=options["watch"])
+            async def print_whole() -> None:
+                _print_listing(await listed_shards(client, shard, selector), options.output)
+
+            # The lag is no part of the table that members keep, so it has to be asked for.
+            await options.show(look, print_whole, None if table.lag else follow)
+
+    run_command(work(), endless=options.watch)
 
 
 def _print_listing(listing: shard_pb2.ListResponse, output: ListFormat) -> None:

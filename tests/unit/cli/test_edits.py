@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from broadsheet.cli.edits import (
-    ANY_REVISION,
-    JOURNALS,
-    SHARDS,
-    Outcome,
-    compare,
-    difference,
-    parse_label_edits,
-)
+from broadsheet.cli.label import parse_label_edits
+from broadsheet.cli.main import main
+from broadsheet.cli.spec_changes import ANY_REVISION, Outcome, compare, difference
+from broadsheet.cli.spec_kind import JOURNALS, SHARDS, Change, Stored
 from broadsheet.cli.specs_file import read_text, specs_files
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.wire.journal_pb2 import ListResponse as JournalListing
 from broadsheet.wire.labels import label_set
-from broadsheet.wire.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
+from broadsheet.wire.shard_pb2 import ShardSpec
 from tests.support.broker import journal_spec
 
 REVISION = 7
@@ -31,8 +26,12 @@ def _spec(*, standbys: int = 0) -> ShardSpec:
     return spec
 
 
-def _listed(spec: ShardSpec) -> ListResponse.Shard:
-    return ListResponse.Shard(spec=spec, mod_revision=REVISION)
+def _listed(spec: ShardSpec) -> Stored[ShardSpec]:
+    return Stored(spec.id, spec, REVISION)
+
+
+def _asked(spec: ShardSpec | None, revision: int = 0) -> Change[ShardSpec]:
+    return Change("flights-000", spec, revision)
 
 
 @pytest.mark.parametrize(
@@ -51,12 +50,12 @@ def test_spec_that_is_there_is_written_only_if_it_differs(
     revision: int, standbys: int, outcome: Outcome, *, is_stale: bool
 ) -> None:
     """A file is applied again and again; what it says is written once, and never over somebody else's change."""
-    asked = ApplyRequest.Change(upsert=_spec(standbys=standbys), expect_mod_revision=revision)
+    asked = _asked(_spec(standbys=standbys), revision)
 
     (made,), conflicts = compare(SHARDS, [asked], [_listed(_spec())])
 
     assert made.outcome is outcome
-    assert made.change.expect_mod_revision == REVISION
+    assert made.change.revision == REVISION
     assert bool(conflicts) is is_stale
     assert not is_stale or conflicts == "flights-000 is at revision 7, the file says 3"
 
@@ -64,21 +63,21 @@ def test_spec_that_is_there_is_written_only_if_it_differs(
 @pytest.mark.parametrize("revision", [0, REVISION, ANY_REVISION])
 def test_spec_that_is_not_there_is_created_whatever_its_revision(revision: int) -> None:
     """A backup has revisions of a cluster that is gone: it must restore into an empty one."""
-    asked = ApplyRequest.Change(upsert=_spec(), expect_mod_revision=revision)
+    asked = _asked(_spec(), revision)
 
     (made,), conflicts = compare(SHARDS, [asked], [])
 
-    assert (made.outcome, made.change.expect_mod_revision, conflicts) == (Outcome.CREATED, 0, "")
+    assert (made.outcome, made.change.revision, conflicts) == (Outcome.CREATED, 0, "")
 
 
 def test_deletion_is_done_once() -> None:
     """A file that deletes may be applied again: what is gone is as it says."""
-    asked = ApplyRequest.Change(delete="flights-000", expect_mod_revision=ANY_REVISION)
+    asked = _asked(None, ANY_REVISION)
 
     (first,), _ = compare(SHARDS, [asked], [_listed(_spec())])
     (second,), _ = compare(SHARDS, [asked], [])
 
-    assert (first.outcome, first.change.expect_mod_revision) == (Outcome.DELETED, REVISION)
+    assert (first.outcome, first.change.revision) == (Outcome.DELETED, REVISION)
     assert second.outcome is Outcome.UNCHANGED
 
 
@@ -87,17 +86,17 @@ def test_durations_that_mean_the_same_are_no_difference() -> None:
     with_zero = _spec()
     with_zero.min_txn_duration.FromSeconds(0)
 
-    (made,), _ = compare(SHARDS, [ApplyRequest.Change(upsert=_spec())], [_listed(with_zero)])
+    (made,), _ = compare(SHARDS, [_asked(_spec())], [_listed(with_zero)])
 
     assert made.outcome is Outcome.UNCHANGED
 
 
 def test_difference_shows_the_fields_that_change() -> None:
     """Somebody who applies a file reads what it would do to each spec, in the file's own words."""
-    asked = [ApplyRequest.Change(upsert=_spec(standbys=1))]
+    asked = [_asked(_spec(standbys=1))]
     (changed,), _ = compare(SHARDS, asked, [_listed(_spec())])
     (created,), _ = compare(SHARDS, asked, [])
-    gone = ApplyRequest.Change(delete="flights-000", expect_mod_revision=ANY_REVISION)
+    gone = _asked(None, ANY_REVISION)
     (deleted,), _ = compare(SHARDS, [gone], [_listed(_spec())])
 
     text = difference(SHARDS, changed)
@@ -112,9 +111,9 @@ def test_difference_shows_the_fields_that_change() -> None:
 def test_journals_are_compared_alike() -> None:
     """Both kinds have one rule."""
     spec = journal_spec("flights/part-000")
-    stored = JournalListing.Journal(spec=spec, mod_revision=REVISION)
+    stored = Stored(spec.name, spec, REVISION)
     (asked,) = JOURNALS.read(JOURNALS.text([stored]).replace(f"revision: {REVISION}", ""), "file")
-    assert asked.expect_mod_revision == 0
+    assert asked.revision == 0
 
     (made,), _ = compare(JOURNALS, [asked], [stored])
 
@@ -155,3 +154,28 @@ def test_directory_is_read_by_its_yaml_files(tmp_path: Path) -> None:
         specs_files([tmp_path / "below"])
     with pytest.raises(ValidationError, match="--filename: cannot read"):
         read_text(tmp_path / "missing.yaml", option="--filename")
+
+
+@pytest.mark.parametrize("verb", ["apply", "delete", "diff", "edit", "label"])
+def test_verb_that_both_kinds_have_takes_the_same_options(verb: str) -> None:
+    """What somebody knows of shards holds for journals: one factory makes both commands."""
+    shards, journals = (
+        {
+            option
+            for param in _command(group, verb).params
+            if isinstance(param, click.Option)
+            for option in param.opts
+        }
+        for group in ("shards", "journals")
+    )
+
+    # Only shards refer to something that can be looked up.
+    assert shards - {"--no-verify-journals"} == journals
+
+
+def _command(group: str, verb: str) -> click.Command:
+    found = main.commands[group]
+    assert isinstance(found, click.Group)
+    command = found.get_command(click.Context(found), verb)
+    assert command is not None
+    return command

@@ -1,0 +1,109 @@
+"""`edit` of shards and journals, in $EDITOR."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
+
+import click
+
+from broadsheet.cli.connection import Connection
+from broadsheet.cli.output import counted, say
+from broadsheet.cli.spec_changes import (
+    Outcome,
+    apply_changes,
+    compared,
+    difference,
+    print_difference,
+)
+from broadsheet.cli.spec_kind import JOURNALS, SHARDS, Kind, Specs, SpecT, Stored
+from broadsheet.cli.spec_verb import Selection, SpecVerb, selection_parameters, yes_option
+from broadsheet.runtime.errors import ValidationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditOptions(Selection):
+    """Options of `edit`."""
+
+    yes: bool
+
+
+async def _edit(kind: Kind[SpecT], connection: Connection, options: EditOptions) -> None:
+    async with kind.over(connection) as client:
+        listed = await options.of(client)
+        text = kind.text(listed)
+        edited = click.edit(text, extension=".yaml", require_save=False)
+        if edited is None or edited == text:
+            say("nothing was edited")
+            return
+        try:
+            await _apply_edited(client, edited, listed, yes=options.yes)
+        except ValidationError as error:
+            error.add_note(f"the edited text is kept in {_kept(edited)}")
+            raise
+
+
+async def _apply_edited(
+    client: Specs[SpecT], text: str, listed: Sequence[Stored[SpecT]], *, yes: bool
+) -> None:
+    kind = type(client)
+    asked = kind.read(text, "the edited text")
+    known = {each.name for each in listed}
+    for change in asked:
+        if change.name not in known:
+            problem = (
+                f"{change.name!r} is not among what is edited; shardctl {kind.noun}s apply creates"
+            )
+            raise ValidationError("the edited text", problem)
+    made = [each for each in await compared(client, asked) if each.outcome is not Outcome.UNCHANGED]
+    for each in made:
+        print_difference(difference(kind, each))
+    if made and sys.stdin.isatty() and not yes:
+        click.confirm("Apply this?", abort=True, default=True, err=True)
+    await apply_changes(client, [each.change for each in made])
+    say(f"{counted(len(made), kind.noun)} changed")
+
+
+def _kept(text: str) -> str:
+    with NamedTemporaryFile(
+        "w", prefix="shardctl-edit-", suffix=".yaml", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(text)
+    return file.name
+
+
+_EDIT = SpecVerb(
+    "edit",
+    EditOptions,
+    lambda kind: (*selection_parameters(kind), yes_option),
+    _edit,
+)
+
+edit_shards = _EDIT.command(
+    SHARDS,
+    """Edit specs of shards in $EDITOR.
+
+    The difference is shown and, on a terminal, confirmed. What somebody else changed in the meantime is not
+    overwritten.
+
+    \b
+    Examples:
+      shardctl shards edit flights-000
+      EDITOR='code --wait' shardctl shards edit -l app=flights
+    """,
+)
+edit_journals = _EDIT.command(
+    JOURNALS,
+    """Edit specs of journals in $EDITOR.
+
+    The difference is shown and, on a terminal, confirmed. What somebody else changed in the meantime is not
+    overwritten.
+
+    \b
+    Examples:
+      shardctl journals edit flights/part-000
+      shardctl journals edit -l 'name:prefix=flights/'
+    """,
+)

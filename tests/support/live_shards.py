@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,17 @@ JOURNALS = (SOURCE, SECOND_SOURCE, OUTPUT)
 Counts = dict[str, int]
 
 
+class CountsStore(JsonFileStore[Counts]):
+    """The file, which tells whether its shard has given it up."""
+
+    destroyed = False
+
+    def destroy(self) -> None:
+        """Close the file."""
+        super().destroy()
+        self.destroyed = True
+
+
 @dataclass
 class Counting:
     """Counts messages by key in a JSON file, and echoes each; tells what happened to it."""
@@ -57,13 +69,13 @@ class Counting:
     """Called with each key, and with the name of each other callback; may raise or block."""
     began: int = 0
     finished: list[object] = field(default_factory=list)
-    stores: list[JsonFileStore[Counts]] = field(default_factory=list)
+    stores: list[CountsStore] = field(default_factory=list)
 
     def new_store(self, shard: Shard) -> JsonFileStore[Counts]:
         """Open the file."""
         self.fail("new_store")
         self.stores.append(
-            JsonFileStore(shard, self.directory, initial={}, state_type=dict[str, int])
+            CountsStore(shard, self.directory, initial={}, state_type=dict[str, int])
         )
         return self.stores[-1]
 
@@ -126,6 +138,12 @@ class ShardHost:
         self._blind: set[LiveShard] = set()
         self._state_directory = state_directory
         key_space.observe(ObserverStage.ACT, self._tell_shards)
+
+    def stop_soon(
+        self, shard: LiveShard, *, grace_seconds: float | None = None
+    ) -> asyncio.Task[None]:
+        """Stop a shard in a task of its own."""
+        return self._group.start_soon(shard.stop(grace_seconds=grace_seconds), name="stop")
 
     async def assign(self, spec: ShardSpec, *, slot: int = 0) -> None:
         """Write the spec and an assignment of it to us, and wait until the key space shows them."""

@@ -89,10 +89,10 @@ async def test_fenced_primary_leaves_the_machine_to_its_successor_until_it_is_st
     assert isinstance(await fenced.terminal, CommitFencedError)
 
     assert await counts(successor) == {"a": 1, "b": 1}
-    assert not application.stores[0]._commits._closed
+    assert not application.stores[0].destroyed
     await fenced.stop(grace_seconds=0)
     # On its thread, which a stop without grace does not wait for.
-    await eventually(lambda: application.stores[0]._commits._closed)
+    await eventually(lambda: application.stores[0].destroyed)
 
 
 def _cause(shard: LiveShard) -> BaseException | None:
@@ -107,18 +107,18 @@ async def test_reference_keeps_the_store_until_released(host: ShardHost, tmp_pat
     shard = host.start(spec, application)
     reference = shard.acquire()
     await reference.wait_ready()
-    stopping = host._group.start_soon(shard.stop(), name="stop")
+    stopping = host.stop_soon(shard)
     await shard.terminal
 
     with pytest.raises(ShardStoppedError):
         shard.acquire()
     with pytest.raises(ShardStoppedError):
         await reference.call(lambda store: store)
-    assert not application.stores[0]._commits._closed
+    assert not application.stores[0].destroyed
     reference.release()
     reference.release()
     await stopping
-    assert application.stores[0]._commits._closed
+    assert application.stores[0].destroyed
 
 
 async def test_stop_aborts_a_transaction_that_hangs(

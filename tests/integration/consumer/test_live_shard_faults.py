@@ -114,7 +114,7 @@ async def test_begun_transaction_is_finished_whatever_happens_meanwhile(
         stopping = None
     else:
         grace = 0.0 if end == "stop at once" else None
-        stopping = host._group.start_soon(shard.stop(grace_seconds=grace), name="stop")
+        stopping = host.stop_soon(shard, grace_seconds=grace)
         await eventually(lambda: shard._attempt._stopping)
     proceed.set()
     if stopping is not None:

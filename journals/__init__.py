@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         MessageType as MessageType,
     )
     from broadsheet.journals.message.framing import NDJSON as NDJSON, framing_for as framing_for
-    from broadsheet.journals.message.mapping import (
+    from broadsheet.journals.message.partitioning import (
         KeyColumn as KeyColumn,
         MappedJournal as MappedJournal,
         fnv1a_32 as fnv1a_32,

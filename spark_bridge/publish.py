@@ -18,6 +18,7 @@ from pyspark.sql import (
     DataFrame,
     functions as F,  # noqa: N812 - everyone calls it so
 )
+from pyspark.sql.pandas.functions import arrow_udf
 
 from broadsheet.allocator.etcd.config import EtcdConfig
 from broadsheet.consumer.client.loop_thread import LoopThread
@@ -42,13 +43,11 @@ from broadsheet.spark_bridge.journal_sink.commit_record import (
     Publication,
     SinkTarget,
 )
-from broadsheet.spark_bridge.journal_sink.key_mapping import IndexColumn
+from broadsheet.spark_bridge.journal_sink.row_mapping import KeyMapping, key_indices
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.options import Access
 
 __all__ = ["Publication", "PublishTarget", "RowFunction", "journal_index", "publish_dataframe"]
-_INDEX_COLUMN = "__journal_index"
-_FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 
 
 Row: TypeAlias = dict[str, Any]
@@ -177,61 +176,46 @@ def publish_dataframe(
 
 
 def journal_index(key: str, journal_count: int, *, name: str | None = None) -> Column:
-    """Return the index of a key's journal as a column: FNV-1a of its UTF-8 bytes, modulo the number of journals.
+    """Return the index of a key's journal as a column: FNV-1a of its bytes, modulo the number of journals.
+
+    Computed in Python by the function that the journal sink uses; a null key fails the query.
 
     Args:
         key: The key's column, or a path to a field, as Spark reads it.
         journal_count: Number of journals.
         name: Of the column in the error for a null; `key` if not given.
     """
-    bytes_ = F.encode(
-        F.coalesce(F.col(key), F.raise_error(F.lit(f"{name or key} is null"))), "UTF-8"
-    )
-    # Each byte by its hexadecimal digits; hex() of nothing splits into one empty string, which conv() makes null.
-    digits = F.regexp_extract_all(F.hex(bytes_), F.lit("(..)"))
-    values = F.transform(digits, lambda pair: F.conv(pair, 16, 10).cast("long"))
-    hashed = F.aggregate(
-        values,
-        F.lit(_FNV_OFFSET).cast("long"),
-        lambda value, byte: (value.bitwiseXOR(byte) * F.lit(_FNV_PRIME)).bitwiseAND(
-            F.lit(0xFFFFFFFF).cast("long")
-        ),
-    )
-    return F.pmod(hashed, F.lit(journal_count)).cast("int")
+    column = name or key
+    # Modulo counts journals and reads no names.
+    journals = [""] * journal_count
 
+    def indices(keys: pa.Array) -> pa.Array:
+        return pa.array(key_indices(keys, journals, name=column).astype("int32"))
 
-def _free_name(columns: Sequence[str]) -> str:
-    """Return a name that none of the columns has, in any case of letters."""
-    taken = {column.lower() for column in columns}
-    name = _INDEX_COLUMN
-    while name in taken:
-        name += "_"
-    return name
+    # PySpark warns of a function's type beside its annotations, and its stubs know no other form.
+    found: Column = arrow_udf(indices, "int")(F.col(key))  # type: ignore[call-overload]
+    return found
 
 
 def _write_uncommitted(
     df: DataFrame, target: PublishTarget, *, key: str, order_by: Sequence[str], encoder: Encoder
 ) -> list[CommitAttempt]:
     """Write the rows; return their acknowledgements, for a retried task those of the successful attempt."""
-    index_column = _free_name(df.columns)
     plan = WritePlan(
         access=Access(address=target.broker_address, tls=TlsPaths.of_config(target.tls)),
         journals=target.journals,
-        mapping=IndexColumn(index_column),
+        mapping=KeyMapping(key),
         encoder=encoder,
-        hidden_columns=(index_column,),
     )
-    names = [*df.columns, index_column]
     # By place, because PySpark's mapInArrow takes a column's name for a path: a.b would be a field of a struct a.
-    plain = {name: f"c{place}" for place, name in enumerate(names)}
-    index = plain[index_column]
+    plain = {name: f"c{place}" for place, name in enumerate(df.columns)}
+    index = journal_index(plain[key], len(target.journals), name=key)
     written = (
         df.toDF(*(plain[name] for name in df.columns))
-        .withColumn(index, journal_index(plain[key], len(target.journals), name=key))
         .repartitionById(len(target.journals), index)
         .sortWithinPartitions(*(plain[name] for name in order_by))
         .mapInArrow(
-            _TaskWriter(plan, names),
+            _TaskWriter(plan, df.columns),
             "messages long, acknowledgement binary, journals array<string>",
         )
         .collect()

@@ -27,7 +27,7 @@ from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.routing.attempts import CallTarget
 from broadsheet.spark_bridge.routing.channels import this_worker
 from broadsheet.spark_bridge.routing.heads import token_of_heads
-from broadsheet.spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
+from broadsheet.spark_bridge.routing.key_shards import MappingFactory, key_mapping_of
 from broadsheet.spark_bridge.routing.lookup import CAPABILITY_READ, survey
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan

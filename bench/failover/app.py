@@ -9,7 +9,7 @@ from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.sqlite import SqliteStore
 from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.wire.journal_pb2 import JournalSpec

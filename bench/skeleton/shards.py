@@ -30,7 +30,7 @@ from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.embedded.member import EmbeddedMemberProcess
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id

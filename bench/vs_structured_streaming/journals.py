@@ -16,7 +16,7 @@ from broadsheet.consumer.client.loop_thread import LoopThread
 from broadsheet.journals.append_service import AppendService
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import PendingAppend, Publisher
 from broadsheet.journals.message.reader import read_committed
 from broadsheet.journals.message.types import JsonType

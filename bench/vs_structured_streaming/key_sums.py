@@ -14,7 +14,7 @@ from broadsheet.consumer.application import Shard
 from broadsheet.consumer.stores.sqlite import SqliteStore
 from broadsheet.journals.message.batch import Envelope, MessageBatch, MessageType
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonStructType, JsonType, Meta
 from broadsheet.wire.journal_pb2 import JournalSpec

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from broadsheet.journals.message.mapping import MappedJournal, fnv1a_32
+from broadsheet.journals.message.partitioning import MappedJournal, fnv1a_32
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id

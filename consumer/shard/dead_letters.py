@@ -17,7 +17,7 @@ import structlog
 from broadsheet.consumer.shard.supervision import MessagePosition
 from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import build_uuid, format_uuid

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broadsheet.journals.errors import ContentTypeError, PublishMessageError
 from broadsheet.journals.message.batch import MessageType
 from broadsheet.journals.message.framing import Framing, framing_for
-from broadsheet.journals.message.mapping import BatchMapping, MappedJournal, Mapping
+from broadsheet.journals.message.partitioning import BatchMapping, MappedJournal, Mapping
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.trace_contexts import CarriesTrace
@@ -456,7 +456,7 @@ def _parts(
     import numpy as np
     import pyarrow as pa
 
-    from broadsheet.journals.message.key_columns import stable_order
+    from broadsheet.journals.message.partitioning import stable_order
     from broadsheet.journals.message.plain_columns import taken
 
     choices, indices = mapping.journals_of(rows)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from broadsheet.journals.message.key_columns import stable_order
+from broadsheet.journals.message.partitioning import stable_order
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.uuid import UUID_CHARACTERS, new_producer_id
 from broadsheet.runtime.interpreter import keep_freed_buffers
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from broadsheet.journals.client import JournalClient
     from broadsheet.journals.message.column_texts import Indices
     from broadsheet.spark_bridge.content.encoder import Encoder
-    from broadsheet.spark_bridge.journal_sink.key_mapping import RowMapping
+    from broadsheet.spark_bridge.journal_sink.row_mapping import RowMapping
     from broadsheet.spark_bridge.journal_source.options import Access
 
 _FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 5 << 20
@@ -51,8 +51,6 @@ class WritePlan:
     journals: tuple[str, ...]
     mapping: RowMapping
     encoder: Encoder
-    hidden_columns: tuple[str, ...] = ()
-    """Columns for the mapping, left out of the messages."""
     takes_content: bool = False
     """Whether the attempt tells the content of its rows, by which repeated micro-batches are compared."""
 
@@ -144,12 +142,11 @@ class _Chunks:
             self._content += content_of_rows(batch)
         journals = self._plan.journals
         indices = self._plan.mapping.indices(batch, journals)
-        rows = batch.drop_columns(list(self._plan.hidden_columns))
         # Stable, so that the rows of each journal keep their order.
         order = stable_order(indices) if len(journals) > 1 else None
         targets, stretches = _stretches_of(indices if order is None else indices[order])
         try:
-            encoded = self._plan.encoder.encode(rows, stretches, self._stamper, order)
+            encoded = self._plan.encoder.encode(batch, stretches, self._stamper, order)
         except RowValueError as error:
             row = self._rows + error.row
             raise PublishError(

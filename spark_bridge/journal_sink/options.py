@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broadsheet.allocator.etcd.config import EtcdConfig
+from broadsheet.journals.message.partitioning import RULES
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.etcd_options import ETCD_OPTIONS, etcd_of, root_of
 from broadsheet.spark_bridge.format_options import TLS_OPTIONS, FormatOptions, OptionError, TlsPaths
@@ -16,7 +17,6 @@ from broadsheet.wire.selector_text import parse_selector
 
 DEFAULT_ROOT: Final = "/broadsheet"
 MODULO: Final = "modulo"
-RENDEZVOUS: Final = "rendezvous"
 
 _ADDRESS: Final = "the address of a broker, e.g. http://127.0.0.1:8081"
 _SELECTOR: Final = "a label selector that says which journals to write, e.g. name:prefix=flights/"
@@ -125,8 +125,8 @@ def _accepted_through(given: FormatOptions) -> int:
 
 def _mapping(given: FormatOptions) -> str:
     text = given.text_or_none("mapping") or MODULO
-    if text not in (MODULO, RENDEZVOUS) and not all(text.partition(":")):
-        raise OptionError("mapping", f"{MODULO}, {RENDEZVOUS} or module:function", got=text)
+    if text not in RULES and not all(text.partition(":")):
+        raise OptionError("mapping", f"{', '.join(RULES)} or module:function", got=text)
     return text
 
 

@@ -37,9 +37,9 @@ from broadsheet.spark_bridge.journal_sink.commit import (
     observe_nothing,
 )
 from broadsheet.spark_bridge.journal_sink.commit_record import CommitAttempt, SinkTarget
-from broadsheet.spark_bridge.journal_sink.key_mapping import mapping_for
 from broadsheet.spark_bridge.journal_sink.options import WriteOptions
 from broadsheet.spark_bridge.journal_sink.row_content import RowContent, content_of_rows
+from broadsheet.spark_bridge.journal_sink.row_mapping import mapping_for
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from broadsheet.security.endpoints import is_tls
 from broadsheet.security.tls import TlsConfig
-from broadsheet.spark_bridge.routing.key_mapping import KeyMapping
+from broadsheet.spark_bridge.routing.key_shards import KeyMapping
 from broadsheet.spark_bridge.routing.member_list import MemberDirectory
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 from broadsheet.wire.journal_pb2 import LabelSelector

@@ -9,7 +9,7 @@ from random import Random
 from broadsheet.consumer.client import ShardClient
 from broadsheet.examples.stream_sum.messages import CHUNKS, Chunk
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id
 from broadsheet.wire import journal_pb2, shard_pb2

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broadsheet.journals.message.framing import ARROW_STREAM, CSV, PROTOBUF_FIXED
-from broadsheet.journals.message.mapping import MappedJournal, modulo_mapping
+from broadsheet.journals.message.partitioning import MappedJournal, modulo_mapping
 from broadsheet.journals.message.types import ArrowType, CsvType, ProtobufType
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.formats import register_formats

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.mapping import MappedJournal, modulo_mapping
+from broadsheet.journals.message.partitioning import MappedJournal, modulo_mapping
 from broadsheet.journals.message.reader import read_batches, read_committed
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import Flags
@@ -180,6 +180,14 @@ def test_journal_index_agrees_with_modulo_mapping(spark: SparkSession) -> None:
     found = [row[0] for row in rows.select(journal_index("key", 7)).collect()]
 
     assert found == [int(mapping(key).journal) for key in keys]
+
+
+def test_journal_index_null_key_fails_and_names_the_column(spark: SparkSession) -> None:
+    """A row without a key has no journal: it must not land in that of the empty text."""
+    rows = spark.createDataFrame([("a",), (None,)], "key string")
+
+    with pytest.raises(Exception, match="column key: the key of 1 rows is null"):
+        rows.select(journal_index("key", 7)).collect()
 
 
 def test_spark_runs_on_the_jre_of_pypi(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.message.mapping import fnv1a_32
+from broadsheet.journals.message.partitioning import fnv1a_32
 from broadsheet.spark_bridge.cluster import ShardCluster
 from broadsheet.spark_bridge.cluster.shard_cluster import Services
 from broadsheet.spark_bridge.task_resolver import (

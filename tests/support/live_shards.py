@@ -29,7 +29,7 @@ from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.clock import Clock, SystemClock

@@ -19,7 +19,7 @@ from broadsheet.consumer.stores.json_file import JsonFileStore, decode_documents
 from broadsheet.consumer.stores.sql import SqlStore
 from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.wire import journal_pb2, shard_pb2

@@ -24,7 +24,7 @@ from broadsheet.consumer.application import Shard
 from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.journals.message.batch import Envelope, MessageType
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.testing.allocator.kernel.cluster import SimulatedCluster

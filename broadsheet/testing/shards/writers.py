@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.types import JsonType

@@ -18,7 +18,7 @@ from broadsheet.consumer.stores.json_file import JsonFileStore
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id

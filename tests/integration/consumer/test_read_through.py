@@ -13,7 +13,7 @@ from broadsheet.consumer.errors import ShardNotFoundError
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import MessageClock, new_producer_id

@@ -14,7 +14,7 @@ from broadsheet.consumer.shard.environment import ShardConfig
 from broadsheet.consumer.shard.rollback.records import RollbackRecords
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
 from broadsheet.journals.message.sequence_rules import SequenceOutcome
 from broadsheet.journals.message.types import JsonType

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from broadsheet.journals.errors import FramingError, PublishMessageError
 from broadsheet.journals.message.batch import MessageBatch, MessageType, batch_of
 from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, framing_for
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import (
     ArrowMessage,

@@ -7,9 +7,13 @@ import pickle
 import pytest
 from hypothesis import given, strategies as st
 
-from broadsheet.journals.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
+from broadsheet.journals.message.partitioning import (
+    MappedJournal,
+    modulo_mapping,
+    rendezvous_mapping,
+)
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.spark_bridge.routing.key_mapping import key_mapping_of
+from broadsheet.spark_bridge.routing.key_shards import key_mapping_of
 from broadsheet.spark_bridge.routing.plan import MemberAccess, ResolverPlan
 from broadsheet.spark_bridge.routing.retry_policy import (
     ASKED_MAX,

@@ -20,7 +20,7 @@ from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
 from broadsheet.journals.message.checkpoint import build_checkpoint
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.runtime.clock import SystemClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.rollback import acknowledgements_of_carried
 from broadsheet.journals.message.types import JsonType

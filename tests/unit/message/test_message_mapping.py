@@ -10,10 +10,12 @@ import pytest
 
 from broadsheet.journals.errors import NoPartitionsError
 from broadsheet.journals.message.framing import NDJSON
-from broadsheet.journals.message.mapping import (
+from broadsheet.journals.message.partitioning import (
+    RULES,
     MappedJournal,
     Partitions,
     fnv1a_32,
+    hashes_of,
     modulo_mapping,
     random_mapping,
     rendezvous_mapping,
@@ -131,3 +133,17 @@ def test_mappings_without_partitions_say_so() -> None:
     ):
         with pytest.raises(NoPartitionsError, match="no partitions"):
             mapping("key")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_partition_rule_by_columns_agrees_with_single_keys(rule: str) -> None:
+    """A rule's two forms are one rule: a publisher of rows and a publisher of messages must agree on every key."""
+    pa = pytest.importorskip("pyarrow")
+    names = [f"topic/part-{index:03d}" for index in range(5)]
+    choices = [MappedJournal(name, "application/x-ndjson") for name in names]
+    keys = ["", "N14228", "ünïcödé ✈", "x" * 40, *map(str, range(100))]
+    one_by_one = RULES[rule].mapping(str.encode, lambda: choices)
+
+    at_once = RULES[rule].indices(hashes_of(pa.array(keys)), names)
+
+    assert [names[index] for index in at_once] == [one_by_one(key).journal for key in keys]

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from broadsheet.journals.errors import ContentTypeError, NoPartitionsError, PublishMessageError
 from broadsheet.journals.message import arrow_ipc, framing
 from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, Payloads
-from broadsheet.journals.message.mapping import (
+from broadsheet.journals.message.partitioning import (
     KeyColumn,
     MappedJournal,
     modulo_mapping,

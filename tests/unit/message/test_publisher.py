@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.journals.errors import ContentTypeError, PublishMessageError
 from broadsheet.journals.message.framing import NDJSON, PROTOBUF_FIXED
-from broadsheet.journals.message.mapping import MappedJournal
+from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import JsonType
 from broadsheet.journals.message.uuid import (

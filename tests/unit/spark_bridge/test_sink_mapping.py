@@ -9,17 +9,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from broadsheet.journals.message.key_columns import fnv1a_32_of, stable_order
-from broadsheet.journals.message.mapping import (
+from broadsheet.journals.message.partitioning import (
     MappedJournal,
     fnv1a_32,
+    fnv1a_32_of,
     modulo_mapping,
     rendezvous_mapping,
+    stable_order,
 )
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_sink.key_mapping import mapping_for
 from broadsheet.spark_bridge.journal_sink.options import write_options
+from broadsheet.spark_bridge.journal_sink.row_mapping import mapping_for
 
 KEYS = ["", "a", "N14228", "unassigned-9E", "ünïcödé ✈", "x" * 300, "a", *map(str, range(200))]
 JOURNALS = tuple(f"topic/part-{index:03d}" for index in range(7))

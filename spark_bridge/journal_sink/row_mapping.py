@@ -1,7 +1,6 @@
-"""Maps the rows of a batch to journals by key, without a loop over rows.
+"""Maps the rows of a batch to journals: by key as `broadsheet.journals.message.partitioning` does, or by a function.
 
-Hash and use agree with `broadsheet.journals.message.mapping`, and so with Gazette's publishers: every publisher maps a
-key to the same journal. A key is the UTF-8 bytes of its column's text, or the bytes of a binary column.
+`publish_dataframe` and the sink choose by the same functions, and so agree with each other and with other publishers.
 """
 
 from __future__ import annotations
@@ -15,15 +14,10 @@ import pyarrow as pa
 from pyspark.sql.types import AtomicType, StructType
 
 from broadsheet.journals.message.column_texts import Indices
-from broadsheet.journals.message.key_columns import (
-    Hashes,
-    hashes_of,
-    modulo_indices,
-    rendezvous_indices,
-)
+from broadsheet.journals.message.partitioning import RULES, hashes_of
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError, imported
-from broadsheet.spark_bridge.journal_sink.options import MODULO, RENDEZVOUS, WriteOptions
+from broadsheet.spark_bridge.journal_sink.options import MODULO, WriteOptions
 
 
 class RowMapping(Protocol):
@@ -49,40 +43,16 @@ class OneJournal:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexColumn:
-    """A mapping by a column that holds the journal's index."""
-
-    name: str
-
-    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
-        """Return the column."""
-        del journals
-        found: Indices = rows.column(self.name).to_numpy(zero_copy_only=False).astype(np.int64)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class ModuloMapping:
-    """A mapping by the key's hash, modulo the number of journals."""
+class KeyMapping:
+    """A mapping by the value of a column."""
 
     key: str
+    rule: str = MODULO
+    """Name of the rule, one of `RULES`."""
 
     def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
         """Return the index of each row's journal."""
-        return modulo_indices(key_hashes(rows, self.key), len(journals))
-
-
-@dataclass(frozen=True, slots=True)
-class RendezvousMapping:
-    """A mapping to the journal whose hash, combined with the key's, is the greatest: few keys move when journals are
-    added.
-    """
-
-    key: str
-
-    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
-        """Return the index of each row's journal."""
-        return rendezvous_indices(key_hashes(rows, self.key), journals)
+        return key_indices(rows.column(self.key), journals, name=self.key, rule=self.rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +91,7 @@ def mapping_for(options: WriteOptions, *, journal_count: int, schema: StructType
     Raises:
         OptionError: the options do not fit each other or the rows.
     """
-    if options.mapping not in (MODULO, RENDEZVOUS):
+    if options.mapping not in RULES:
         imported(options.mapping, option="mapping")
         return ApplicationMapping(options.mapping)
     if options.key is None:
@@ -137,21 +107,26 @@ def mapping_for(options: WriteOptions, *, journal_count: int, schema: StructType
     if not isinstance(kind, AtomicType):
         expected = f"a column of plain values; {options.key} holds {kind.simpleString()}"
         raise OptionError("key", expected, got=options.key)
-    return (
-        ModuloMapping(options.key) if options.mapping == MODULO else RendezvousMapping(options.key)
-    )
+    return KeyMapping(options.key, options.mapping)
 
 
-def key_hashes(rows: pa.RecordBatch, key: str) -> Hashes:
-    """Return the FNV-1a hash of each row's key.
+def key_indices(
+    keys: pa.Array, journals: Sequence[str], *, name: str, rule: str = MODULO
+) -> Indices:
+    """Return the index of each key's journal; shape (N,).
+
+    Args:
+        keys: Plain values.
+        journals: Those to choose among, in the order that all publishers share.
+        name: Of the keys' column, for the error.
+        rule: Name of the rule, one of `RULES`.
 
     Raises:
         PublishError: a key is null.
     """
-    column = rows.column(key)
-    if column.null_count:
+    if keys.null_count:
         raise PublishError(
-            f"column {key}: the key of {column.null_count} rows is null, and no journal can be chosen; "
+            f"column {name}: the key of {keys.null_count} rows is null, and no journal can be chosen; "
             "filter them out, or give them a value by coalesce()"
         )
-    return hashes_of(column)
+    return RULES[rule].indices(hashes_of(keys), journals)

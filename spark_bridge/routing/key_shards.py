@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from broadsheet.journals.message.mapping import (
+from broadsheet.journals.message.partitioning import (
+    RULES,
     KeyFunction,
     MappedJournal,
     Mapping as JournalMapping,
     Partitions,
-    modulo_mapping,
-    rendezvous_mapping,
 )
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.spark_bridge.routing.routes import ShardRoute
 
 MappingFactory = Callable[[KeyFunction, Partitions], JournalMapping]
 """`modulo_mapping`, `rendezvous_mapping`, or an application's function of the same shape, which can be pickled."""
-
-_FACTORY_BY_NAME: Mapping[str, MappingFactory] = {
-    "modulo": modulo_mapping,
-    "rendezvous": rendezvous_mapping,
-}
 
 
 class KeyMapping:
@@ -71,17 +65,17 @@ def key_mapping_of(
     """Return the mapping of keys to shards.
 
     Args:
-        mapping: `modulo`, `rendezvous`, or a function like those of `broadsheet.journals.message.mapping`.
+        mapping: `modulo`, `rendezvous`, or a function like those of `broadsheet.journals.message.partitioning`.
         routes: The shards.
         journals: Those that publishers choose among, in the publishers' order; None: all that the shards read, by name.
 
     Raises:
         ValidationError: the mapping is unknown, or a journal is read by none or several of the shards.
     """
-    factory = _FACTORY_BY_NAME.get(mapping) if isinstance(mapping, str) else mapping
-    if factory is None:
-        known = " or ".join(_FACTORY_BY_NAME)
+    if isinstance(mapping, str) and mapping not in RULES:
+        known = " or ".join(RULES)
         raise ValidationError("mapping", f"expected {known}, or a function, got {mapping!r}")
+    factory = RULES[mapping].mapping if isinstance(mapping, str) else mapping
     readers: dict[str, list[str]] = {}
     for route in routes:
         for journal in route.sources:

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from broadsheet.journals.append_fence import WriterEpochRegister as WriterEpochRegister
     from broadsheet.journals.append_service import AppendService as AppendService
     from broadsheet.journals.client import JournalClient as JournalClient
+    from broadsheet.journals.content.registry import framing_for as framing_for
     from broadsheet.journals.errors import JournalError as JournalError
     from broadsheet.journals.message.batch import (
         Envelope as Envelope,
         MessageBatch as MessageBatch,
         MessageType as MessageType,
     )
-    from broadsheet.journals.message.framing import NDJSON as NDJSON, framing_for as framing_for
+    from broadsheet.journals.message.framing import NDJSON as NDJSON
     from broadsheet.journals.message.partitioning import (
         KeyColumn as KeyColumn,
         MappedJournal as MappedJournal,

@@ -25,30 +25,42 @@ def load_application(name: str) -> Application[Store]:
     Raises:
         ValidationError: there is no such attribute, or it is no application; the message says what is missing.
     """
+    return _checked(name, _made(name, load_attribute(name, option="APP")))
+
+
+def load_attribute(name: str, *, option: str) -> Any:
+    """Import what a name stands for.
+
+    Args:
+        name: `package.module:attribute`; the current directory is importable.
+        option: Named by errors.
+
+    Raises:
+        ValidationError: there is no such attribute.
+    """
     module_name, separator, attribute = name.partition(":")
     if not separator or not module_name or not attribute:
-        raise ValidationError("APP", f"expected package.module:attribute, got {name!r}")
+        raise ValidationError(option, f"expected package.module:attribute, got {name!r}")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    module = _import(module_name)
+    module = _import(module_name, option)
     try:
-        found = getattr(module, attribute)
+        return getattr(module, attribute)
     except AttributeError as error:
-        raise ValidationError("APP", f"module {module_name} has no {attribute}") from error
-    return _checked(name, _made(name, found))
+        raise ValidationError(option, f"module {module_name} has no {attribute}") from error
 
 
-def _import(module_name: str) -> ModuleType:
+def _import(module_name: str, option: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValidationError(
-            "APP",
+            option,
             f"{error}; modules are looked for in {Path.cwd()}, in PYTHONPATH and among what is installed",
         ) from error
     except Exception as error:  # the user's module may raise anything
         raise ValidationError(
-            "APP", f"module {module_name} cannot be imported: {_one_line(error)}"
+            option, f"module {module_name} cannot be imported: {_one_line(error)}"
         ) from error
 
 

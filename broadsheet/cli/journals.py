@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -20,6 +21,7 @@ from broadsheet.cli.connection import (
     run_command,
     take_fragments,
 )
+from broadsheet.cli.journal_messages import message_lines, open_messages
 from broadsheet.cli.journal_space import (
     changes_of,
     format_journal_space,
@@ -190,6 +192,14 @@ def append_journal(connection: Connection, journal: str, stream: BinaryIO, lines
 )
 @click.option("--end-offset", type=click.IntRange(min=0), default=0, help="Stop before this byte.")
 @click.option("--block", is_flag=True, help="Wait for more at the write head, for ever.")
+@click.option(
+    "--messages", is_flag=True, help="Committed messages as JSON lines, instead of the bytes."
+)
+@click.option(
+    "--message-type",
+    metavar="MODULE:CLASS",
+    help="Class of the messages: needed for protobuf with --messages.",
+)
 @fragment_options
 @connection_options
 def read_journal(
@@ -198,9 +208,14 @@ def read_journal(
     offset: int,
     end_offset: int,
     block: bool,
+    messages: bool,
+    message_type: str | None,
     **options: Any,
 ) -> None:
     """Write a journal's bytes to standard output.
+
+    With --messages, write its committed messages instead, each once and as JSON, whatever the
+    journal's content type: JSON, CSV, protobuf, Arrow or Avro. A message of rows gives a line for each row.
 
     What is in a fragment store is read there, if it can be, and does not pass through the broker.
 
@@ -209,11 +224,24 @@ def read_journal(
       shardctl journals read my/journal | head
       shardctl journals read my/journal --fragment-root /srv/fragments > copy
       shardctl journals read my/journal --offset -1 --block   # follow it
+      shardctl journals read my/rows --messages | jq .delay
     """
     fragments = take_fragments(options)
+    if message_type is not None and not messages:
+        raise click.UsageError("--message-type needs --messages")
 
     async def work() -> None:
         async with connection.journals(fragments) as client:
+            if messages:
+                source, content = await open_messages(client, journal, message_type)
+                read = source.committed(offset=offset, end_offset=end_offset, block=block)
+                async with aclosing(read) as batches:
+                    async for line in message_lines(batches, content):
+                        sys.stdout.buffer.write(line)
+                        if block:
+                            sys.stdout.buffer.flush()
+                sys.stdout.buffer.flush()
+                return
             reader = client.reader(journal, offset=offset, block=block, end_offset=end_offset)
             async for span in reader:
                 sys.stdout.buffer.write(span.content)

@@ -10,8 +10,8 @@ from itertools import islice
 
 from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError
-from broadsheet.journals.message.framing import framing_for
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire.journal_pb2 import JournalSpec
 from broadsheet.wire.labels import (

@@ -19,6 +19,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from broadsheet.journals.content.message_type import (
+    MessageType as MessageType,
+    said_by,
+    undecodable,
+)
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.framing import Frames, Offsets, Payloads
 from broadsheet.journals.message.uuid import (
@@ -41,40 +46,6 @@ _FEW: Final = 64
 _NO_RESUMES: Final[Mapping[str, bytes]] = MappingProxyType({})
 Column: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 """What a batch makes a column of: numbers, as a list or an array."""
-
-
-class MessageType(Protocol):
-    """The codec between an application's messages and the payloads of a journal.
-
-    `Any` is the application's own message class: a dict, a msgspec Struct, a protobuf message.
-    """
-
-    content_type: str
-    """The framing these payloads travel in, e.g. `application/x-ndjson`."""
-
-    def decode(self, payload: bytes) -> Any:
-        """Return the message of one unframed payload.
-
-        Raises:
-            ValueError: the payload is not such a message. Any other exception is handled as the same.
-        """
-        ...
-
-    def encode(self, message: Any) -> bytes:
-        """Return the unframed payload of a message."""
-        ...
-
-    def uuid_of(self, payload: bytes) -> bytes:
-        """Return the 16-byte UUID inside a payload, or 16 zero bytes if it has none."""
-        ...
-
-    def set_uuid(self, message: Any, uuid: bytes) -> None:
-        """Stamp a message with a 16-byte UUID."""
-        ...
-
-    def new_acknowledgement(self, journal: str) -> Any:
-        """Return a fresh, empty message that can carry an acknowledgement's UUID."""
-        ...
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -299,7 +270,7 @@ class MessageBatch:
                 for an integer beyond 64 bits, or one that a column of floating-point numbers would round.
             ImportError: pyarrow is missing; install `broadsheet[spark]`.
         """
-        from broadsheet.journals.message.arrow_tables import table_of
+        from broadsheet.journals.content.tables import table_of
 
         return table_of(self, schema)
 
@@ -311,7 +282,7 @@ class MessageBatch:
         Args:
             schema: As of `to_arrow`.
         """
-        from broadsheet.journals.message.arrow_tables import pandas_of
+        from broadsheet.journals.content.tables import pandas_of
 
         return pandas_of(self.to_arrow(schema))
 
@@ -347,23 +318,6 @@ def payload_sizes(batch: MessageBatch) -> Offsets:
     if isinstance(payloads, Payloads):
         return payloads.ends - payloads.begins
     return np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
-
-
-def undecodable(batch: MessageBatch, index: int, cause: Exception) -> FramingError:
-    """Return the error that names the message that could not be decoded, and the cause."""
-    return FramingError(
-        batch.journal,
-        offset=int(batch.begins[index]),
-        end=int(batch.ends[index]),
-        detail=f"cannot be decoded: {said_by(cause)}",
-    )
-
-
-def said_by(cause: Exception) -> str:
-    """Return the text of a decoder's error, with its class unless that is `ValueError`, the documented one."""
-    if isinstance(cause, ValueError) and str(cause):
-        return str(cause)
-    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
 
 
 # Batch construction: payloads get their UUID columns here, the only step of reading that looks into every message.

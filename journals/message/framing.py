@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broadsheet.journals.errors import ContentTypeError, FramingError
+from broadsheet.journals.errors import FramingError
 
 NDJSON: Final = "application/x-ndjson"
 """The content type of JSON messages, one a line."""
@@ -346,27 +345,6 @@ class FixedFraming:
     def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
         """Return an unframer of length-prefixed payloads from `offset` on."""
         return _FixedUnframer(journal, offset, read_around=read_around)
-
-
-FRAMINGS: Mapping[str, Framing] = MappingProxyType(
-    {
-        framing.content_type: framing
-        for framing in (LineFraming(), CsvFraming(), FixedFraming(), FixedFraming(ARROW_STREAM))
-    }
-)
-"""Framings by content type."""
-
-
-def framing_for(content_type: str, *, journal: str = "") -> Framing:
-    """Return the framing of a content type; the error names `journal`.
-
-    Raises:
-        ContentTypeError: no framing of messages has this content type.
-    """
-    framing = FRAMINGS.get(content_type)
-    if framing is None:
-        raise ContentTypeError(journal, content_type, f"expected one of {', '.join(FRAMINGS)}")
-    return framing
 
 
 class _Skipped:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from broadsheet.journals.message.batch import MessageBatch, undecodable
+from broadsheet.journals.content.message_type import MessageRun, undecodable
 from broadsheet.journals.message.declared_columns import declared_table
 from broadsheet.journals.message.framing import Payloads
 from broadsheet.journals.message.json_columns import doubles_of, read_lines
@@ -41,7 +41,7 @@ _EXACT_DOUBLE_MAX: Final = 1 << 53
 """Up to here, either sign, each integer is a 64-bit floating-point number."""
 
 
-def json_table(batch: MessageBatch, schema: pa.Schema | None) -> pa.Table:
+def json_table(batch: MessageRun, schema: pa.Schema | None) -> pa.Table:
     """Return JSON messages as columns; see `table_of`.
 
     Raises:
@@ -91,7 +91,7 @@ def _in_braces(edges: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> bool:
     return bool((first == _OPENING_BRACE).all() and (last == _CLOSING_BRACE).all())
 
 
-def _values(batch: MessageBatch) -> Iterator[Any]:
+def _values(batch: MessageRun) -> Iterator[Any]:
     """Decode and yield JSON objects.
 
     Raises:
@@ -105,7 +105,7 @@ def _values(batch: MessageBatch) -> Iterator[Any]:
             raise undecodable(batch, index, cause) from error
 
 
-def _json_columns(batch: MessageBatch, payloads: Payloads, schema: pa.Schema | None) -> pa.Table:
+def _json_columns(batch: MessageRun, payloads: Payloads, schema: pa.Schema | None) -> pa.Table:
     """Return objects as columns.
 
     Raises:
@@ -135,7 +135,7 @@ def may_be_rounded(numbers: Any) -> bool:
     return bounds["min"] is not None and (max(-bounds["min"], bounds["max"]) >= _EXACT_DOUBLE_MAX)
 
 
-def _check_integers(batch: MessageBatch, values: Sequence[Any], schema: pa.Schema | None) -> None:
+def _check_integers(batch: MessageRun, values: Sequence[Any], schema: pa.Schema | None) -> None:
     """Refuse integers that no inferred column holds, or that the columns of a schema would round.
 
     Raises:
@@ -186,7 +186,7 @@ def rounded_integer(value: Any, kind: pa.DataType | None, path: str = "") -> str
     return next(filter(None, (rounded_integer(*part) for part in parts)), None)
 
 
-def _check_nesting(batch: MessageBatch, payloads: Payloads, codes: NDArray[np.uint8]) -> None:
+def _check_nesting(batch: MessageRun, payloads: Payloads, codes: NDArray[np.uint8]) -> None:
     """Refuse what is nested too deep: Arrow's parser overflows the thread's stack, which kills the process."""
     # The usual case: each message is too short for so many brackets.
     if int((payloads.ends - payloads.begins).max()) <= _UNCHECKED_NESTING_MAX:
@@ -203,7 +203,7 @@ def _check_nesting(batch: MessageBatch, payloads: Payloads, codes: NDArray[np.ui
             pass  # Not JSON: it has no nesting, and the parser refuses it.
 
 
-def check_text(batch: MessageBatch, codes: NDArray[np.uint8]) -> None:
+def check_text(batch: MessageRun, codes: NDArray[np.uint8]) -> None:
     """Refuse bytes that are not UTF-8, which Arrow's parsers pass on as text."""
     if int(codes.max(initial=0)) < _ASCII_END:
         return

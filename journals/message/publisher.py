@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError, PublishMessageError
 from broadsheet.journals.message.batch import MessageType
-from broadsheet.journals.message.framing import Framing, framing_for
+from broadsheet.journals.message.framing import Framing
 from broadsheet.journals.message.partitioning import BatchMapping, MappedJournal, Mapping
 from broadsheet.journals.message.rollback import Rollback
 from broadsheet.journals.message.row_errors import RowValueError

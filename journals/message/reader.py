@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError, FramingError
 from broadsheet.journals.guard import OffsetGuard
 from broadsheet.journals.message.batch import (
@@ -24,7 +25,7 @@ from broadsheet.journals.message.batch import (
     batch_around_damage,
     batch_of,
 )
-from broadsheet.journals.message.framing import Framing, Unframer, framing_for
+from broadsheet.journals.message.framing import Framing, Unframer
 from broadsheet.journals.message.sequencer import RING_BYTES, RING_MESSAGES, Sequencer
 from broadsheet.journals.reader import ReadSpan
 from broadsheet.wire.journal_pb2 import JournalSpec

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from broadsheet.journals.message.arrow_ipc import check_texts, cut_rows, framed_streams, read_stream
 from broadsheet.journals.message.column_texts import Indices
 from broadsheet.journals.message.framing import ARROW_STREAM, FixedFraming
-from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, given_rows, in_order
+from broadsheet.journals.message.types import ArrowType
+from broadsheet.spark_bridge.content.encoder import (
+    Encoded,
+    Stretches,
+    check_arrow_columns,
+    given_rows,
+    in_order,
+)
 from broadsheet.spark_bridge.content.frames import (
     _UUID_BYTES,
+    frames_in,
     frames_of,
     framing_error,
+    is_message,
     places_of,
     whole_frames,
 )
+from broadsheet.spark_bridge.content.registry import Inference, SparkContent
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
+
+if TYPE_CHECKING:
+    from broadsheet.spark_bridge.journal_sink.options import WriteOptions
+    from broadsheet.spark_bridge.journal_source.message_table import UuidOf
+    from broadsheet.spark_bridge.journal_source.options import ReadOptions
+    from broadsheet.wire.journal_pb2 import LabelSet
 
 
 class ArrowDecoder:
@@ -120,3 +140,45 @@ class ArrowFrames:
     def acknowledgement(self, uuid: bytes) -> bytes:
         """Return a frame of the UUID alone."""
         return FixedFraming().frame(uuid)
+
+
+# ---- The content type ------------------------------------------------------------------------------
+
+
+def _uuid_of(journal: str, options: ReadOptions) -> UuidOf:
+    del journal, options
+    return ArrowType().uuid_of
+
+
+def _decoder(journal: str, options: ReadOptions, columns: RowColumns) -> ArrowDecoder:
+    del journal, options
+    return ArrowDecoder(columns)
+
+
+def _encoder(schema: StructType, options: WriteOptions, labels: LabelSet) -> ArrowFrames:
+    del options, labels
+    check_arrow_columns(schema)
+    return ArrowFrames()
+
+
+def _inference(journal: str, options: ReadOptions) -> Inference:
+    del journal, options
+    return _infer_arrow
+
+
+def _infer_arrow(samples: list[bytes], strict: bool) -> StructType:
+    for sample in samples:
+        for payload in frames_in(sample).payloads:
+            if not is_message(payload, read_arrow, strict=strict):
+                continue
+            found = read_arrow(payload).schema
+            if found.names:
+                return StructType(
+                    [StructField(f.name, from_arrow_type(f.type), f.nullable) for f in found]
+                )
+    return StructType([])
+
+
+CONTENT: Final = SparkContent(
+    uuid_of=_uuid_of, decoder=_decoder, encoder=_encoder, inference=_inference
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from datetime import UTC, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -36,15 +36,23 @@ from broadsheet.spark_bridge.content.encoder import (
     given_rows,
     in_order,
 )
+from broadsheet.spark_bridge.content.registry import Inference, SparkContent
 from broadsheet.spark_bridge.content.spark_texts import (
     local_timestamp_of,
     timestamp_of,
     timestamps_of,
 )
+from broadsheet.spark_bridge.content.time_zones import session_zone
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
+
+if TYPE_CHECKING:
+    from broadsheet.spark_bridge.journal_sink.options import WriteOptions
+    from broadsheet.spark_bridge.journal_source.message_table import UuidOf
+    from broadsheet.spark_bridge.journal_source.options import ReadOptions
+    from broadsheet.wire.journal_pb2 import LabelSet
 
 _UUID_COLUMN = "\0uuid"
 """A name that no user's column has."""
@@ -251,3 +259,32 @@ def _check_lengths(lines: pa.RecordBatch, written: bytes) -> None:
         named = zip(lines.schema.names[1:], lines.columns[1:], strict=True)
         _, name = max((column.nbytes, name) for name, column in named)
         raise RowValueError(name, 0, str(error)) from error
+
+
+# ---- The content type ------------------------------------------------------------------------------
+
+
+def _uuid_of(journal: str, options: ReadOptions) -> UuidOf:
+    del journal, options
+    # The number of columns matters only for acknowledgements, which a reader does not write.
+    return CsvType(columns=0).uuid_of
+
+
+def _decoder(journal: str, options: ReadOptions, columns: RowColumns) -> CsvDecoder:
+    del journal
+    return CsvDecoder(columns, zone=session_zone(options.time_zone))
+
+
+def _encoder(schema: StructType, options: WriteOptions, labels: LabelSet) -> CsvLines:
+    del options, labels
+    return CsvLines(schema)
+
+
+def _inference(journal: str, options: ReadOptions) -> Inference:
+    del journal, options
+    raise OptionError("schema", "columns as DDL: CSV messages do not name theirs", got=None)
+
+
+CONTENT: Final = SparkContent(
+    uuid_of=_uuid_of, decoder=_decoder, encoder=_encoder, inference=_inference
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, Final
 
 from broadsheet.journals.errors import FramingError
@@ -44,3 +45,18 @@ def framing_error(content: FetchedContent, error: Exception) -> FramingError:
     """Return the error of content whose messages cannot be decoded."""
     detail = f"of a message there or after: {error}"
     return FramingError(content.journal, offset=int(content.piece_offsets[0]), detail=detail)
+
+
+def is_message(payload: bytes, look: Callable[[bytes], object], *, strict: bool) -> bool:
+    """Return whether a sample's message can be read; Arrow's parser would crash on endless brackets.
+
+    Raises:
+        ValueError: it cannot, and must not be skipped.
+    """
+    try:
+        look(payload)
+    except ValueError:
+        if strict:
+            raise
+        return False
+    return True

@@ -11,12 +11,13 @@ from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+import pyarrow.json as pa_json
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,6 +33,7 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -40,11 +42,14 @@ from pyspark.sql.types import (
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.column_texts import Indices
 from broadsheet.journals.message.framing import NDJSON, LineFraming
-from broadsheet.journals.message.json_columns import read_lines
+from broadsheet.journals.message.json_columns import doubles_of, read_lines
 from broadsheet.journals.message.json_errors import why_not_json
-from broadsheet.journals.message.types import JsonType
+from broadsheet.journals.message.json_tables import may_be_rounded, rounded_integer
+from broadsheet.journals.message.types import JsonType, json_uuid_of
 from broadsheet.journals.message.uuid import format_uuid
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, check_columns
+from broadsheet.spark_bridge.content.frames import is_message
+from broadsheet.spark_bridge.content.registry import Inference, SparkContent, Tables
 from broadsheet.spark_bridge.content.spark_rows import SparkRows
 from broadsheet.spark_bridge.content.spark_texts import (
     date_of,
@@ -54,13 +59,25 @@ from broadsheet.spark_bridge.content.spark_texts import (
     timestamp_of,
     timestamps_of,
 )
+from broadsheet.spark_bridge.content.time_zones import session_zone
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from broadsheet.spark_bridge.journal_source.damage import corrupt_column
-from broadsheet.spark_bridge.journal_source.line_tables import bounds_of_lines, uuids_of_lines
+from broadsheet.spark_bridge.journal_source.line_tables import (
+    LineTables,
+    LineTablesAroundDamage,
+    bounds_of_lines,
+    uuids_of_lines,
+)
+from broadsheet.spark_bridge.journal_source.options import ReadMode, ReadOptions
+
+if TYPE_CHECKING:
+    from broadsheet.spark_bridge.journal_sink.options import WriteOptions
+    from broadsheet.spark_bridge.journal_source.message_table import UuidOf
+    from broadsheet.wire.journal_pb2 import LabelSet
 
 # ---- Single values: what Arrow's JSON reader cannot read, or refuses -------------------------------
 
@@ -425,3 +442,89 @@ class JsonLines:
     def acknowledgement(self, uuid: bytes) -> bytes:
         """Return the line of an acknowledgement, given its UUID."""
         return LineFraming().frame(JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}))
+
+
+# ---- The content type ------------------------------------------------------------------------------
+
+_META: Final = "_meta"
+
+
+def _uuid_of(journal: str, options: ReadOptions) -> UuidOf:
+    del journal, options
+    return json_uuid_of
+
+
+def _decoder(journal: str, options: ReadOptions, columns: RowColumns) -> JsonDecoder:
+    del journal
+    permissive = options.mode is ReadMode.PERMISSIVE
+    return JsonDecoder(columns, permissive=permissive, zone=session_zone(options.time_zone))
+
+
+def _encoder(schema: StructType, options: WriteOptions, labels: LabelSet) -> JsonLines:
+    del labels
+    return JsonLines(schema, ignore_null_fields=options.ignore_null_fields)
+
+
+def _inference(journal: str, options: ReadOptions) -> Inference:
+    del journal, options
+    return infer_json
+
+
+def _tables(journal: str, read_around: bool) -> Tables:
+    return LineTablesAroundDamage(journal) if read_around else LineTables(journal)
+
+
+def infer_json(samples: list[bytes], strict: bool) -> StructType:
+    """Return the columns of JSON messages; see `Inference`."""
+    lines = b"".join(
+        line + b"\n"
+        for sample in samples
+        # The last line may be cut off by the size of the sample.
+        for line in sample.split(b"\n")[:-1]
+        if is_message(line, json_uuid_of, strict=strict)
+    )
+    if not lines:
+        return StructType([])
+    try:
+        sample = pa_json.read_json(pa.BufferReader(lines))
+    except pa.ArrowInvalid as error:
+        expected = f"columns as DDL, for the first messages do not agree ({error})"
+        raise OptionError("schema", expected, got=None) from error
+    found = sample.schema
+    if any(map(may_be_rounded, doubles_of(sample))):
+        _check_integers(lines, pa.struct(list(found)))
+    return StructType(
+        [StructField(f.name, from_arrow_type(_settled(f.type))) for f in found if f.name != _META]
+    )
+
+
+def _check_integers(lines: bytes, kind: pa.DataType) -> None:
+    """Refuse integers that the inferred columns would round.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for value in msgspec.json.Decoder().decode_lines(lines):
+        if rounded := rounded_integer(value, kind):
+            expected = f"columns as DDL, with DECIMAL(38, 0) or DOUBLE where {rounded}"
+            raise OptionError("schema", expected, got=None)
+
+
+def _settled(kind: pa.DataType) -> pa.DataType:
+    """Return the column's type for an inferred one: times are strings, as in Spark's JSON source, and so are nulls."""
+    if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_settled(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _settled(f.type)) for f in kind])
+    return kind
+
+
+CONTENT: Final = SparkContent(
+    uuid_of=_uuid_of,
+    decoder=_decoder,
+    encoder=_encoder,
+    inference=_inference,
+    tables=_tables,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +17,26 @@ from broadsheet.journals.message.row_errors import RowValueError, named_value_er
 from broadsheet.journals.message.types import ProtobufType
 from broadsheet.spark_bridge.content.encoder import Encoded, Stretches, given_rows, in_order
 from broadsheet.spark_bridge.content.frames import frames_of, framing_error, places_of, whole_frames
+from broadsheet.spark_bridge.content.registry import Inference, SparkContent
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError, imported
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
-from broadsheet.spark_bridge.journal_source.message_types import TIMESTAMP, is_map
+from broadsheet.spark_bridge.journal_source.message_types import (
+    TIMESTAMP,
+    columns_of,
+    is_map,
+    load_message_class,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from broadsheet.spark_bridge.journal_sink.options import WriteOptions
+    from broadsheet.spark_bridge.journal_source.message_table import UuidOf
+    from broadsheet.spark_bridge.journal_source.options import ReadOptions
+    from broadsheet.wire.journal_pb2 import LabelSet
 
 
 class ProtobufDecoder:
@@ -254,3 +265,50 @@ def _plain(value: Any, kind: Any) -> Any:
     if pa.types.is_list(kind):
         return [_plain(item, kind.value_type) for item in value]
     return value
+
+
+# ---- The content type ------------------------------------------------------------------------------
+
+
+def _class_of(journal: str, options: ReadOptions) -> type[Message]:
+    """Return the class of a journal's protobuf messages.
+
+    Raises:
+        OptionError: the option names none.
+    """
+    if options.message_type is None:
+        expected = f"module:Class of the protobuf messages of {journal}"
+        raise OptionError("messageType", expected, got=None)
+    found = load_message_class(options.message_type)
+    if not issubclass(found, Message):
+        expected = f"a protobuf message class, for {journal} holds {PROTOBUF_FIXED}"
+        raise OptionError("messageType", expected, got=options.message_type)
+    return found
+
+
+def _uuid_of(journal: str, options: ReadOptions) -> UuidOf:
+    try:
+        return ProtobufType(_class_of(journal, options), uuid_field=options.uuid_field).uuid_of
+    except TypeError as error:
+        expected = f"the name of a bytes field ({error})"
+        raise OptionError("uuidField", expected, got=options.uuid_field) from error
+
+
+def _decoder(journal: str, options: ReadOptions, columns: RowColumns) -> ProtobufDecoder:
+    message_class = _class_of(journal, options)
+    return ProtobufDecoder(columns, message_class, uuid_field=options.uuid_field)
+
+
+def _encoder(schema: StructType, options: WriteOptions, labels: LabelSet) -> ProtobufFrames:
+    del labels
+    return ProtobufFrames(schema, options.message_type, uuid_field=options.uuid_field)
+
+
+def _inference(journal: str, options: ReadOptions) -> Inference:
+    message_class = _class_of(journal, options)
+    return lambda samples, strict: columns_of(message_class, uuid_field=options.uuid_field)
+
+
+CONTENT: Final = SparkContent(
+    uuid_of=_uuid_of, decoder=_decoder, encoder=_encoder, inference=_inference
+)

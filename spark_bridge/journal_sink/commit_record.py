@@ -75,7 +75,8 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint: str = ""
     """The query's option `checkpointLocation`; empty if it was not given."""
     content: str = ""
-    """`RowContent.text` of a micro-batch's rows; empty in records of earlier versions."""
+    """`RowContent.text` of a micro-batch's rows, and `:ROWS` if messages hold several; empty in records of earlier
+    versions."""
 
     @property
     def intents(self) -> dict[str, bytes]:
@@ -124,14 +125,20 @@ def publication_of(
         for journal in attempt.journals:
             bits[journal] = bits.get(journal, 0) | 1 << index
     content = sum((attempt.content for attempt in given), RowContent())
+    messages = sum(attempt.messages for attempt in written)
     return Publication(
-        messages=sum(attempt.messages for attempt in written),
+        messages=messages,
         acknowledgements=[attempt.acknowledgement for attempt in written],
         attempts={journal: f"{bits[journal]:x}" for journal in sorted(bits)},
         committed_at=committed_at,
         batch=batch,
-        content="" if batch == NO_BATCH else content.text,
+        content="" if batch == NO_BATCH else _recorded(content, messages),
     )
+
+
+def _recorded(content: RowContent, messages: int) -> str:
+    # The number of rows is added only where it differs, so that other records stay as earlier versions wrote them.
+    return content.text if content.rows == messages else f"{content.text}:{content.rows}"
 
 
 def encoded(publication: Publication) -> bytes:

@@ -84,13 +84,14 @@ def check_same_batch(record: Publication, identity: QueryIdentity, content: RowC
     # those of a query that is not deterministic, and the recorded ones count.
     one_checkpoint = record.checkpoint and record.checkpoint == identity.checkpoint
     unknown = not record.content
-    if record.messages == content.rows and (
-        one_checkpoint or unknown or record.content == content.text
-    ):
+    digest, _, rows = record.content.partition(":")
+    # Rows are told apart from messages where a message holds several.
+    committed_rows = int(rows) if rows else record.messages
+    if committed_rows == content.rows and (one_checkpoint or unknown or digest == content.text):
         return
     raise PublishError(
         f"{name}: it is committed in {record.target_text} by another run{_checkpoint_of(record)}, with "
-        f"{record.messages} rows; this run's {content.rows} rows are others. {_way_out(record, identity)}"
+        f"{committed_rows} rows; this run's {content.rows} rows are others. {_way_out(record, identity)}"
     )
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from broadsheet.journals.errors import ContentTypeError
 from broadsheet.runtime.interpreter import few_collections, freeze_imports
 from broadsheet.spark_bridge.content.encoder import Encoder
 from broadsheet.spark_bridge.errors import PublishError
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from broadsheet.wire.journal_pb2 import LabelSet
+
 _log = structlog.get_logger()
 
 # Local properties that Spark sets in every task of a micro-batch.
@@ -65,15 +67,16 @@ async def plan_write(
     # Imported here, because gRPC may only be used after the fork that made this process.
     from broadsheet.journals.transport import PATIENCE_SECONDS
     from broadsheet.spark_bridge.brokers import RESTART_SECONDS
+    from broadsheet.wire.labels import CONTENT_TYPE, value_of
 
     # A caller waits for a batch write, and may have misspelt the address; a query must outlast a broker's restart.
     patience_seconds = RESTART_SECONDS if takes_content else PATIENCE_SECONDS
-    target, content_type = await _find_journals(options, patience_seconds=patience_seconds)
+    target, labels = await _find_journals(options, patience_seconds=patience_seconds)
     plan = WritePlan(
         access=options.access,
         journals=target.journals,
         mapping=mapping_for(options, journal_count=len(target.journals), schema=schema),
-        encoder=encoder_for(content_type, schema, options),
+        encoder=encoder_for(value_of(labels, CONTENT_TYPE), schema, options, labels),
         takes_content=takes_content,
     )
     return plan, target
@@ -81,10 +84,11 @@ async def plan_write(
 
 async def _find_journals(
     options: WriteOptions, *, patience_seconds: float
-) -> tuple[SinkTarget, str]:
-    """Return the journals by name, and their content type."""
+) -> tuple[SinkTarget, LabelSet]:
+    """Return the journals by name, and the labels of the first, which agrees with the others in those that matter."""
+    from broadsheet.journals.content.registry import registered
     from broadsheet.spark_bridge.brokers import open_client
-    from broadsheet.wire.labels import CONTENT_TYPE, value_of
+    from broadsheet.wire.labels import CONTENT_TYPE, value_of, values_of
     from broadsheet.wire.selector_text import format_selector, parse_selector
 
     selector = parse_selector(options.selector)
@@ -101,13 +105,20 @@ async def _find_journals(
         examples = ", ".join(f"{name} has {kind or 'none'}" for kind, name in by_type.items())
         expected = f"journals of one content type; {examples}"
         raise OptionError("selector", expected, got=options.selector)
+    content = registered(next(iter(by_type)))
+    for label in () if content is None else content.labels:
+        by_values = {tuple(values_of(each.spec.labels, label)): each.spec.name for each in journals}
+        if len(by_values) > 1:
+            first, second, *_ = by_values.values()
+            expected = f"journals of one label {label}; {first} and {second} differ"
+            raise OptionError("selector", expected, got=options.selector)
     cluster_id = listed.header.etcd.cluster_id
     target = SinkTarget(
         selector=format_selector(selector),
         journals=tuple(found.spec.name for found in journals),
         brokers=f"{cluster_id:x}" if cluster_id else "",
     )
-    return target, next(iter(by_type))
+    return target, journals[0].spec.labels
 
 
 @dataclass(frozen=True)
@@ -302,36 +313,25 @@ def _message_count(messages: Sequence[WriterCommitMessage | None]) -> int:
     return sum(attempt.messages for attempt in _attempts(_given(messages)))
 
 
-CONTENT_TYPES = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
-
-
-def encoder_for(content_type: str, schema: StructType, options: WriteOptions) -> Encoder:
-    """Return the encoder for journals of a content type.
+def encoder_for(
+    content_type: str, schema: StructType, options: WriteOptions, labels: LabelSet | None = None
+) -> Encoder:
+    """Return the encoder for journals of a content type, and of labels on which their encoding depends.
 
     Raises:
-        OptionError: the content type has no encoder.
+        OptionError: the content type has no encoder, or needs a label.
         PublishError: the rows do not fit it.
     """
-    if content_type == NDJSON:
-        from broadsheet.spark_bridge.content.json import JsonLines
+    from broadsheet.journals.content.registry import content_types
+    from broadsheet.spark_bridge.content.registry import spark_content_of
+    from broadsheet.wire.journal_pb2 import LabelSet as Labels
 
-        return JsonLines(schema, ignore_null_fields=options.ignore_null_fields)
-    if content_type == CSV:
-        from broadsheet.spark_bridge.content.csv import CsvLines
-
-        return CsvLines(schema)
-    if content_type == PROTOBUF_FIXED:
-        from broadsheet.spark_bridge.content.protobuf import ProtobufFrames
-
-        return ProtobufFrames(schema, options.message_type, uuid_field=options.uuid_field)
-    if content_type == ARROW_STREAM:
-        from broadsheet.spark_bridge.content.arrow import ArrowFrames
-        from broadsheet.spark_bridge.content.encoder import check_arrow_columns
-
-        check_arrow_columns(schema)
-        return ArrowFrames()
-    raise OptionError(
-        "selector",
-        f"journals labelled content-type with one of {', '.join(CONTENT_TYPES)}",
-        got=f"{options.selector}, of content type {content_type or 'none'}",
-    )
+    try:
+        content = spark_content_of(content_type)
+    except ContentTypeError as error:
+        raise OptionError(
+            "selector",
+            f"journals labelled content-type with one of {', '.join(content_types())}",
+            got=f"{options.selector}, of content type {content_type or 'none'}",
+        ) from error
+    return content.encoder(schema, options, Labels() if labels is None else labels)

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
-from broadsheet.journals.message.framing import Frames, framing_for
+from broadsheet.journals.message.framing import Frames
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from broadsheet.spark_bridge.journal_source.message_table import Offsets

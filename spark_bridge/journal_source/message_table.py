@@ -12,9 +12,10 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import UNREADABLE
-from broadsheet.journals.message.framing import Frames, framing_for
+from broadsheet.journals.message.framing import Frames
 from broadsheet.journals.message.sequence import stretch_bounds
 from broadsheet.journals.message.uuid import NIL_UUID
 

@@ -24,6 +24,7 @@ from broadsheet.journals.message.uuid import unix_seconds_of
 from broadsheet.journals.transport import PATIENCE_SECONDS
 from broadsheet.runtime.interpreter import keep_freed_buffers
 from broadsheet.spark_bridge.brokers import open_client
+from broadsheet.spark_bridge.content.registry import Tables
 from broadsheet.spark_bridge.errors import JournalBytesGoneError
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.byte_runs import (
@@ -32,7 +33,7 @@ from broadsheet.spark_bridge.journal_source.byte_runs import (
     damaged_partitions_of,
     partitions_of,
 )
-from broadsheet.spark_bridge.journal_source.codecs import Tables, tables_for
+from broadsheet.spark_bridge.journal_source.codecs import tables_for
 from broadsheet.spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
     UNLIMITED,

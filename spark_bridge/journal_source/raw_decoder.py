@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from broadsheet.journals.message.framing import framing_for
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import RowColumns, metadata_columns

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-import pyarrow as pa
-import pyarrow.json as pa_json
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from broadsheet.journals.client import JournalClient
 from broadsheet.journals.errors import ContentTypeError
-from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from broadsheet.journals.message.json_columns import doubles_of
-from broadsheet.journals.message.json_tables import may_be_rounded, rounded_integer
-from broadsheet.journals.message.types import json_uuid_of
 from broadsheet.journals.transport import PATIENCE_SECONDS
 from broadsheet.spark_bridge.brokers import open_client
-from broadsheet.spark_bridge.content.arrow import read_arrow
-from broadsheet.spark_bridge.content.frames import frames_in
+from broadsheet.spark_bridge.content.registry import spark_content_of
 from broadsheet.spark_bridge.format_options import OptionError
-from broadsheet.spark_bridge.journal_source.codecs import protobuf_class
 from broadsheet.spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
 from broadsheet.spark_bridge.journal_source.journals import selected_journals
 from broadsheet.spark_bridge.journal_source.message_types import columns_of, load_message_class
@@ -74,17 +64,12 @@ async def _sampled_schema(options: ReadOptions) -> StructType:
         if len(kinds) > 1:
             other = next(name for name, kind in journals.items() if kind == kinds[1])
             raise ContentTypeError(other, kinds[1], f"expected {kinds[0]!r}, as others of the read")
-        if kinds[0] == PROTOBUF_FIXED:
-            protobuf_class(next(iter(journals)), options)  # its message says what is missing
-        if kinds[0] == CSV:
-            raise OptionError("schema", "columns as DDL: CSV messages do not name theirs", got=None)
-        if kinds[0] not in (NDJSON, ARROW_STREAM):
-            raise ContentTypeError(next(iter(journals)), kinds[0], "its messages cannot be read")
+        first = next(iter(journals))
+        infer = spark_content_of(kinds[0], journal=first).inference(first, options)
         samples = await _samples(client, list(journals))
-    infer = _infer_json if kinds[0] == NDJSON else _infer_arrow
     strict = options.mode is ReadMode.FAILFAST
     try:
-        schema = infer(samples, strict=strict) if samples else StructType([])
+        schema = infer(samples, strict) if samples else StructType([])
     except ValueError as error:
         expected = f"columns as DDL, for the first messages cannot be read ({error})"
         raise OptionError("schema", expected, got=None) from error
@@ -116,77 +101,3 @@ async def _sample(client: JournalClient, journal: str) -> bytes:
             if size >= SAMPLE_BYTES:
                 break
     return b"".join(chunks)
-
-
-def _infer_json(samples: list[bytes], *, strict: bool) -> StructType:
-    lines = b"".join(
-        line + b"\n"
-        for sample in samples
-        # The last line may be cut off by the size of the sample.
-        for line in sample.split(b"\n")[:-1]
-        if _is_message(line, json_uuid_of, strict=strict)
-    )
-    if not lines:
-        return StructType([])
-    try:
-        sample = pa_json.read_json(pa.BufferReader(lines))
-    except pa.ArrowInvalid as error:
-        expected = f"columns as DDL, for the first messages do not agree ({error})"
-        raise OptionError("schema", expected, got=None) from error
-    found = sample.schema
-    if any(map(may_be_rounded, doubles_of(sample))):
-        _check_integers(lines, pa.struct(list(found)))
-    return StructType(
-        [StructField(f.name, from_arrow_type(_settled(f.type))) for f in found if f.name != _META]
-    )
-
-
-def _check_integers(lines: bytes, kind: pa.DataType) -> None:
-    """Refuse integers that the inferred columns would round.
-
-    Raises:
-        OptionError: there is one.
-    """
-    for value in msgspec.json.Decoder().decode_lines(lines):
-        if rounded := rounded_integer(value, kind):
-            expected = f"columns as DDL, with DECIMAL(38, 0) or DOUBLE where {rounded}"
-            raise OptionError("schema", expected, got=None)
-
-
-def _is_message(payload: bytes, look: Callable[[bytes], object], *, strict: bool) -> bool:
-    """Return whether a sample's message can be read; Arrow's parser would crash on endless brackets.
-
-    Raises:
-        ValueError: it cannot, and must not be skipped.
-    """
-    try:
-        look(payload)
-    except ValueError:
-        if strict:
-            raise
-        return False
-    return True
-
-
-def _infer_arrow(samples: list[bytes], *, strict: bool) -> StructType:
-    for sample in samples:
-        for payload in frames_in(sample).payloads:
-            if not _is_message(payload, read_arrow, strict=strict):
-                continue
-            found = read_arrow(payload).schema
-            if found.names:
-                return StructType(
-                    [StructField(f.name, from_arrow_type(f.type), f.nullable) for f in found]
-                )
-    return StructType([])
-
-
-def _settled(kind: pa.DataType) -> pa.DataType:
-    """Return the column's type for an inferred one: times are strings, as in Spark's JSON source, and so are nulls."""
-    if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_settled(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _settled(f.type)) for f in kind])
-    return kind

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import (
     UNREADABLE,
@@ -16,7 +17,6 @@ from broadsheet.journals.message.batch import (
     unreadable_apart,
     why_unreadable,
 )
-from broadsheet.journals.message.framing import framing_for
 from broadsheet.journals.message.sequencer import Sequencer
 from broadsheet.journals.message.types import ArrowType, CsvType, JsonType, ProtobufType
 from broadsheet.journals.message.uuid import build_uuid

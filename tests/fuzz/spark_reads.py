@@ -19,13 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broadsheet.journals.message.framing import (
-    ARROW_STREAM,
-    CSV,
-    NDJSON,
-    PROTOBUF_FIXED,
-    framing_for,
-)
+from broadsheet.journals.content.registry import framing_for
+from broadsheet.journals.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from broadsheet.journals.message.types import ArrowMessage, ArrowType
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for

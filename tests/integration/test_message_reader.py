@@ -12,9 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from broadsheet.journals.client import JournalClient
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError, FramingError, JournalNotFoundError
 from broadsheet.journals.message.batch import UNREADABLE, MessageBatch
-from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED, framing_for
+from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, PROTOBUF_FIXED
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.reader import (

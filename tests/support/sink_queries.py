@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -22,7 +23,13 @@ ROW_SCHEMA = "id long, key string"
 class SinkTopic:
     """Two journals that no other test uses, and the options that write to them."""
 
-    def __init__(self, services: Services, *, content_type: str = "application/x-ndjson") -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        content_type: str = "application/x-ndjson",
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.name = uuid4().hex
         self.address = services.broker_address
         self.journals = tuple(f"sink/{self.name}/part-{index:03d}" for index in range(2))
@@ -34,7 +41,9 @@ class SinkTopic:
             "root": self.root,
             "key": "key",
         }
-        make_journals(services.broker_address, self.journals, content_type=content_type)
+        make_journals(
+            services.broker_address, self.journals, content_type=content_type, labels=labels
+        )
 
 
 def write_input_files(directory: Path, files: int, *, rows_per_file: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import psutil
 
@@ -14,14 +15,18 @@ from broadsheet.wire.shard_pb2 import ShardSpec
 
 
 def make_journals(
-    broker_address: str, names: Iterable[str], *, content_type: str = "application/x-ndjson"
+    broker_address: str,
+    names: Iterable[str],
+    *,
+    content_type: str = "application/x-ndjson",
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Create journals, of JSON lines unless told otherwise."""
+    """Create journals, of JSON lines unless told otherwise, with more labels if there are some."""
     specs = [
         JournalSpec(
             name=name,
             replication=1,
-            labels=label_set(("content-type", content_type)),
+            labels=label_set({"content-type": content_type, **labels}),
             fragment=JournalSpec.Fragment(length=1 << 24, compression_codec=CompressionCodec.NONE),
         )
         for name in names

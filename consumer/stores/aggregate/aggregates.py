@@ -31,9 +31,8 @@ from broadsheet.consumer.stores.aggregate.columns import (
     plain_type,
     run_column,
 )
-from broadsheet.journals.message.arrow_tables import CSV_UUID_COLUMN
+from broadsheet.journals.content.registry import registered
 from broadsheet.journals.message.batch import MessageBatch
-from broadsheet.journals.message.framing import CSV
 from broadsheet.journals.message.uuid import Flags
 from broadsheet.runtime.errors import ValidationError
 
@@ -142,8 +141,9 @@ class Aggregates:
         kept = np.flatnonzero(batch.flags != Flags.ACK_TXN)
         if len(kept) < len(batch):
             batch = batch.pick(kept)
-        is_csv = batch.message_type.content_type == CSV
-        rows = batch.to_arrow(self._csv_schema(batch) if is_csv else self._messages)
+        content = registered(batch.message_type.content_type)
+        columns = None if content is None else content.table_columns
+        rows = batch.to_arrow(self._messages if columns is None else self._typed(columns(batch)))
         for name, type_ in self.fields:
             if name not in rows.schema.names:
                 if name in self.key and len(rows):
@@ -154,10 +154,8 @@ class Aggregates:
                 rows = rows.set_column(place, name, rows.column(name).cast(type_))
         return rows
 
-    def _csv_schema(self, batch: MessageBatch) -> pa.Schema:
-        """Return all columns of CSV records, which have no names, with the declared types; the others are text."""
-        record = next(iter(batch.messages()), ())
-        names = [CSV_UUID_COLUMN, *(f"f{n}" for n in range(1, len(record)))]
+    def _typed(self, names: Sequence[str]) -> pa.Schema:
+        """Return all columns of messages that name none, such as CSV records, with the declared types or as text."""
         declared = {name: type_ for name, type_ in self.fields if not pa.types.is_null(type_)}
         return pa.schema([(name, declared.get(name, pa.string())) for name in names])
 

@@ -16,8 +16,9 @@ from pyspark.sql.types import (
 )
 
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
-from broadsheet.journals.message.framing import CSV, FIXED_MAGIC, PROTOBUF_FIXED, framing_for
+from broadsheet.journals.message.framing import CSV, FIXED_MAGIC, PROTOBUF_FIXED
 from broadsheet.journals.message.types import CsvType, ProtobufType
 from broadsheet.journals.message.uuid import build_uuid
 from broadsheet.spark_bridge.format_options import OptionError

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError, PublishMessageError
 from broadsheet.journals.message.batch import MessageBatch, MessageType, batch_of
-from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON, framing_for
+from broadsheet.journals.message.framing import ARROW_STREAM, NDJSON
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.types import (

@@ -13,7 +13,7 @@ from broadsheet.journals.message.batch import batch_of
 from broadsheet.journals.message.framing import ARROW_STREAM, FixedFraming, LineFraming
 from broadsheet.journals.message.types import ArrowType, JsonType
 from broadsheet.journals.message.uuid import build_uuid, format_uuid
-from broadsheet.spark_bridge.journal_source.codecs import Tables
+from broadsheet.spark_bridge.content.registry import Tables
 from broadsheet.spark_bridge.journal_source.line_tables import LineTables
 from broadsheet.spark_bridge.journal_source.message_table import FrameTables, MessageTable
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import ContentTypeError, FramingError
 from broadsheet.journals.message import framing
 from broadsheet.journals.message.framing import (
@@ -16,7 +17,6 @@ from broadsheet.journals.message.framing import (
     NDJSON,
     PROTOBUF_FIXED,
     Frames,
-    framing_for,
 )
 
 LINES = framing_for(NDJSON)

@@ -6,9 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.errors import FramingError
 from broadsheet.journals.message.batch import batch_of
-from broadsheet.journals.message.framing import CSV, Frames, framing_for
+from broadsheet.journals.message.framing import CSV, Frames
 from broadsheet.journals.message.types import CsvType, JsonStructType, JsonType, Meta, ProtobufType
 from broadsheet.journals.message.uuid import NIL_UUID, build_uuid, format_uuid
 from broadsheet.wire.journal_pb2 import Label

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.message.batch import MessageBatch, MessageType
-from broadsheet.journals.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
+from broadsheet.journals.message.framing import NDJSON, PROTOBUF_FIXED
 from broadsheet.journals.message.partitioning import MappedJournal
 from broadsheet.journals.message.publisher import Publisher
 from broadsheet.journals.message.rollback import (

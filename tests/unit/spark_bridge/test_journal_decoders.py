@@ -36,13 +36,12 @@ from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.journals.message.uuid import build_uuid, clock_at, format_uuid
 from broadsheet.spark_bridge.content.arrow import ArrowDecoder
 from broadsheet.spark_bridge.content.csv import CsvDecoder
-from broadsheet.spark_bridge.content.json import JsonDecoder
+from broadsheet.spark_bridge.content.json import JsonDecoder, infer_json
 from broadsheet.spark_bridge.content.protobuf import ProtobufDecoder
 from broadsheet.spark_bridge.format_options import OptionError
 from broadsheet.spark_bridge.journal_source.byte_runs import ContentBuffer, FetchedContent
 from broadsheet.spark_bridge.journal_source.columns import METADATA_TYPES, RowColumns, with_metadata
 from broadsheet.spark_bridge.journal_source.message_types import columns_of, load_message_class
-from broadsheet.spark_bridge.journal_source.schema_inference import _infer_json
 
 SECOND = 1_700_000_000
 UUID = build_uuid(0xA1B2C3D4E5F6, clock_at(SECOND * 10**9), 1)
@@ -203,7 +202,7 @@ def test_inferred_columns_round_no_integer() -> None:
     lines = b'{"n":1,"of":{"big":9223372036854775809}}\n'
 
     with pytest.raises(OptionError, match=r"DECIMAL.* of\.big is the integer 9223372036854775809"):
-        _infer_json([lines], strict=True)
+        infer_json([lines], True)
 
 
 def test_metadata_says_where_each_message_stands() -> None:

@@ -18,8 +18,8 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from broadsheet.journals.content.registry import framing_for
 from broadsheet.journals.message.batch import MessageType
-from broadsheet.journals.message.framing import framing_for
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.types import ArrowType, CsvType, ProtobufType
 from broadsheet.journals.message.uuid import Flags, parse_uuid

@@ -19,7 +19,14 @@ from broadsheet.spark_bridge.content.encoder import Encoder
 from broadsheet.spark_bridge.content.registry import spark_content_of
 from broadsheet.spark_bridge.errors import PublishError
 from broadsheet.spark_bridge.format_options import OptionError
+from broadsheet.spark_bridge.journal_sink.commit_record import (
+    CommitAttempt,
+    SinkTarget,
+    publication_of,
+)
+from broadsheet.spark_bridge.journal_sink.commit_rules import QueryIdentity, check_same_batch
 from broadsheet.spark_bridge.journal_sink.options import write_options
+from broadsheet.spark_bridge.journal_sink.row_content import RowContent
 from broadsheet.spark_bridge.journal_sink.stamps import Stamper
 from broadsheet.spark_bridge.journal_source.byte_runs import FetchedContent
 from broadsheet.spark_bridge.journal_source.codecs import decoder_for
@@ -127,3 +134,17 @@ def test_rows_content_damaged_message_names_its_journal() -> None:
 
     with pytest.raises(FramingError, match="a/journal"):
         decoder_for("a/journal", AVRO, options=READ, columns=columns).decode(_content(data))
+
+
+def test_rows_content_record_tells_rows_from_messages() -> None:
+    """Two messages of 500 rows are the same batch when they are repeated; compared as messages, they were another's."""
+    attempt = CommitAttempt(
+        messages=2, acknowledgement=b"ack", journals=("a/journal",), content=RowContent(500, 7)
+    )
+    record = publication_of([attempt], committed_at=1.0, batch=3)
+    target = SinkTarget(selector="", journals=("a/journal",))
+    identity = QueryIdentity(query="q", target=target)
+
+    check_same_batch(record, identity, RowContent(500, 7))
+    with pytest.raises(PublishError, match="with 500 rows; this run's 2 rows are others"):
+        check_same_batch(record, identity, RowContent(2, 7))

@@ -182,14 +182,6 @@ def test_journal_index_agrees_with_modulo_mapping(spark: SparkSession) -> None:
     assert found == [int(mapping(key).journal) for key in keys]
 
 
-def test_journal_index_null_key_fails_and_names_the_column(spark: SparkSession) -> None:
-    """A row without a key has no journal: it must not land in that of the empty text."""
-    rows = spark.createDataFrame([("a",), (None,)], "key string")
-
-    with pytest.raises(Exception, match="column key: the key of 1 rows is null"):
-        rows.select(journal_index("key", 7)).collect()
-
-
 def test_spark_runs_on_the_jre_of_pypi(tmp_path: Path) -> None:
     """On a machine without Java the wheel's trimmed JRE must do: a real job, Python worker included."""
     program = (

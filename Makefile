@@ -56,7 +56,7 @@ fmt: setup ## format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=consumer, SEED=n to replay one
+test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=shards, SEED=n to replay one
 	status=0; for simulator in $(SIMULATORS); do \
 		$(BIN)/python -m broadsheet.testing.$$simulator $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
 	done; exit $$status

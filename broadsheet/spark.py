@@ -1,4 +1,4 @@
-"""What runs shards on Spark: needs the extra `broadsheet[spark]`."""
+"""Runs shards on Spark: needs the extra `broadsheet[spark]`."""
 
 from broadsheet.spark_bridge import ShardCluster
 

@@ -74,7 +74,7 @@ class MissingCopyError(OSError):
 
 
 class PublishedJournal(Protocol):
-    """What the publisher needs of a journal."""
+    """The part of a journal that a publisher needs."""
 
     deleted: bool
     entry: CatalogueEntry
@@ -151,7 +151,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherParts:
-    """What a publisher works with."""
+    """The surroundings of a publisher."""
 
     stores: FragmentStores
     disk: Disk

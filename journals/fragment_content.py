@@ -38,7 +38,7 @@ class DirectReadError(ServiceError):
 
 
 class WantedSpan(NamedTuple):
-    """What is wanted of a stored fragment."""
+    """The range of a stored fragment that is wanted."""
 
     fragment: Fragment
     url: str

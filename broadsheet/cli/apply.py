@@ -40,7 +40,7 @@ class ApplyOptions:
 
     @property
     def suffix(self) -> str:
-        """What is printed behind each spec."""
+        """The text that is printed behind each spec."""
         return {None: "", "client": " (dry run)", "server": " (server dry run)"}[self.dry_run]
 
     def transaction_size(self, default: int) -> int:

@@ -1,4 +1,4 @@
-"""What every package may raise."""
+"""Exceptions that every package may raise."""
 
 from typing import TYPE_CHECKING
 

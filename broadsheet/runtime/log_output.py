@@ -39,7 +39,7 @@ _STREAMS: Final = {"stdout": 1, "stderr": 2}
 
 
 class Loss(Enum):
-    """Why a line was not written; the values are labels of a metric."""
+    """The reason why a line was not written; the values are labels of a metric."""
 
     NOT_WRITTEN = "not_written"
     """The descriptor refused it: it has no reader, or no space."""

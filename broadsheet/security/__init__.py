@@ -1,4 +1,4 @@
-"""Who calls, and what a caller may do: tokens, TLS, certificates and endpoints."""
+"""Identities and permissions of callers: tokens, TLS, certificates and endpoints."""
 
 from typing import TYPE_CHECKING
 

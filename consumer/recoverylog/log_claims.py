@@ -39,7 +39,7 @@ FindSpec = Callable[[str], ShardSpec | None]
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """What etcd holds about the log of a shard that is to be applied."""
+    """The state in etcd of the log of a shard that is to be applied."""
 
     spec: ShardSpec | None = None
     """Its present spec."""

@@ -1,4 +1,4 @@
-"""What etcd holds of the shards that an Apply names: present specs, and the hints of their logs.
+"""The state in etcd of the shards that an Apply names: present specs, and the hints of their logs.
 
 A call for each of ten thousand keys takes longer than the whole apply. So the mirror proposes what is there, and one
 call confirms it for many keys (`broadsheet.allocator.etcd.reads.read_expected`); only what differs is read. A lagging

@@ -104,7 +104,7 @@ class TxnServices:
 
 @dataclass(frozen=True, slots=True)
 class _Lent:
-    """What came of a delivery for which the machine was lent to the worker thread."""
+    """The outcome of a delivery for which the machine was lent to the worker thread."""
 
     delivered: Delivered
     orders: tuple[Instruction, ...] = ()

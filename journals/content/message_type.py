@@ -79,7 +79,7 @@ class RowType(MessageType, Protocol):
 
 
 class MessageRun(Protocol):
-    """What a content type needs to know of a run of messages of one journal; a `MessageBatch` is one."""
+    """The part that a content type needs of a run of messages of one journal; a `MessageBatch` is one."""
 
     @property
     def journal(self) -> str:

@@ -75,7 +75,7 @@ ValueError instead of being skipped."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkContent:
-    """What Spark's source and sink need to know of a content type."""
+    """The parts that Spark's source and sink need of a content type."""
 
     uuid_of: Callable[[str, ReadOptions], UuidOf]
     """Returns the function that finds the UUIDs of a journal's messages. Raises `OptionError`."""

@@ -11,11 +11,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from tests.support.certificates import Certificate, CertificateAuthority
 from tests.support.counter_cluster import CounterCluster
+from tests.support.eventually import eventually_sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -50,11 +52,21 @@ def test_cordon_of_nobody_names_what_was_expected(cluster: CounterCluster) -> No
     assert "members[0]: expected a member of the cluster" in refused.output
 
 
+def _uncordoned(cluster: CounterCluster) -> list[dict[str, Any]]:
+    """Return the members as they are listed, none of them cordoned."""
+    listed: list[dict[str, Any]] = json.loads(
+        cluster.shardctl("members", "list", "-o", "json").output
+    )["members"]
+    assert not any(each["cordoned"] for each in listed), listed
+    return listed
+
+
 def test_drained_member_hands_over_and_leaves(cluster: CounterCluster) -> None:
     """The plan is shown first; a script must say --yes; the command ends when the member has left, and its shards are
     served by the other. `shardctl dev` starts it again.
     """
-    listed = json.loads(cluster.shardctl("members", "list", "-o", "json").output)["members"]
+    # A test before may have uncordoned one, of which the member that is asked has not heard yet.
+    listed = eventually_sync(lambda: _uncordoned(cluster))
     (chosen,) = [each["id"] for each in listed if each["endpoint"] == cluster.addresses[0]]
 
     dry = cluster.shardctl("members", "drain", chosen, "--dry-run")

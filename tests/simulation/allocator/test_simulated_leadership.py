@@ -267,7 +267,9 @@ def test_leader_that_is_elected_again_remembers_since_when_a_replica_has_failed(
             cluster.shut_down()
             return waited
 
-    assert 15.0 <= run_virtual(fail()) <= 20.0
+    # To fail, and to catch up elsewhere, takes up to four seconds each. A leader that had forgotten would count the
+    # fifteen from its election, which is ten seconds later.
+    assert 15.0 <= run_virtual(fail()) < 25.0
 
 
 def _holds(member: SimulatedMember, item_id: ItemId, cluster: Cluster, *, slot: int) -> bool:

@@ -470,13 +470,32 @@ function Offsets({ row, told }) {
 
 // Dialogs.
 
-function TokenDialog({ asked }) {
+/**
+ * Show a dialog while `shown` is something, and call `close` when its reader closes it.
+ *
+ * A browser tells the page later that a dialog was closed. Where the page closed it, that is no reader's wish: the
+ * dialog may already be shown again, with another question.
+ */
+function useDialog(shown, close) {
   const dialog = useRef(null);
-  const input = useRef(null);
+  const closedByPage = useRef(0);
   useEffect(() => {
-    if (asked && !dialog.current.open) dialog.current.showModal();
-    if (!asked && dialog.current.open) dialog.current.close();
-  }, [asked]);
+    if (shown && !dialog.current.open) dialog.current.showModal();
+    if (!shown && dialog.current.open) {
+      closedByPage.current += 1;
+      dialog.current.close();
+    }
+  }, [shown]);
+  const onClose = () => {
+    if (closedByPage.current > 0) closedByPage.current -= 1;
+    else close?.();
+  };
+  return [dialog, onClose];
+}
+
+function TokenDialog({ asked }) {
+  const [dialog, onClose] = useDialog(asked);
+  const input = useRef(null);
   const give = (event) => {
     event.preventDefault();
     const token = input.current.value.trim();
@@ -484,7 +503,7 @@ function TokenDialog({ asked }) {
     input.current.value = "";
     asked.give(token);
   };
-  return html`<dialog ref=${dialog} aria-labelledby="token-title" onCancel=${(event) => event.preventDefault()}>
+  return html`<dialog ref=${dialog} aria-labelledby="token-title" onClose=${onClose} onCancel=${(event) => event.preventDefault()}>
     <form onSubmit=${give}>
       <h2 id="token-title">Token</h2>
       <p>This member serves callers with a token that permits LIST: <code>shardctl token</code> makes one. It is kept in this tab only.</p>
@@ -497,13 +516,9 @@ function TokenDialog({ asked }) {
 
 /** Ask before anything is changed, and tell what became of it. */
 function ConfirmDialog({ asked, close }) {
-  const dialog = useRef(null);
+  const [dialog, onClose] = useDialog(asked, close);
   const [state, setState] = useState({});
-  useEffect(() => {
-    setState({});
-    if (asked && !dialog.current.open) dialog.current.showModal();
-    if (!asked && dialog.current.open) dialog.current.close();
-  }, [asked]);
+  useEffect(() => setState({}), [asked]);
   const act = async (event) => {
     event.preventDefault();
     setState({ isBusy: true });
@@ -514,7 +529,7 @@ function ConfirmDialog({ asked, close }) {
       setState({ error });
     }
   };
-  return html`<dialog id="confirm" ref=${dialog} aria-labelledby="confirm-title" onClose=${close}><form onSubmit=${act}>
+  return html`<dialog id="confirm" ref=${dialog} aria-labelledby="confirm-title" onClose=${onClose}><form onSubmit=${act}>
     <h2 id="confirm-title">${asked?.title}</h2>
     <p>${asked?.text}</p>
     ${state.error && html`<p class="alarm" role="alert">${reasonOf(state.error)}</p>`}
@@ -524,9 +539,8 @@ function ConfirmDialog({ asked, close }) {
 }
 
 function HelpDialog({ isOpen, close }) {
-  const dialog = useRef(null);
-  useEffect(() => (isOpen ? dialog.current.showModal() : dialog.current.close()), [isOpen]);
-  return html`<dialog ref=${dialog} onClose=${close} aria-labelledby="help-title"><form method="dialog">
+  const [dialog, onClose] = useDialog(isOpen, close);
+  return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="help-title"><form method="dialog">
     <h2 id="help-title">Keys</h2>
     <p><kbd>/</kbd> search, <kbd>1</kbd> to <kbd>${VIEWS.length}</kbd> views, <kbd>Esc</kbd> closes a shard, <kbd>t</kbd> light or dark, <kbd>?</kbd> this.</p>
     <p>In lists and grids: arrow keys, <kbd>Home</kbd>, <kbd>End</kbd>, in lists <kbd>Page Up</kbd> and <kbd>Page Down</kbd>; <kbd>Enter</kbd> opens.</p>

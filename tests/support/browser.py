@@ -34,7 +34,7 @@ _UNPACK = "import chromium from '@sparticuz/chromium'; console.log(await chromiu
 
 SECONDS_MAX: Final = 240.0
 """Less than a test may take, so that it is told what did not come."""
-UNPACK_SECONDS_MAX: Final = 240.0
+UNPACK_SECONDS_MAX: Final = 20.0
 STOP_SECONDS_MAX: Final = 5.0
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _MESSAGE_BYTES_MAX: Final = 64 << 20
@@ -202,17 +202,28 @@ class Tab:
         await self.command("Input.insertText", text=text)
 
     async def click(self, selector: str) -> None:
-        """Click the middle of the first element that a CSS selector finds, once it can be seen."""
+        """Click the middle of the first element that a CSS selector finds, once it can be seen.
+
+        An element that the page moves while the mouse is on its way is clicked again.
+        """
         quoted = json.dumps(selector)
-        await self.holds(f"document.querySelector({quoted}).getBoundingClientRect().width > 0")
-        x, y = await self.evaluate(
-            f"(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'nearest'}});"
-            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            await self.command(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
+
+        async def is_hit() -> bool:
+            await self.holds(f"document.querySelector({quoted}).getBoundingClientRect().width > 0")
+            x, y = await self.evaluate(
+                f"(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'nearest'}});"
+                " window.clickHit = false;"
+                f" addEventListener('click', (c) => {{ window.clickHit = !!c.target.closest({quoted}); }},"
+                " {capture: true, once: true});"
+                " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
             )
+            for kind in ("mousePressed", "mouseReleased"):
+                await self.command(
+                    "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
+                )
+            return bool(await self.evaluate("window.clickHit"))
+
+        await eventually(is_hit, timeout_seconds=SECONDS_MAX, message=f"click {selector}")
 
     async def prefer(self, scheme: str) -> None:
         """Pretend that the reader's system is `light` or `dark`."""

@@ -222,6 +222,17 @@ async def test_page_follows_shards_as_they_fail_and_move(
         await tab.click("[role=row][id]")
         await tab.click("aside p button")
         await tab.shows("Unassign orders-07?", "Its 2 replicas stop")
+        # A reader who asks again at once, before the browser tells that the first question was closed, is asked.
+        await tab.evaluate(
+            "new MutationObserver((_, seen) => { seen.disconnect(); document.querySelector('aside p button').click(); })"
+            ".observe(document.querySelector('#confirm'), {attributeFilter: ['open']})"
+        )
+        await tab.click("#confirm button[type=button]")
+        await tab.evaluate(
+            "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(drawn, 100))))"
+        )
+        await tab.holds("document.querySelector('#confirm').open")
+        await tab.shows("Unassign orders-07?")
         await tab.click("#confirm button[type=button]")
         await tab.holds("!document.querySelector('#confirm').open")
         await tab.press("4")

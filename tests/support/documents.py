@@ -3,6 +3,9 @@
 <!-- run -->      the ```sh or ```python block below is run
 <!-- start -->    the ```sh block below is started and left running
 <!-- shows -->    each line of the ```text block below is in the output of the block before; `…` stands for anything
+
+A line `! COMMAND` says that the command is refused. A shell ignores its status even under `set -e`, and a command may
+fail for any reason, so the script that is run ends there if the command succeeds, and the block must show why it fails.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+_REFUSAL = re.compile(r"^! ((?:.*\\\n)*.*)$", re.MULTILINE)
 _MARKED = re.compile(r"^<!-- (run|start|shows) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -26,17 +30,48 @@ class Block:
     shown: tuple[str, ...]
     """Lines, in this order."""
 
+    @property
+    def refusals(self) -> list[str]:
+        """The commands that must fail, each without its `!`."""
+        return _REFUSAL.findall(self.code) if self.language == "sh" else []
+
+    @property
+    def script(self) -> str:
+        """The code of a shell block to run: it ends with status 1 where a command that must fail succeeds."""
+        return _REFUSAL.sub(
+            r"! \1 || { echo 'this command should have been refused' >&2; exit 1; }", self.code
+        )
+
+
+class UnprovenRefusalError(AssertionError):
+    """A block has a command that must fail, and does not show the line that says why it fails."""
+
 
 def blocks_of(document: Path) -> list[Block]:
-    """Return the marked blocks of a Markdown file, in order."""
+    """Return the marked blocks of a Markdown file, in order.
+
+    Raises:
+        UnprovenRefusalError: a block has more commands that must fail than lines that it shows.
+    """
+    blocks = parse_blocks(document.read_text(encoding="utf-8"))
+    for block in blocks:
+        if len(block.refusals) > len(block.shown):
+            raise UnprovenRefusalError(
+                f"{document}: {block.refusals[-1]!r} may fail for any reason: show the line that it prints"
+            )
+    return blocks
+
+
+def parse_blocks(text: str) -> list[Block]:
+    """Return the marked blocks of Markdown, in order."""
     blocks: list[Block] = []
-    for kind, language, text in _MARKED.findall(document.read_text(encoding="utf-8")):
+    for kind, language, content in _MARKED.findall(text):
         if kind == "shows":
             last = blocks.pop()
-            shown = (*last.shown, *text.splitlines())
+            shown = (*last.shown, *content.splitlines())
             blocks.append(Block(last.kind, last.language, last.code, shown))
         else:
-            blocks.append(Block(kind, language, text, ()))
+            blocks.append(Block(kind, language, content, ()))
     return blocks
 
 

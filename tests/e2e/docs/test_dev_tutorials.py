@@ -30,7 +30,7 @@ def test_dev_tutorial_shows_what_it_says(name: str, tmp_path: Path) -> None:
         pids = [DEV_0.search(text) for text in ("\n".join(start.shown), dev.output)]
         printed, real = (found[1] for found in pids if found)
         for block in blocks:
-            _run(dev, block, block.code.replace(f"kill -9 {printed}", f"kill -9 {real}"))
+            _run(dev, block, block.script.replace(f"kill -9 {printed}", f"kill -9 {real}"))
 
 
 def _run(dev: DevProcess, block: Block, script: str) -> None:

@@ -34,7 +34,8 @@ def test_secure_cluster_tutorial_shows_what_it_says(tmp_path: Path) -> None:
     with ExitStack() as servers:
         for block in blocks:
             script, *shown = (
-                PORT.sub(lambda found: ports[found[0]], text) for text in (block.code, *block.shown)
+                PORT.sub(lambda found: ports[found[0]], text)
+                for text in (block.script, *block.shown)
             )
             if block.kind == "start":
                 servers.enter_context(_running(script, tmp_path))

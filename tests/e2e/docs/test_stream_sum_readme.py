@@ -20,7 +20,7 @@ def test_stream_sum_readme_shows_what_it_says(tmp_path: Path) -> None:
     assert "--seconds 5" in run.code
 
     with running_dev(start.code, tmp_path) as dev:
-        ran = dev.shell(run.code.replace("--seconds 5", "--seconds 2"))
+        ran = dev.shell(run.script.replace("--seconds 5", "--seconds 2"))
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert missing_line(run.shown, ran.stdout) is None, ran.stdout

@@ -224,7 +224,8 @@ async def test_page_follows_shards_as_they_fail_and_move(
         await tab.shows("Unassign orders-07?", "Its 2 replicas stop")
         # A reader who asks again at once, before the browser tells that the first question was closed, is asked.
         await tab.evaluate(
-            "new MutationObserver((_, seen) => { seen.disconnect(); document.querySelector('aside p button').click(); })"
+            "new MutationObserver((_, seen) => {"
+            "  seen.disconnect(); document.querySelector('aside p button').click(); })"
             ".observe(document.querySelector('#confirm'), {attributeFilter: ['open']})"
         )
         await tab.click("#confirm button[type=button]")

@@ -25,7 +25,7 @@ def test_simulation_document_shows_what_it_says() -> None:
     for block in blocks:
         command = ["sh", "-c"] if block.language == "sh" else [sys.executable, "-c"]
         ran = subprocess.run(
-            [*command, block.code],
+            [*command, block.script],
             cwd=REPOSITORY,
             env={**os.environ, "PATH": path},
             capture_output=True,

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from broadsheet.cli.main import main
-from tests.support.documents import REPOSITORY
+from tests.support.documents import REPOSITORY, blocks_of
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -87,6 +87,12 @@ def test_commands_in_the_text_exist(document: Path) -> None:
         parent = main.get_command(context, group)
         assert isinstance(parent, click.Group)
         assert command in parent.list_commands(context), f"shardctl {group} {command}"
+
+
+@each_document
+def test_commands_that_are_refused_show_why(document: Path) -> None:
+    """A block whose `! command` may fail for any reason proves nothing: `blocks_of` refuses it."""
+    blocks_of(document)
 
 
 def _names_something(dotted: str) -> bool:

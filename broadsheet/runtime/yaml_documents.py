@@ -35,9 +35,20 @@ def decode_yaml(text: str, document_type: type[DocumentT], source: str) -> Docum
     if raw is None:
         raise ValidationError(source, "is empty")
     try:
+        return _converted(raw, document_type, text, source)
+    except RecursionError as error:
+        problem = "is nested too deep, or an alias is part of what it stands for"
+        raise ValidationError(source, problem) from error
+
+
+def _converted(raw: Any, document_type: type[DocumentT], text: str, source: str) -> DocumentT:
+    try:
         return msgspec.convert(raw, document_type)
     except msgspec.ValidationError as error:
-        raise ValidationError(source, str(error)) from error
+        # Imported here: a document that fits has no mistakes to explain.
+        from broadsheet.runtime.yaml_mistakes import explain_misfit
+
+        raise ValidationError(source, explain_misfit(text, document_type, error)) from error
 
 
 class _DuplicateKeyError(yaml.constructor.ConstructorError):

@@ -75,9 +75,9 @@ def test_listing_as_file_applied_again_changes_nothing() -> None:
     [
         ("", "specs.yaml: is empty"),
         ("shards: [", "specs.yaml: is not YAML"),
-        ("shards: [{id: a, nonsense: 1}]", r"unknown field `nonsense` - at `\$.shards\[0\]`"),
-        ("shards: [{hot_standbys: 1}]", r"missing required field `id` - at `\$.shards\[0\]`"),
-        ("shards: [{id: a, hot_standbys: many}]", r"at `\$.shards\[0\].hot_standbys`"),
+        ("shards: [{id: a, nonsense: 1}]", r"line 1: shards\[0\]: unknown field `nonsense`"),
+        ("shards: [{hot_standbys: 1}]", r"shards\[0\]: missing required field `id`"),
+        ("shards: [{id: a, hot_standbys: many}]", r"shards\[0\].hot_standbys: expected"),
         ("common: {delete: true}\nshards: []", "unknown field `delete`"),
         ("- a", "specs.yaml"),
     ],

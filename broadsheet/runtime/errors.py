@@ -36,8 +36,12 @@ class ExtraMissingError(BroadsheetError, ImportError):
 
 
 def needs_extra(extra: str, packages: str) -> str:
-    """Return the message for a feature whose extra is missing."""
-    return f"needs {packages}: pip install 'broadsheet[{extra}]'"
+    """Return the message for a feature whose extra is missing: the packages, and the command that installs them."""
+    # Imported here, because reading the metadata of installed packages costs milliseconds, and most programs lack none.
+    from broadsheet.runtime.extras import install_command
+
+    command = install_command(extra)
+    return f"needs {packages} (the extra `{extra}`)" + (f": {command}" if command else "")
 
 
 class ServiceError(BroadsheetError):

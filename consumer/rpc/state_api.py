@@ -121,7 +121,7 @@ async def scan_parts(
 
 def lacking(error: ImportError) -> str:
     """Return the error text of a member that has no pyarrow."""
-    return f"its member lacks {error.name}: install broadsheet[spark] there"
+    return f"its member lacks {error.name}: install what the extra `spark` needs there"
 
 
 def _parts(

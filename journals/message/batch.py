@@ -268,7 +268,7 @@ class MessageBatch:
         Raises:
             FramingError: a message cannot be decoded, or its values do not fit the columns. Without a schema that is so
                 for an integer beyond 64 bits, or one that a column of floating-point numbers would round.
-            ImportError: pyarrow is missing; install `broadsheet[spark]`.
+            ImportError: pyarrow is missing (the extra `spark`).
         """
         from broadsheet.journals.content.tables import table_of
 
@@ -293,7 +293,7 @@ class MessageBatch:
             schema: As of `to_arrow`.
 
         Raises:
-            ImportError: polars is missing; install `broadsheet[polars]`.
+            ImportError: polars is missing (the extra `polars`).
         """
         import polars as pl
 

@@ -463,7 +463,7 @@ class ArrowMessage:
 
 
 class ArrowType:
-    """Arrow messages: a UUID, then an IPC stream of one record batch. Needs pyarrow: install `broadsheet[spark]`.
+    """Arrow messages: a UUID, then an IPC stream of one record batch. Needs pyarrow (the extra `spark`).
 
     The UUID precedes the stream, so that sequencing parses no Arrow; an acknowledgement is only a UUID.
     """

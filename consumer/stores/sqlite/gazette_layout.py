@@ -24,6 +24,7 @@ from broadsheet.consumer.errors import StoreError
 from broadsheet.consumer.recoverylog.local_state import recorded_path, remove_if_there
 from broadsheet.consumer.recoverylog.recorder import FileRecorder
 from broadsheet.consumer.stores.sqlite.recording import DATABASE, NEXT
+from broadsheet.runtime.errors import needs_extra
 from broadsheet.runtime.private_directory import FILE_MODE
 
 PAGES: Final = "pageDB"
@@ -121,7 +122,8 @@ def _pages(fqn: str, pages: Path) -> Iterator[tuple[bytes, bytes]]:
     except ImportError as error:
         raise StoreError(
             fqn,
-            "its recovery log is of Gazette's SQLite store, whose pages are in a RocksDB: install broadsheet[rocksdb]",
+            "its recovery log is of Gazette's SQLite store, whose pages are in a RocksDB: that "
+            + needs_extra("rocksdb", "rocksdict"),
         ) from error
     families = set(Rdict.list_cf(str(pages), Options(raw_mode=True)))
     if families - {_DEFAULT_FAMILY} != {PRIMARY}:

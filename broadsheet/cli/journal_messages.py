@@ -13,7 +13,7 @@ from broadsheet.journals.content.registry import ContentType, content_of
 from broadsheet.journals.message.batch import MessageBatch
 from broadsheet.journals.message.reader import MessageSource
 from broadsheet.journals.message.uuid import Flags
-from broadsheet.runtime.errors import ValidationError
+from broadsheet.journals.topic import message_type_of
 from broadsheet.wire.labels import CONTENT_TYPE, value_of
 
 
@@ -35,12 +35,7 @@ async def open_messages(
     spec = (await client.get(journal)).spec
     content = content_of(value_of(spec.labels, CONTENT_TYPE), journal=journal)
     found = load_attribute(message_class, option="--message-type") if message_class else None
-    try:
-        message_type = content.message_type(spec.labels, found)
-    except (TypeError, ValueError) as error:
-        raise ValidationError("--message-type", f"{journal}: {error}") from error
-    except ImportError as error:
-        raise ValidationError("journal", f"{journal}: {error}") from error
+    message_type = message_type_of(content, spec, found)
     return MessageSource(client, journal, spec=spec, message_type=message_type), content
 
 

@@ -28,6 +28,7 @@ from broadsheet.cli.journal_space import (
     parse_journal_space,
     tree_of_listing,
 )
+from broadsheet.cli.line_check import LineCheck, line_check
 from broadsheet.cli.output import (
     ListFormat,
     ListOptions,
@@ -54,7 +55,7 @@ from broadsheet.cli.specs_file import (
     require_distinct,
 )
 from broadsheet.journals.client import JournalClient
-from broadsheet.journals.errors import WrongAppendOffsetError
+from broadsheet.journals.errors import JournalNotFoundError, WrongAppendOffsetError
 from broadsheet.journals.listing import ListResult
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.wire import journal_pb2
@@ -161,10 +162,16 @@ async def listed_journals(client: JournalClient, names: Sequence[str], selector:
     default="-",
     help="What to append; standard input if absent.",
 )
-@click.option("--lines", is_flag=True, help="Never split a line over two appends.")
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Never split a line over two appends, and refuse lines that readers of the journal's content type refuse.",
+)
 @connection_options
 def append_journal(connection: Connection, journal: str, stream: BinaryIO, lines: bool) -> None:
     """Append bytes to a journal. Each append of at most 4 MiB is atomic.
+
+    Bytes are appended as they are. `shardctl journals publish` writes messages with UUIDs, of any content type.
 
     \b
     Examples:
@@ -174,15 +181,32 @@ def append_journal(connection: Connection, journal: str, stream: BinaryIO, lines
 
     async def work() -> None:
         async with connection.journals() as client:
-            begin: int | None = None
-            end = 0
-            for content in _blocks(stream, whole_lines=lines):
-                commit = (await client.append(journal, content)).commit
-                begin = commit.begin if begin is None else begin
-                end = commit.end
-            say("nothing to append" if begin is None else f"appended [{begin}, {end}) to {journal}")
+            check = await _check_of(client, journal) if lines else None
+            appended = ""
+            try:
+                for content in _blocks(stream, whole_lines=lines):
+                    checked = content if check is None else check.checked(content)
+                    if not checked:
+                        continue
+                    commit = (await client.append(journal, checked)).commit
+                    begin = appended.partition(",")[0] or f"[{commit.begin}"
+                    appended = f"{begin}, {commit.end})"
+                if check is not None:
+                    check.require_complete()
+            except ValidationError as error:
+                error.add_note(f"appended before it: {appended or 'nothing'}")
+                raise
+            say(f"appended {appended} to {journal}" if appended else "nothing to append")
 
     run_command(work())
+
+
+async def _check_of(client: JournalClient, journal: str) -> LineCheck | None:
+    try:
+        return line_check((await client.get(journal)).spec)
+    except JournalNotFoundError:
+        # It may be hidden from a token that may only append; if it is not there, the append says so.
+        return None
 
 
 @click.command("read")

@@ -132,6 +132,7 @@ def shards() -> None:
             "journals:prune_journals",
             "Remove fragments that are older than their journal's retention.",
         ),
+        "publish": LazyCommand("publish:publish_messages", "Publish JSON lines as messages."),
         "reset-head": LazyCommand(
             "journals:reset_head", "Accept that the end of journals was lost."
         ),

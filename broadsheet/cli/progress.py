@@ -98,4 +98,5 @@ class _Lines:
         if now - self._shown_monotonic_seconds < LINE_SECONDS:
             return
         self._shown_monotonic_seconds = now
-        say(f"{self._what}: {self._unit.text(done)} of {self._unit.text(total)}")
+        whole = f" of {self._unit.text(total)}" if total else ""
+        say(f"{self._what}: {self._unit.text(done)}{whole}")

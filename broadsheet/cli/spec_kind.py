@@ -23,6 +23,7 @@ from broadsheet.cli.shard_space import format_shard_space, push_down, space_of_l
 from broadsheet.cli.shards import listed_shards, places_of, read_shard_changes
 from broadsheet.cli.specs_file import errors_name_places
 from broadsheet.consumer.client import ShardClient
+from broadsheet.consumer.client.log_journals import create_log_journals, missing_log_journals
 from broadsheet.journals.client import JournalClient
 from broadsheet.wire.journal_pb2 import ApplyRequest, JournalSpec, ListResponse
 from broadsheet.wire.shard_pb2 import (
@@ -88,8 +89,17 @@ class Specs(ABC, Generic[SpecT]):
     async def apply(self, changes: Sequence[Change[SpecT]]) -> int:
         """Apply changes in one transaction; return its revision."""
 
-    async def verify(self, documents: Sequence[Document[SpecT]]) -> None:
-        """Check what changes refer to."""
+    async def missing_logs(self, documents: Sequence[Document[SpecT]]) -> Sequence[JournalSpec]:
+        """Return the recovery logs that changes name, and that are not there."""
+        return ()
+
+    async def create_logs(self, logs: Sequence[JournalSpec]) -> None:
+        """Create recovery logs."""
+
+    async def verify(
+        self, documents: Sequence[Document[SpecT]], planned: Sequence[JournalSpec]
+    ) -> None:
+        """Check what changes refer to, which may be planned."""
 
     @classmethod
     @abstractmethod
@@ -153,12 +163,25 @@ class _ShardSpecs(Specs[ShardSpec]):
         answer = await self._client.apply(self._messages(changes), batch_size=0)
         return answer.header.etcd.revision
 
-    async def verify(self, documents: Sequence[Document[ShardSpec]]) -> None:
+    async def missing_logs(self, documents: Sequence[Document[ShardSpec]]) -> Sequence[JournalSpec]:
+        changes = [change for each in documents for change in each.changes]
+        async with self._connection.journals() as journals:
+            return await missing_log_journals(self._messages(changes), journals)
+
+    async def create_logs(self, logs: Sequence[JournalSpec]) -> None:
+        async with self._connection.journals() as journals:
+            await create_log_journals(logs, journals)
+
+    async def verify(
+        self, documents: Sequence[Document[ShardSpec]], planned: Sequence[JournalSpec]
+    ) -> None:
         async with self._connection.journals() as journals:
             for each in documents:
                 with errors_name_places(each.source, [change.place for change in each.changes]):
                     changes = self._messages(each.changes)
-                    await self._client.verify_referenced_journals(changes, journals)
+                    await self._client.verify_referenced_journals(
+                        changes, journals, planned=planned
+                    )
 
     @classmethod
     def read(cls, text: str, source: str) -> list[Change[ShardSpec]]:

@@ -32,14 +32,22 @@ NAMES_PER_LISTING = 128
 
 
 async def verify_referenced_journals(
-    changes: Sequence[ApplyRequest.Change], journals: JournalClient
+    changes: Sequence[ApplyRequest.Change],
+    journals: JournalClient,
+    *,
+    planned: Iterable[JournalSpec] = (),
 ) -> None:
     """Check every upserted shard's sources, recovery log and dead-letter journal; journals are looked up in bulk.
+
+    Args:
+        changes: Of shards.
+        journals: Client of their brokers.
+        planned: Journals that are to be created before the changes are applied.
 
     Raises:
         ValidationError: a journal is missing, or its content type does not fit; the field and the journal are named.
     """
-    known = await _look_up(
+    found = await look_up(
         dict.fromkeys(
             name
             for change in changes
@@ -48,6 +56,7 @@ async def verify_referenced_journals(
         ),
         journals,
     )
+    known = {**{spec.name: spec for spec in planned}, **found}
     for index, change in enumerate(changes):
         if not change.HasField("upsert"):
             continue
@@ -61,18 +70,18 @@ async def verify_referenced_journals(
 def _names_in(spec: ShardSpec) -> Iterator[str]:
     """Yield the journals that a spec names."""
     for source in spec.sources:
-        yield _bare(source.journal)
+        yield bare_name(source.journal)
     yield from values_of(spec.labels, DEAD_LETTER_JOURNAL)
     if log := recovery_log_of(spec):
         yield log
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
     """Return a source's journal without the `;meta` suffix that distinguishes readers."""
     return name.partition(";")[0]
 
 
-async def _look_up(names: Iterable[str], journals: JournalClient) -> Mapping[str, JournalSpec]:
+async def look_up(names: Iterable[str], journals: JournalClient) -> Mapping[str, JournalSpec]:
     """Return the specs of those journals that exist."""
     found: dict[str, JournalSpec] = {}
     left = iter(names)
@@ -85,7 +94,7 @@ async def _look_up(names: Iterable[str], journals: JournalClient) -> Mapping[str
 def _verify(spec: ShardSpec, known: Mapping[str, JournalSpec]) -> None:
     for index, source in enumerate(spec.sources):
         field_path = f"sources[{index}].journal"
-        journal = _known(_bare(source.journal), field_path, known)
+        journal = _known(bare_name(source.journal), field_path, known)
         content_type = value_of(journal.labels, CONTENT_TYPE)
         try:
             framing_for(content_type)

@@ -10,12 +10,13 @@ Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 import grpc
 
 from broadsheet.allocator.ops import TXN_OPERATIONS_MAX
+from broadsheet.consumer.client.log_journals import create_log_journals, missing_log_journals
 from broadsheet.consumer.client.member_rpc import (
     TOKEN_LIFE_SECONDS,
     MemberClient,
@@ -30,7 +31,7 @@ from broadsheet.runtime.backoff import Backoff
 from broadsheet.runtime.errors import EndpointError, RpcFailedError
 from broadsheet.security.auth import Capability, expiring
 from broadsheet.wire.errors import ApplyConflictError
-from broadsheet.wire.journal_pb2 import LabelSelector
+from broadsheet.wire.journal_pb2 import JournalSpec, LabelSelector
 from broadsheet.wire.shard_pb2 import (
     ApplyRequest,
     ApplyResponse,
@@ -373,14 +374,38 @@ class ShardClient(MemberClient):
         return tuple(affected)
 
     async def verify_referenced_journals(
-        self, changes: Sequence[ApplyRequest.Change], journals: JournalClient
+        self,
+        changes: Sequence[ApplyRequest.Change],
+        journals: JournalClient,
+        *,
+        planned: Iterable[JournalSpec] = (),
     ) -> None:
         """Check that the journals named by upserted specs exist and have the right content type.
+
+        Args:
+            changes: The changes.
+            journals: Client of the brokers.
+            planned: Journals that are to be created before the changes are applied.
 
         Raises:
             ValidationError: one is missing or of another content type; the field and the journal are named.
         """
-        await verify_referenced_journals(changes, journals)
+        await verify_referenced_journals(changes, journals, planned=planned)
+
+    async def create_log_journals(
+        self, changes: Sequence[ApplyRequest.Change], journals: JournalClient
+    ) -> tuple[str, ...]:
+        """Create the journals of recovery logs that upserted specs name and that do not exist; return their names.
+
+        A log gets the spec of another log below its prefix, or else replication, stores and codec of the shard's first
+        source.
+
+        Raises:
+            ServiceError: a broker refused one, or could not be reached.
+        """
+        logs = await missing_log_journals(changes, journals)
+        await create_log_journals(logs, journals)
+        return tuple(log.name for log in logs)
 
     async def _apply_batch(self, batch: Sequence[ApplyRequest.Change]) -> ApplyResponse:
         response, _ = await self._rpc.request(

@@ -124,10 +124,21 @@ class SyncShardClient:
 
         The files for TLS are those for members.
         """
-        journals = JournalClient(
-            broker_address, auth=broker_auth, policy=TransportPolicy(tls=self._tls)
-        )
-        self._thread.call(_verify(changes, journals))
+        self._thread.call(_verify(changes, self._journals(broker_address, broker_auth)))
+
+    def create_log_journals(
+        self,
+        changes: Sequence[ApplyRequest.Change],
+        *,
+        broker_address: str,
+        broker_auth: ClientAuth | None = None,
+    ) -> tuple[str, ...]:
+        """See `ShardClient.create_log_journals`. The files for TLS are those for members."""
+        journals = self._journals(broker_address, broker_auth)
+        return self._thread.call(_create_logs(self._client, changes, journals))
+
+    def _journals(self, address: str, auth: ClientAuth | None) -> JournalClient:
+        return JournalClient(address, auth=auth, policy=TransportPolicy(tls=self._tls))
 
     def close(self) -> None:
         """Close the connection and end the thread. Idempotent."""
@@ -153,3 +164,10 @@ class SyncShardClient:
 async def _verify(changes: Sequence[ApplyRequest.Change], journals: JournalClient) -> None:
     async with journals:
         await verify_referenced_journals(changes, journals)
+
+
+async def _create_logs(
+    client: ShardClient, changes: Sequence[ApplyRequest.Change], journals: JournalClient
+) -> tuple[str, ...]:
+    async with journals:
+        return await client.create_log_journals(changes, journals)

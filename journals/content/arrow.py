@@ -5,6 +5,7 @@ The trace context is in the metadata of the message's schema.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broadsheet.journals.content.message_type import MessageRun, MessageType
@@ -27,6 +28,19 @@ def _message_type(labels: LabelSet, message_class: type[Any] | None) -> MessageT
 
 def _shown(message: ArrowMessage) -> list[Any]:
     return [] if message.rows is None else message.rows.to_pylist()
+
+
+def _made_of(message_type: MessageType, values: Sequence[Any]) -> ArrowMessage:
+    del message_type
+    import pyarrow as pa
+
+    if not all(isinstance(value, dict) and value for value in values):
+        raise ValueError("expected a JSON object, the columns of a row")
+    try:
+        # Of all rows: `from_pylist` would take the columns of the first, and drop others.
+        return ArrowMessage(pa.RecordBatch.from_struct_array(pa.array(values)))
+    except (pa.ArrowException, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def _table(run: MessageRun, schema: pa.Schema | None) -> pa.Table:
@@ -64,6 +78,8 @@ CONTENT: Final = ContentType(
     framing=FixedFraming(ARROW_STREAM),
     message_type=_message_type,
     shown=_shown,
+    made_of=_made_of,
+    holds_rows=True,
     table=_table,
     traceparents=traceparents_in_heads,
 )

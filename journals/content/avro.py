@@ -556,11 +556,20 @@ def _rows(message: AvroMessage) -> list[Any]:
     return list(message.rows)
 
 
+def _made_of(message_type: MessageType, values: Sequence[Any]) -> AvroMessage:
+    del message_type
+    if not all(isinstance(value, dict) for value in values):
+        raise ValueError("expected a JSON object, the fields of a record")
+    return AvroMessage(list(values))
+
+
 CONTENT: Final = ContentType(
     name=AVRO,
     framing=FixedFraming(AVRO),
     message_type=_message_type,
     shown=_rows,
+    made_of=_made_of,
+    holds_rows=True,
     table=_table,
     traceparents=traceparents_in_heads,
     labels=(SCHEMA_LABEL,),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import numpy as np
 
@@ -23,8 +25,46 @@ def _message_type(labels: LabelSet, message_class: type[Any] | None) -> MessageT
     del labels
     if message_class is not None:
         raise ValueError("expected no class of messages: CSV records are lists of strings")
-    # The number of columns matters only to writers.
-    return CsvType(columns=0)
+    return _AnyCsvType()
+
+
+class _AnyCsvType(CsvType):
+    """CSV records whose number of columns is that of the first one that is written, because no label tells it."""
+
+    def __init__(self) -> None:
+        super().__init__(columns=0)
+        self._has_columns = False
+
+    def encode(self, message: Any) -> bytes:
+        if not self._has_columns:
+            super().__init__(columns=len(message) - 1)
+            self._has_columns = True
+        return super().encode(message)
+
+
+def _made_of(message_type: MessageType, values: Sequence[Any]) -> Any:
+    del message_type
+    (record,) = values
+    if not isinstance(record, list) or not all(isinstance(field, str) for field in record):
+        raise ValueError(
+            'expected a list of texts, the first of which is empty for the UUID, as ["", "a", "b"]'
+        )
+    # A record that was read has a UUID there; a field of the user's would be lost.
+    if not record or (record[0] and not _is_uuid(record[0])):
+        raise ValueError(
+            f"the first field {record[0]!r} is neither empty nor a UUID, which is written there"
+            if record
+            else "expected a field for the UUID, got none"
+        )
+    return list(record)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _columns(run: MessageRun) -> list[str]:
@@ -72,6 +112,8 @@ CONTENT: Final = ContentType(
     framing=CsvFraming(),
     message_type=_message_type,
     shown=lambda message: [message],
+    is_text=True,
+    made_of=_made_of,
     table=_table,
     table_columns=_columns,
 )

@@ -37,6 +37,17 @@ def _message_type(labels: LabelSet, message_class: type[Any] | None) -> MessageT
     return JsonType() if message_class is None else JsonStructType(message_class)
 
 
+def _made_of(message_type: MessageType, values: Sequence[Any]) -> Any:
+    (value,) = values
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {msgspec.json.encode(value)[:40].decode()}")
+    if isinstance(message_type, JsonStructType):
+        return message_type.decode(msgspec.json.encode(value))
+    if not isinstance(value.get("_meta", {}), dict):
+        raise ValueError("_meta: expected an object, in which the UUID is written")
+    return value
+
+
 def _traceparents(payloads: Sequence[bytes]) -> Iterator[str]:
     for line in _lines_with_key(payloads):
         try:
@@ -69,6 +80,8 @@ CONTENT: Final = ContentType(
     framing=LineFraming(),
     message_type=_message_type,
     shown=lambda message: [message],
+    is_text=True,
+    made_of=_made_of,
     table=json_table,
     traceparents=_traceparents,
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 
 from broadsheet.journals.content.message_type import MessageType
@@ -27,9 +28,20 @@ def _shown(message: Message) -> list[Any]:
     return [MessageToDict(message, preserving_proto_field_name=True)]
 
 
+def _made_of(message_type: MessageType, values: Sequence[Any]) -> Any:
+    (value,) = values
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")
+    try:
+        return ParseDict(value, message_type.new_acknowledgement(""))
+    except ParseError as error:
+        raise ValueError(str(error)) from error
+
+
 CONTENT: Final = ContentType(
     name=PROTOBUF_FIXED,
     framing=FixedFraming(),
     message_type=_message_type,
     shown=_shown,
+    made_of=_made_of,
 )

@@ -52,6 +52,11 @@ def rows_one_by_one(run: MessageRun, schema: pa.Schema | None) -> Table:
     return pa.Table.from_struct_array(pa.array(messages))
 
 
+def _not_made(message_type: MessageType, values: Sequence[Any]) -> Any:
+    del values
+    raise ValueError(f"messages of {message_type.content_type} cannot be made of JSON values")
+
+
 def no_traceparents(payloads: Sequence[bytes]) -> Iterator[str]:
     """Yield none: the messages have no room for a trace context beside the application's own fields."""
     del payloads
@@ -70,6 +75,14 @@ class ContentType:
     one, the class of its messages. Raises ValueError if that is not enough; the error says what is missing."""
     shown: Callable[[Any], list[Any]]
     """Returns what a tool shows of a message: values that JSON can hold, one a line; none of an acknowledgement."""
+    is_text: bool = False
+    """Whether messages are lines of text, so that lines which somebody wrote may be appended as they are."""
+    made_of: Callable[[MessageType, Sequence[Any]], Any] = _not_made
+    """Returns the message of values as `shown` returns them: of exactly one, or of one or more rows if `holds_rows`. A
+    UUID among the values is replaced when the message is published. Raises `ValueError` for values that no message of
+    this type holds."""
+    holds_rows: bool = False
+    """Whether a message holds any number of rows, so that a tool puts many of them into one."""
     table: Callable[[MessageRun, pa.Schema | None], Table] = rows_one_by_one
     """Returns one message or more as a table, of the columns of a schema or of all; see `MessageBatch.to_arrow`. Raises
     `FramingError`, or an error of Arrow, which the caller explains."""

@@ -15,6 +15,7 @@ that Go and Python publishers of one topic agree on each key's journal.
 from __future__ import annotations
 
 import collections.abc
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,6 +55,8 @@ _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 _BLOCK_BYTES: Final = 16
 """Bytes of each key that are fetched at once; fetching one byte of each takes as long."""
 _UINT16_MAX = np.iinfo(np.uint16).max
+_MISSING: Final = sys.maxsize
+"""An index that no list has."""
 _CACHED_KEYS_MAX: Final = 8_192
 """Keys are cached because hashing is a loop in Python and keys repeat. A key of 20 bytes takes 260, all of them 2 MiB
 (measured). Keys that never repeat fill the cache too: a larger one would let a process grow for hours without gain."""
@@ -65,6 +68,51 @@ def fnv1a_32(data: bytes) -> int:
     for byte in data:
         value = ((value ^ byte) * _FNV_PRIME) & 0xFFFFFFFF
     return value
+
+
+def field_key(field: str) -> KeyFunction:
+    """Return the function that takes a field of a message for its key, as `KeyColumn` takes a column.
+
+    Args:
+        field: Name of a dict's item or of an object's attribute; of a list, as CSV records are, `f1` for the first
+            field behind the UUID, `f2` and so on.
+
+    Returns:
+        A function that raises ValidationError if a message has no such field, or a value there that is no key: texts,
+        bytes, whole numbers and truth values are keys.
+    """
+    index = int(field[1:]) if field[:1] == "f" and field[1:].isdecimal() else None
+
+    def key(message: Any) -> bytes:
+        try:
+            if isinstance(message, collections.abc.Mapping):
+                value = message[field]
+            elif isinstance(message, list):
+                value = message[_MISSING if index is None else index]
+            else:
+                value = getattr(message, field)
+        except (LookupError, AttributeError) as error:
+            raise ValidationError("key", f"the message has no field {field!r}") from error
+        return _key_bytes(field, value)
+
+    return key
+
+
+def _key_bytes(field: str, value: Any) -> bytes:
+    """Return the bytes that `KeyColumn` would take for a value, so that both choose the same journal."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, int):
+        return str(value).encode()
+    if isinstance(value, bytes):
+        return value
+    # No float: the text of a number with a fraction depends on who writes it, so its key would move.
+    shown = "null" if value is None else f"{type(value).__name__} {value!r}"[:60]
+    raise ValidationError(
+        "key", f"{field}: expected a text, a whole number or a truth value, got {shown}"
+    )
 
 
 def modulo_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:

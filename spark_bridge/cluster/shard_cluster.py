@@ -260,8 +260,14 @@ class ShardCluster:
         return self._membership.failure()
 
     def apply(self, specs: Iterable[ShardSpec]) -> None:
-        """Create or update shards, whatever their present revision."""
-        self._shards.apply(specs, timeout_seconds=PRIMARY_SECONDS_MAX)
+        """Create or update shards, whatever their present revision, and their recovery logs that do not exist."""
+        keys = self._settings.get("broker_auth_keys", "")
+        self._shards.apply(
+            specs,
+            broker_address=self._services.broker_address,
+            broker_auth=KeyedAuth(keys) if keys else None,
+            timeout_seconds=PRIMARY_SECONDS_MAX,
+        )
 
     def wait_for_primary(
         self,

@@ -9,8 +9,10 @@ import structlog
 
 from broadsheet.allocator.model import MemberId
 from broadsheet.consumer.client import SyncShardClient
+from broadsheet.consumer.recoverylog.hints import recovery_log_of
 from broadsheet.runtime.errors import EndpointError
 from broadsheet.security.auth import ClientAuth
+from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.security.tls import TlsConfig
 from broadsheet.spark_bridge.cluster.elasticity import wait_until
 from broadsheet.spark_bridge.cluster.membership import MemberInfo
@@ -124,8 +126,15 @@ class Shards:
         """
         self._client = client
 
-    def apply(self, specs: Iterable[ShardSpec], *, timeout_seconds: float) -> None:
-        """Create or update shards, whatever their present revision.
+    def apply(
+        self,
+        specs: Iterable[ShardSpec],
+        *,
+        broker_address: str,
+        broker_auth: ClientAuth | None,
+        timeout_seconds: float,
+    ) -> None:
+        """Create or update shards, whatever their present revision, and recovery logs that are not there.
 
         Raises:
             TimeoutError: no member answered.
@@ -136,6 +145,19 @@ class Shards:
             self._client.current().apply(changes)
             return True
 
+        def logs_created() -> bool:
+            try:
+                self._client.current().create_log_journals(
+                    changes, broker_address=broker_address, broker_auth=broker_auth
+                )
+            except (EndpointError, NotAuthorizedError, UnauthenticatedError) as error:
+                # Members read and write the logs; a driver may be where no broker can be reached, or not be allowed
+                # to create journals. A log that is missing is then named by its shard's status.
+                _log.warning("cluster.log_journals_unchecked", error=str(error))
+            return True
+
+        if any(map(recovery_log_of, (change.upsert for change in changes))):
+            self._ask_until(logs_created, timeout_seconds=timeout_seconds)
         if not self._ask_until(applied, timeout_seconds=timeout_seconds):
             raise TimeoutError(f"no member answered within {timeout_seconds:g} s")
 

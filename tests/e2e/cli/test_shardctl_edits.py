@@ -242,3 +242,40 @@ def test_paused_shard_keeps_its_state_and_goes_on_when_resumed(cluster: CounterC
     assert again.stdout == "counter/part-001 unchanged\n"
     assert listed.stdout.splitlines()[1].split()[:3] == ["counter/part-001", "DISABLED", "0"]
     assert resumed.stdout == "counter/part-001 resumed\n"
+
+
+def test_missing_recovery_log_is_created_once_it_is_agreed_to(
+    cluster: CounterCluster, tmp_path: Path
+) -> None:
+    """A shard with a log needs a journal more: apply names it, a dry run shows it, --yes creates it, and it serves."""
+    shard, log = "logged/part-000", "logged/logs/logged/part-000"
+    spec = {
+        "id": shard,
+        "max_txn_duration": "1s",
+        "sources": [{"journal": "counter/events/part-000"}],
+    }
+    logged = {
+        "recovery_log_prefix": "logged/logs",
+        "hint_prefix": "/logged/hints",
+        "hint_backups": 1,
+    }
+    file = tmp_path / "logged.yaml"
+    file.write_text(yaml.safe_dump({"shards": [spec | logged]}))
+    apply = ("shards", "apply", "-f", str(file))
+
+    unasked = cluster.shardctl(*apply)
+    dry = cluster.shardctl(*apply, "--dry-run")
+    absent = cluster.shardctl("journals", "list", log)
+    agreed = cluster.shardctl(*apply, "--yes")
+    again = cluster.shardctl(*apply)
+    waited = cluster.shardctl("shards", "wait", shard, "--for=primary")
+    cluster.shardctl("shards", "delete", shard, "--yes")
+    cluster.shardctl("journals", "delete", log, "--yes")
+
+    assert unasked.exit_code == 2
+    assert f"1 recovery log does not exist: {log}. Create it? Nobody can be asked" in unasked.stderr
+    assert dry.stdout == f"{log} created (dry run)\n{shard} created (dry run)\n"
+    assert absent.exit_code == 3
+    assert agreed.stdout == f"{log} created\n{shard} created\n", agreed.output
+    assert again.stdout == f"{shard} unchanged\n"
+    assert waited.exit_code == 0, waited.output

@@ -152,12 +152,12 @@ async def test_protobuf_needs_the_class_of_its_messages(
         "publish", PARTS[0], "--message-type", message_type, stdin='{"name":"a"}'
     )
     wrong = await shardctl(
-        "publish", PARTS[0], "--message-type", message_type, stdin='{"nome":"a"}'
+        "publish", PARTS[0], "--message-type", message_type, stdin='{"title":"a"}'
     )
 
     assert "expected module:Class of the protobuf messages" in unnamed.stderr
     assert published.exit_code == 0, published.output
-    assert 'no field named "nome"' in wrong.stderr
+    assert 'no field named "title"' in wrong.stderr
     [row] = await _read(shardctl, PARTS[0], "--message-type", message_type)
     assert row["name"] == "a"
 

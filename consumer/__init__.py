@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         MessageProducer as MessageProducer,
         Resolution as Resolution,
         Resolver as Resolver,
+        SelfWaking as SelfWaking,
         ServiceRegistrar as ServiceRegistrar,
         SettlingMessages as SettlingMessages,
         Shard as Shard,

@@ -182,6 +182,20 @@ class BeginFinisher(Protocol[StoreT_contra]):
 
 
 @runtime_checkable
+class SelfWaking(Protocol[StoreT_contra]):
+    """Optional part of an application: has transactions that begin by time, though no message arrived."""
+
+    def next_txn_after(self, shard: Shard, store: StoreT_contra) -> float | None:
+        """Return after how many seconds a transaction should begin even if nothing is read; None: only with input.
+
+        Called on the worker thread once the store is restored, and after each `finalize_txn`; the answer holds until
+        the next transaction begins, whatever begins it. Such a transaction may consume nothing: `begin_txn` and
+        `finalize_txn` are called, and it is committed.
+        """
+        ...
+
+
+@runtime_checkable
 class MessageProducer(Protocol[StoreT_contra]):
     """Optional part of an application: supplies messages that do not come from journals.
 

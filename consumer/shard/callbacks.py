@@ -18,6 +18,7 @@ from broadsheet.consumer.application import (
     BeginFinisher,
     DeferToNextTxnError,
     MessageProducer,
+    SelfWaking,
     Shard,
     Store,
 )
@@ -74,6 +75,8 @@ class Finalized:
     """Of the intents' last, the acknowledgement alone."""
     started: StartedCommit | None = None
     """Its commit, if that could be started at once."""
+    wake_at: float | None = None
+    """When the next transaction begins though nothing is read, monotonic seconds; None: only with input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ class Callbacks:
         self._application = application
         # Asked once, because `isinstance` of a protocol looks for each of its methods.
         self._begin_finisher = application if isinstance(application, BeginFinisher) else None
+        self._self_waking = application if isinstance(application, SelfWaking) else None
         self._batch_consumer = application if isinstance(application, BatchConsumer) else None
         self._brings_messages = isinstance(application, MessageProducer)
         self._store = store
@@ -167,6 +171,11 @@ class Callbacks:
     def asks_to_begin(self) -> bool:
         """Report whether `begin` runs application code; if not, it may be called on any thread."""
         return self._begin_finisher is not None
+
+    @property
+    def wakes_itself(self) -> bool:
+        """Report whether the application has transactions that begin by time."""
+        return self._self_waking is not None
 
     def begin(self) -> None:
         """Begin a transaction in the application, then stamp its messages with the time after that."""
@@ -208,8 +217,9 @@ class Callbacks:
         traced = NO_SPAN if self.traces is None else self.traces.newest()
         with traced, self._named("finalize_txn"):
             self._application.finalize_txn(self._shard, self._store, self._publisher)
+        wake_at = self.wake_at()
         if not self._publisher.has_published:
-            return Finalized([], [], ack_intents={}, last_acknowledgement={})
+            return Finalized([], [], ack_intents={}, last_acknowledgement={}, wake_at=wake_at)
         rollbacks = self._publisher.take_rollbacks()
         intents = self._publisher.build_ack_intents()
         return Finalized(
@@ -217,7 +227,16 @@ class Callbacks:
             rollbacks,
             ack_intents={intent.journal: intent.content for intent in intents},
             last_acknowledgement={last.journal: last.acknowledgement for last in intents[-1:]},
+            wake_at=wake_at,
         )
+
+    def wake_at(self) -> float | None:
+        """Return when the next transaction begins though nothing is read, monotonic seconds; None: only with input."""
+        if self._self_waking is None:
+            return None
+        with self._named("next_txn_after"):
+            seconds = self._self_waking.next_txn_after(self._shard, self._store)
+        return None if seconds is None else self._clock.monotonic_seconds() + max(0.0, seconds)
 
     def finalize_and_commit(
         self,

@@ -470,6 +470,7 @@ class PrimaryAttempt:
             checkpoint,
             limits=limits_of(spec),
             delivery=delivery_to(self._environment.application),
+            wake_at=await self._first_wake(services),
         )
         with self._environment.read_ahead.share(self._shard.fqn) as share:
             read_ahead = InputBounds(
@@ -479,6 +480,12 @@ class PrimaryAttempt:
             )
             self._loop = TransactionLoop(machine, services, read_ahead=read_ahead)
             await self._run_loop(store, checkpoint, sources, self._loop)
+
+    async def _first_wake(self, services: TxnServices) -> float | None:
+        """Return when the first transaction begins though nothing is read, monotonic seconds."""
+        if not services.callbacks.wakes_itself:
+            return None  # Nothing to ask on the worker thread.
+        return await services.worker.run(services.callbacks.wake_at)
 
     async def _run_loop(
         self, store: Store, checkpoint: Checkpoint, sources: Sources, loop: TransactionLoop

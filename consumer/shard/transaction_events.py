@@ -132,6 +132,8 @@ class TxnFinalized:
     """Of the intents' last, the acknowledgement alone; empty if there are none."""
     checkpoint: shard_pb2.Checkpoint | None = None
     """The transaction's, if its commit was started already."""
+    wake_at: float | None = None
+    """When the next transaction begins though nothing is read, monotonic seconds; None: only with input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -384,6 +384,7 @@ class TransactionLoop:
             finalized.ack_intents,
             finalized.last_acknowledgement,
             None if finalized.started is None else finalized.started.checkpoint,
+            finalized.wake_at,
         )
 
     def _start_commit(self, checkpoint: Checkpoint) -> None:

@@ -17,7 +17,8 @@ so at most two transactions exist and commits never overlap. A transaction close
 
 Acknowledgements are not delivered to the application; they count as consumed, because they move the offset. A *note*, a
 batch of no messages, states only where a source resumes: it is committed by itself, because a source may be silent
-until the shard stops, and its successor must not settle the position a second time.
+until the shard stops, and its successor must not settle the position a second time. Nor does a transaction that the
+application asked to begin at a time (`wake_at`) need any message: it is committed for what the application changes.
 
 Three things say where the machine is. The *phase* is the callback under way; orders leave CONSUMING, answers return to
 it:
@@ -142,13 +143,15 @@ class RunningTxn:
     message_bytes: int = 0
     has_note: bool = False
     """A source's position is to be committed, perhaps without any message."""
+    is_woken: bool = False
+    """Time began it, so it is committed, perhaps without any message."""
     stalled: float | None = None
     finalizing: float = 0.0
 
     @property
     def is_empty(self) -> bool:
         """Report whether there is nothing to commit."""
-        return self.messages == 0 and not self.has_note
+        return self.messages == 0 and not self.has_note and not self.is_woken
 
     def min_elapsed(self, now: float) -> bool:
         """Return whether it has been open for its minimum duration."""
@@ -279,6 +282,7 @@ class TransactionMachine:
         *,
         limits: TxnLimits,
         delivery: DeliveryLimits | None = None,
+        wake_at: float | None = None,
     ) -> None:
         """Create a machine; call `start` once.
 
@@ -287,6 +291,7 @@ class TransactionMachine:
             recovered: The checkpoint that the store restored.
             limits: When transactions close.
             delivery: How much is handed to the application at once.
+            wake_at: When the first transaction begins though nothing is read, monotonic seconds; None: only with input.
         """
         self._sequencer = sequencer
         self._recovered = recovered
@@ -310,6 +315,8 @@ class TransactionMachine:
         self._finalize: tx.Finalize | None = None
         """The last order of its kind."""
         self._timer: float | None = None
+        self._wake_at = wake_at
+        """When the next transaction begins at the latest; None once it began, or if only input begins it."""
         self._out: list[Instruction] = []
         self._demand = InputDemand.NOTHING
         self._running = RunningTxn(limits, 0.0, is_first=True)
@@ -474,6 +481,7 @@ class TransactionMachine:
         assert self._finalize is not None, "nothing was to be finalized"
         ack_intents, last = finalized.ack_intents, finalized.last_acknowledgement
         self._last_acknowledgement = last or self._last_acknowledgement
+        self._wake_at = finalized.wake_at
         checkpoint = finalized.checkpoint
         if checkpoint is None:
             order = self._finalize
@@ -547,7 +555,9 @@ class TransactionMachine:
                 break
             if self._draw(now):
                 return
-        if running.has_note and running.began is None:
+        if self._may_wake() and self._wake_at is not None and now >= self._wake_at:
+            running.is_woken = True
+        if (running.has_note or running.is_woken) and running.began is None:
             self._begin()
             return
         if not running.accepts_input and running.stalled is None and self._prior is not None:
@@ -611,7 +621,13 @@ class TransactionMachine:
         self._demand = InputDemand.NOTHING
         return True
 
+    def _may_wake(self) -> bool:
+        """Return whether time may begin the running transaction: not any more once the shard stops or reads anew."""
+        is_read = self._intake is _Intake.OPEN or self._intake is _Intake.IDLE
+        return is_read and self._running.began is None
+
     def _begin(self) -> None:
+        self._wake_at = None
         self._phase = _Phase.BEGINNING
         self._out.append(tx.BeginTxn())
         self._demand = InputDemand.NOTHING
@@ -659,6 +675,8 @@ class TransactionMachine:
             return True
         if self._intake is not _Intake.STOPPED and not running.min_elapsed(now):
             return True
+        if running.is_woken and not running.messages:
+            return False  # It was asked for because of the time, whatever a producer is about to acknowledge.
         return can_read and running.limits.wait_for_ack and self._sequencer.has_pending()
 
     def _wait(self, demand: InputDemand, now: float) -> None:
@@ -667,7 +685,7 @@ class TransactionMachine:
 
     def _arm(self, now: float) -> None:
         """Set the timer to the next moment at which the running transaction decides again."""
-        at = self._running.next_decision(now)
+        at = self._wake_at if self._may_wake() else self._running.next_decision(now)
         if at is not None and at != self._timer:
             self._timer = at
             self._out.append(tx.SetTimer(at))

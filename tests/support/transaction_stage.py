@@ -30,6 +30,7 @@ class Stage:
         wait_for_ack: bool = True,
         ring_messages: int = 100,
         delivery: DeliveryLimits | None = None,
+        wake_at: float | None = None,
     ) -> None:
         checkpoint = recovered or Checkpoint()
         self.now = 100.0
@@ -41,6 +42,7 @@ class Stage:
                 min_seconds=min_seconds, max_seconds=max_seconds, wait_for_ack=wait_for_ack
             ),
             delivery=delivery,
+            wake_at=wake_at,
         )
         self.started = self.machine.start(self.now)
 

@@ -75,13 +75,14 @@ powercut: setup ## cut the power under stores, broker and staging for DURATION=6
 	$(BIN)/python -m tests.powercut --seconds $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECT),--subject $(SUBJECT))
 
 # What is too long for CI. A tier is one line: its target, with what a night gives it. `make -k nightly` runs all, whichever fails.
-nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, chaos
-.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-chaos
+nightly: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-chaos ## run every long tier: power cuts, simulations, decoders, real Gazette brokers, the image, chaos
+.PHONY: nightly-powercut nightly-sim nightly-fuzz nightly-strangers nightly-gazette nightly-image nightly-chaos
 nightly-powercut: ; $(MAKE) powercut DURATION=1800
 nightly-sim: ; $(MAKE) test-sim SEEDS=0:10000
 nightly-fuzz: ; $(MAKE) fuzz SECONDS=1800
 nightly-strangers: ; STRANGER_ROUNDS=3 $(PYTEST) -q tests/integration/consumer/test_strangers.py
 nightly-gazette: ; $(PYTEST) -q tests/gazette/real_brokers.py
+nightly-image: ; $(PYTEST) -q tests/deploy/real_image.py
 nightly-chaos: ; $(MAKE) chaos DURATION=1800 HOSTS=processes
 
 lint: setup ## lint, formatting, spelling and import contracts
@@ -147,6 +148,8 @@ bench: setup ## run one benchmark, e.g. make bench BENCH=skeleton; a JSON object
 requirements: setup ## pin and hash requirements
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --extra image --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-header -q -c requirements/dev.txt -o requirements/image.txt
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache .demo build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -105,6 +105,31 @@ def check_number(key: str, position: Position) -> None:
         )
 
 
+# The changes that both checkpointers write. The committed number is checked as the record is written, because only the
+# record names the lease's shard.
+
+
+def _commit(progress: ShardProgress, target: Position) -> Change:
+    return _of_own_shard(progress, target, lambda record: rules.commit(record, target))
+
+
+def _announce(progress: ShardProgress, target: Position, application_state: bytes | None) -> Change:
+    return _of_own_shard(
+        progress, target, lambda record: rules.prepare(record, target, application_state)
+    )
+
+
+def _of_own_shard(progress: ShardProgress, target: Position, change: Change) -> Change:
+    """Wrap a change so that it refuses another shard's sequence number, unless the shard delivered it."""
+
+    def checked(record: LeaseRecord) -> LeaseRecord:
+        if not progress.was_delivered(target):
+            check_number(record.key, target)
+        return change(record)
+
+    return checked
+
+
 class LeaseCheckpointer:
     """Implements `AsyncRecordProcessorCheckpointer` for one assignment of a shard."""
 
@@ -130,7 +155,7 @@ class LeaseCheckpointer:
             target = to_write(self._progress.bounds, asked)
             if target is None:
                 return
-            await self._write(self._checked(target, lambda record: rules.commit(record, target)))
+            await self._write(_commit(self._progress, target))
             self._progress.commit(target)
 
     async def prepare_checkpoint(
@@ -146,22 +171,8 @@ class LeaseCheckpointer:
             target = to_write(self._progress.bounds, asked)
             if target is None:
                 return LeasePreparedCheckpointer(None, committed_of(self._progress, asked))
-            await self._write(
-                self._checked(
-                    target, lambda record: rules.prepare(record, target, application_state)
-                )
-            )
+            await self._write(_announce(self._progress, target, application_state))
             return LeasePreparedCheckpointer(self, target)
-
-    def _checked(self, target: Position, change: Change) -> Change:
-        """Wrap a change so that it refuses another shard's sequence number, unless the shard delivered it."""
-
-        def checked(record: LeaseRecord) -> LeaseRecord:
-            if not self._progress.was_delivered(target):
-                check_number(record.key, target)
-            return change(record)
-
-        return checked
 
 
 class LeasePreparedCheckpointer:
@@ -224,7 +235,7 @@ class SyncLeaseCheckpointer:
             target = to_write(self._progress.bounds, asked)
             if target is None:
                 return
-            self._write(lambda record: rules.commit(record, target))
+            self._write(_commit(self._progress, target))
             self._progress.commit(target)
 
     def prepare_checkpoint(
@@ -240,7 +251,7 @@ class SyncLeaseCheckpointer:
             target = to_write(self._progress.bounds, asked)
             if target is None:
                 return SyncPreparedCheckpointer(None, committed_of(self._progress, asked))
-            self._write(lambda record: rules.prepare(record, target, application_state))
+            self._write(_announce(self._progress, target, application_state))
             return SyncPreparedCheckpointer(self, target)
 
 

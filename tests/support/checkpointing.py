@@ -46,9 +46,9 @@ class Prepared:
 class CheckpointedShard:
     """One assignment; `record` is what the store has."""
 
-    def __init__(self, stored: str | None, *, blocking: bool) -> None:
+    def __init__(self, stored: str | None, *, blocking: bool, key: str = "a") -> None:
         checkpoint = None if stored is None else Position(stored)
-        self.record = LeaseRecord(key="a", owner="w1", epoch=1, checkpoint=checkpoint)
+        self.record = LeaseRecord(key=key, owner="w1", epoch=1, checkpoint=checkpoint)
         self.writes = 0
         self.failure: Exception | None = None
         """What the next write raises."""

@@ -17,8 +17,9 @@ from broadsheet.broker.limits import BrokerLimits
 from broadsheet.broker.resolution import JournalResolver
 from broadsheet.security.audit import audit_record, audited
 from broadsheet.security.auth import Capability, Claims
+from broadsheet.serving.metrics import CallMetrics
 from broadsheet.serving.places import host_of
-from broadsheet.serving.standard_services import CallMetrics, Handler
+from broadsheet.serving.standard_services import Handler
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")

@@ -21,8 +21,9 @@ from broadsheet.broker.flow_control import Receivers, Throttle
 from broadsheet.broker.fragments import FragmentIndex, SealedFragment, StoredCopy
 from broadsheet.broker.free_space import FreeSpace
 from broadsheet.broker.inline_commits import InlineCommits
-from broadsheet.broker.limits import BrokerLimits, CommitMetrics
+from broadsheet.broker.limits import BrokerLimits
 from broadsheet.broker.lineage import UNKNOWN, Lineage
+from broadsheet.broker.metrics import CommitMetrics
 from broadsheet.broker.preconditions import JournalEnd
 from broadsheet.broker.publishing import FragmentPublisher
 from broadsheet.broker.quarantine import NAME_FILE, JournalQuarantine

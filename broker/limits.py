@@ -8,10 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter as MetricCounter, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
-
 from broadsheet.broker.config import BrokerBounds
 from broadsheet.runtime.clock import Clock
 from broadsheet.runtime.errors import ValidationError
@@ -20,8 +16,6 @@ from broadsheet.serving.places import Places, option_of
 
 CHUNK_BYTES_LEAST = 16 << 10
 """Content of one message to a reader while readers are at their bound."""
-COMMIT_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""A sync takes a tenth of a millisecond on a good disk, ten on a spinning one; above 0.1 s the disk is overloaded."""
 STALLED_SECONDS = 1.0
 """A reader that takes nothing for this long is stalled; it is cut off only if others need the bytes."""
 
@@ -241,6 +235,12 @@ class BrokerLimits:
             Refusals(),
         )
 
+    def in_use(self) -> dict[str, int]:
+        """Return what is held of each bound of calls, streams, reads and bytes."""
+        held = (self.calls, self.public_calls, self.append_streams, self.readers)
+        levels = (self.append_bytes, self.reader_bytes.level)
+        return {each.name: each.in_use for each in (*held, *levels)}
+
     def refused(self) -> Counter[str]:
         """Return the number refused or cut off since the start, for every bound."""
         counts: Counter[str] = Counter({each.name: 0 for each in fields(self.bounds)})
@@ -256,69 +256,3 @@ class BrokerLimits:
     def take_peak_bytes(self) -> int:
         """Return the most bytes held since the last call, by append streams and readers."""
         return sum(level.take_peak() for level in (self.append_bytes, self.reader_bytes.level))
-
-
-class CommitMetrics:
-    """Metrics of a broker's commits, of all journals together."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.seconds = Histogram(
-            "broadsheet_broker_commit_seconds",
-            "Time of a commit of appends of one journal, with the sync that its durability asks for.",
-            registry=registry,
-            buckets=COMMIT_BUCKETS_SECONDS,
-        )
-        self.bytes = MetricCounter(
-            "broadsheet_broker_appended_bytes", "Content committed, bytes.", registry=registry
-        )
-        self.appends = MetricCounter(
-            "broadsheet_broker_appends",
-            "Appends with content that were committed.",
-            registry=registry,
-        )
-        self.failures = MetricCounter(
-            "broadsheet_broker_commit_failures",
-            "Commits that the disk failed; their appends were refused or may be lost.",
-            registry=registry,
-        )
-
-
-class BoundMetrics(Collector):
-    """Use of the bounds by a broker's clients; the label `bound` is the name of a bound in `BrokerBounds`.
-
-    The metrics are read from the limits at each scrape, so that calls pay nothing for them.
-    """
-
-    def __init__(self, limits: BrokerLimits, registry: CollectorRegistry) -> None:
-        self._limits = limits
-        registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        """Return the present values."""
-        limits = self._limits
-        places = limits.calls, limits.public_calls, limits.append_streams, limits.readers
-        levels = limits.append_bytes, limits.reader_bytes.level
-        bounds = GaugeMetricFamily(
-            "broadsheet_broker_bound", "Bounds that the broker was started with.", labels=["bound"]
-        )
-        for each in fields(limits.bounds):
-            bounds.add_metric([each.name], getattr(limits.bounds, each.name))
-        in_use = GaugeMetricFamily(
-            "broadsheet_broker_in_use",
-            "Calls, streams, reads or bytes that clients hold of a bound.",
-            labels=["bound"],
-        )
-        refused = CounterMetricFamily(
-            "broadsheet_broker_refused",
-            "Requests refused, and calls cut off, because a bound was reached.",
-            labels=["bound"],
-        )
-        for one in (*places, *levels):
-            in_use.add_metric([one.name], one.in_use)
-        for name, count in limits.refused().items():
-            refused.add_metric([name], count)
-        read = CounterMetricFamily(
-            "broadsheet_broker_read_bytes", "Content sent to readers, bytes."
-        )
-        read.add_metric([], limits.reader_bytes.sent_bytes)
-        yield from (bounds, in_use, refused, read)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from broadsheet.broker.catalogue import CatalogueEntry
 from broadsheet.broker.disk import Disk, DiskThreads
@@ -45,6 +45,7 @@ from broadsheet.broker.fragments import (
     write_record,
 )
 from broadsheet.broker.free_space import FreeSpace
+from broadsheet.broker.metrics import PublishMetrics
 from broadsheet.broker.segment_recycler import SegmentRecycler
 from broadsheet.journals.block_sums import DamagedContentError
 from broadsheet.runtime.backoff import Backoff
@@ -161,33 +162,6 @@ class PublisherParts:
     free_space: FreeSpace
     local_bytes_max: int | None
     """Bytes of local files of published fragments; None keeps all."""
-
-
-class PublishMetrics:
-    """Counters of publications."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"broadsheet_broker_{name}", text, registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"broadsheet_broker_{name}", text, registry=registry)
-
-        self.published = counter("published_fragments", "Fragments published to stores.")
-        self.published_bytes = counter(
-            "published_bytes", "Their content before compression, bytes."
-        )
-        self.failures = counter("publish_failures", "Failed attempts to publish a fragment.")
-        self.fetched_bytes = counter(
-            "fetched_bytes", "Content of fragments that was fetched from stores, bytes."
-        )
-        self.unpublished = gauge(
-            "unpublished_fragments", "Sealed fragments that wait for their store."
-        )
-        self.unpublished_bytes = gauge("unpublished_bytes", "Their content, bytes.")
-        self.oldest = gauge(
-            "unpublished_oldest_seconds", "Time that the oldest of them has waited, seconds."
-        )
 
 
 class FragmentPublisher:

@@ -10,37 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broadsheet.broker.config import BrokerConfig
 from broadsheet.broker.disk import Disk
 from broadsheet.broker.fragment_checks import FragmentChecks, Pace
 from broadsheet.broker.fragments import SealedFragment, parse_fragment
+from broadsheet.broker.metrics import ScrubMetrics
 from broadsheet.journals.block_sums import DamagedContentError
 from broadsheet.runtime.clock import Clock
 
 _log = structlog.get_logger()
-
-
-class ScrubMetrics:
-    """Counters of the scrub."""
-
-    def __init__(self, checks: FragmentChecks, registry: CollectorRegistry) -> None:
-        self.bytes = Counter(
-            "broadsheet_broker_scrubbed_bytes",
-            "Bytes of sealed fragments verified in the background.",
-            registry=registry,
-        )
-        self.completed = Gauge(
-            "broadsheet_broker_scrub_completed_timestamp_seconds",
-            "Time of the last complete pass over all sealed fragments; 0 before the first one.",
-            registry=registry,
-        )
-        Gauge(
-            "broadsheet_broker_damaged_fragments",
-            "Sealed fragments that fail their checksums, found by readers or in the background.",
-            registry=registry,
-        ).set_function(lambda: checks.damaged_count)
 
 
 class Scrubber:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from broadsheet.broker.admission import Admission
 from broadsheet.broker.append import AppendHandler
@@ -26,14 +26,15 @@ from broadsheet.broker.free_space import FreeSpace
 from broadsheet.broker.inline_commits import InlineCommits
 from broadsheet.broker.journal import Site
 from broadsheet.broker.journals import Journals
-from broadsheet.broker.limits import BoundMetrics, BrokerLimits, CommitMetrics
+from broadsheet.broker.limits import BrokerLimits
 from broadsheet.broker.list_apply import ApplyHandler, ListHandler
 from broadsheet.broker.maintenance import Maintenance
+from broadsheet.broker.metrics import CommitMetrics, ScrubMetrics, show_bounds, show_disk
 from broadsheet.broker.publishing import FragmentPublisher, PublisherParts
 from broadsheet.broker.quarantine import JournalQuarantine
 from broadsheet.broker.read import ReadHandler
 from broadsheet.broker.resolution import Identity, JournalResolver
-from broadsheet.broker.scrubber import Scrubber, ScrubMetrics
+from broadsheet.broker.scrubber import Scrubber
 from broadsheet.broker.segment_recycler import SegmentRecycler
 from broadsheet.broker.service import (
     Handlers,
@@ -53,7 +54,8 @@ from broadsheet.runtime.logs import guard_unconfigured_logs
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import server_auth
 from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds, ServerMetrics
-from broadsheet.serving.standard_services import CallMetrics, Health, ProcessMetrics
+from broadsheet.serving.metrics import CallMetrics, ProcessMetrics
+from broadsheet.serving.standard_services import Health
 
 if TYPE_CHECKING:
     from broadsheet.serving.admin import AdminServer
@@ -182,7 +184,7 @@ class Broker:
         self._logs.callback(publisher.close)
         self._checks = FragmentChecks(self._disk, publisher.fetch)
         self.limits = BrokerLimits.of(self._config.bounds, self._clock)
-        BoundMetrics(self.limits, self.registry)
+        show_bounds(self.registry, self.limits)
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         site = Site(
             disk=self._disk,
@@ -203,7 +205,12 @@ class Broker:
         await self._disk.run(self._load, root)
         self._journals = Journals(site, root, lambda: self._catalogue.entries.keys())
         self._catalogue.observe(self._journals.on_update)
-        self._register_gauges(root)
+        show_disk(
+            self.registry,
+            journals=lambda: len(self._catalogue.entries),
+            free_bytes=lambda: self._disk.free_bytes(root.journals),
+            floor_bytes=floor,
+        )
         # The port is bound only now, so that no client connects before the catalogue is loaded.
         self._server = GrpcServer(
             bounds=IntakeBounds(
@@ -250,7 +257,7 @@ class Broker:
                     self._clock,
                     root.journals,
                     self._checks,
-                    ScrubMetrics(self._checks, self.registry),
+                    ScrubMetrics(lambda: self._checks.damaged_count, self.registry),
                 ).run(self._config),
                 name="broker.scrub",
             ),
@@ -278,24 +285,6 @@ class Broker:
             if publisher.publishes(entry.spec):
                 await self._journals.make_room()
                 await self._journals.get(entry).journal.ready()
-
-    def _register_gauges(self, root: DataRoot) -> None:
-        journals = Gauge(
-            "broadsheet_broker_journals", "Journals of the catalogue.", registry=self.registry
-        )
-        journals.set_function(lambda: len(self._catalogue.entries))
-        free = Gauge(
-            "broadsheet_broker_disk_free_bytes",
-            "Free space of the file system of the data directory; below the floor, appends are refused.",
-            registry=self.registry,
-        )
-        free.set_function(lambda: self._disk.free_bytes(root.journals))
-        floor = Gauge(
-            "broadsheet_broker_disk_floor_bytes",
-            "Space that must stay free.",
-            registry=self.registry,
-        )
-        floor.set(self._config.free_space_floor_bytes)
 
     def _load(self, root: DataRoot) -> None:
         """Read the catalogue and move unknown directories away. Blocking."""

@@ -20,7 +20,8 @@ from broadsheet.broker.list_apply import ApplyHandler, ListHandler
 from broadsheet.broker.read import ReadHandler
 from broadsheet.journals.wire import APPEND_SERVICE, serialize
 from broadsheet.security.auth import Capability
-from broadsheet.serving.standard_services import Health, Methods, standard_handlers
+from broadsheet.serving.metrics import Methods
+from broadsheet.serving.standard_services import Health, standard_handlers
 from broadsheet.wire.fragments_pb2 import (
     DeleteFragmentsRequest,
     FragmentSumsRequest,

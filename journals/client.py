@@ -137,7 +137,7 @@ class JournalClient:
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Show what readers receive among the metrics of a registry."""
         # Imported here, because few clients show metrics, and the library is slow to import.
-        from broadsheet.journals.read_metrics import JournalReads
+        from broadsheet.journals.metrics import JournalReads
 
         registry.register(JournalReads(self.read_totals))
 

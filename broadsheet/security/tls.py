@@ -15,7 +15,7 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -27,8 +27,6 @@ from weakref import WeakSet
 import grpc
 import grpc.aio
 import structlog
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from broadsheet.runtime.errors import ValidationError
 from broadsheet.security.certificates import certificates_in, expiry_of, has_server_names
@@ -263,39 +261,6 @@ def _require_key_fits(config: TlsConfig) -> None:
 def _reason_of(error: Exception) -> str:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return str(reason or error).lower().replace("_", " ")
-
-
-class CertificateMetrics(Collector):
-    """Collects the time at which a server's certificate expires."""
-
-    def __init__(self, tls: TlsConfig, *, prefix: str) -> None:
-        """Create the collector.
-
-        Args:
-            tls: The server's files.
-            prefix: Of the name; a member and a broker may share a registry.
-        """
-        self._tls = tls
-        self._name = f"{prefix}_certificate_expiry_timestamp_seconds"
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the present sample; it has none if the certificate's form is unknown."""
-        gauge = self._gauge()
-        expires_at = tls_files(self._tls).present().expires_at
-        if expires_at is not None:
-            gauge.add_metric((), expires_at.timestamp())
-        yield gauge
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return the name alone, so that registering reads nothing."""
-        yield self._gauge()
-
-    def _gauge(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(
-            self._name,
-            "When the certificate that is served expires, seconds of Unix time.",
-            labels=(),
-        )
 
 
 # Servers.

@@ -16,42 +16,28 @@ asks for one and demands it for guarded routes alone.
 
 A client may send whatever it likes, and take as long as it likes: what it can hold is bounded in bytes, seconds and
 connections, and a new connection displaces the one that has kept the server waiting longest, so slow clients cannot
-lock probes out. aiohttp bounds lines, headers, their number, bodies and how many requests queue; `_Connection` adds
-what it lacks. Metrics are rendered by one thread, at most once a second, because they take long for many shards.
+lock probes out (`broadsheet.serving.bounded_http`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import logging
 import os
-import platform
-import resource
 import ssl
-import sys
-import threading
-import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from ipaddress import ip_address
-from itertools import islice
-from pathlib import Path
-from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client import CollectorRegistry
 
 from broadsheet.runtime.errors import CannotListenError, ValidationError
 from broadsheet.security.auth import AUTHORIZATION, Capability, Claims, NoAuth, TokenVerifier
@@ -59,46 +45,25 @@ from broadsheet.security.certificates import peer_identity
 from broadsheet.security.endpoints import is_loopback
 from broadsheet.security.errors import NotAuthorizedError, UnauthenticatedError
 from broadsheet.security.tls import TlsConfig, require_server_names, tls_files
-from broadsheet.serving.standard_services import NO_CLAIMS, SERVING, AllMetrics, Health
+from broadsheet.serving.bounded_http import BoundedConnection, ConnectionBounds, Connections
+from broadsheet.serving.debug_pages import process_variables, shown, task_report
+from broadsheet.serving.metrics_page import MetricsPage
+from broadsheet.serving.standard_services import NO_CLAIMS, SERVING, Health
 from broadsheet.wire.labels import is_scoped
 
-CONNECTIONS_MAX: Final = 128
-"""Open connections. Prometheus, probes and a few browsers take one to six each."""
 STREAMS_MAX: Final = 64
 """Streams of events, each of which keeps its connection."""
 GUARDED_MAX: Final = 96
 """Requests of guarded routes at work, streams among them; the other connections are for probes and scrapes."""
-REQUEST_SECONDS_MAX: Final = 10.0
-"""From a connection to the last header of its first request."""
 HANDSHAKE_SECONDS_MAX: Final = 5.0
 """Time of a handshake with TLS."""
 HANDLER_SECONDS_MAX: Final = 30.0
 """Time of a handler, with its request's body and its answer."""
-IDLE_SECONDS_MAX: Final = 75.0
-"""Time in which a client takes an answer and sends its next request; longer than most intervals between scrapes."""
-HEAD_BYTES_MAX: Final = 512 << 10
-"""Bytes received before a request's handler starts, and after it has ended without reading the body. The event loop
-reads 256 KiB at a time, so the beginning of a body may come with the head.
-"""
 BODY_BYTES_MAX: Final = 64 << 10
 """Body of a request, if its route does not say otherwise."""
-QUEUED_BYTES_MAX: Final = 64 << 10
-"""Further requests that a client sends while a handler is at work."""
 BACKLOG: Final = 128
-LINGER_SECONDS: Final = 1.0
-"""How long a body that no handler wants is read and dropped."""
 SHUTDOWN_SECONDS_MAX: Final = 1.0
 """Time for handlers to end after their connections were closed."""
-SCRAPES_MAX: Final = 8
-"""Answers with metrics that are being sent. Each may be of another second, and has megabytes for many shards."""
-CHUNK_BYTES: Final = 64 << 10
-"""Bytes of metrics that are given to a connection before it must take them."""
-RENDERING_SECONDS: Final = 1.0
-"""Metrics that are no older than this are sent again."""
-TASKS_MAX: Final = 2_000
-"""Tasks that are looked at for `/debug/tasks`, because the event loop waits meanwhile: some 20 ms."""
-FRAMES_MAX: Final = 32
-"""Frames of one stack."""
 
 CLAIMS: Final = web.RequestKey("claims", Claims)
 """Key of the caller's claims in a request."""
@@ -108,9 +73,6 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosni
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log = structlog.get_logger()
-_http_log = logging.getLogger(f"{__name__}.http")
-"""Of aiohttp, which logs a stack for each malformed request: strangers must not fill the disk with them."""
-_http_log.setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,16 +103,12 @@ _NOTHING: Final = AdminRoute(path="/{path:.*}", handler=_nothing, method="*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdminBounds:
+class AdminBounds(ConnectionBounds):
     """Bounds of an admin server; tests use others."""
 
-    connections_max: int = CONNECTIONS_MAX
     streams_max: int = STREAMS_MAX
     guarded_max: int = GUARDED_MAX
-    request_seconds_max: float = REQUEST_SECONDS_MAX
     handler_seconds_max: float = HANDLER_SECONDS_MAX
-    idle_seconds_max: float = IDLE_SECONDS_MAX
-    head_bytes_max: int = HEAD_BYTES_MAX
 
 
 class AdminServer:
@@ -191,8 +149,7 @@ class AdminServer:
         self._host = host
         self._asks_for_certificates = tls is not None and tls.requires_client_certificates
         self._bounds = bounds or AdminBounds()
-        self.connections: dict[_Connection, None] = {}
-        """Open connections, in the order in which they began to keep us waiting."""
+        self.connections = Connections(self._bounds)
         self._guarded = self._streams = 0
         """Requests of guarded routes at work, and the streams among them."""
         self._runner: web.AppRunner | None = None
@@ -219,7 +176,7 @@ class AdminServer:
         assert manager is not None, "a runner that was set up has a server"
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self, manager),
+                lambda: BoundedConnection(self.connections, manager),
                 host,
                 port,
                 backlog=BACKLOG,
@@ -245,44 +202,15 @@ class AdminServer:
     ) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in tuple(self.connections):
-            connection.abort()
+        self.connections.abort()
         if self._runner is not None:
             await self._runner.cleanup()
         self.address = ""
 
-    @property
-    def bounds(self) -> AdminBounds:
-        """Bounds on what clients may take."""
-        return self._bounds
-
-    def admit(self, connection: _Connection) -> bool:
-        """Take a new connection; at the bound, end the one that has kept us waiting longest, if any has."""
-        if len(self.connections) >= self._bounds.connections_max:
-            waited_for = next((each for each in self.connections if not each.is_busy), None)
-            if waited_for is None:
-                return False
-            waited_for.abort()
-            self.forget(waited_for)
-        self.connections[connection] = None
-        return True
-
-    def begin_wait(self, connection: _Connection) -> bool:
-        """Note that it is a connection's turn to send; report whether it is open."""
-        is_open = connection in self.connections
-        if is_open:
-            del self.connections[connection]
-            self.connections[connection] = None
-        return is_open
-
-    def forget(self, connection: _Connection) -> None:
-        """Drop an ended connection. Idempotent."""
-        self.connections.pop(connection, None)
-
     async def _serve(self, route: AdminRoute, request: web.Request) -> web.StreamResponse:
         """Serve a request; it is not the client's turn meanwhile."""
         connection = request.protocol
-        assert isinstance(connection, _Connection), "the server makes its connections"
+        assert isinstance(connection, BoundedConnection), "the server makes its connections"
         connection.begin_handler(request)
         failure: web.StreamResponse | web.HTTPException
         try:
@@ -462,89 +390,6 @@ class _ReloadedContext(ssl.SSLContext):
         return context
 
 
-class _Connection(web.RequestHandler):
-    """aiohttp's connection, with the three bounds that aiohttp lacks.
-
-    It takes any number of connections; it lets 32 requests of a megabyte wait behind one at work; and it closes
-    politely, so a client that takes nothing of its answer would keep its connection for ever. Here connections are
-    counted, and so are the bytes that no handler has asked for, and a client's turn ends with an abort.
-    """
-
-    def __init__(self, admin: AdminServer, manager: web.Server) -> None:
-        super().__init__(
-            manager,
-            loop=asyncio.get_running_loop(),
-            logger=_http_log,
-            access_log=_http_log,
-            # A client sees an early answer only if what it sends meanwhile is read.
-            lingering_time=LINGER_SECONDS,
-        )
-        self._admin = admin
-        self._alarm: asyncio.TimerHandle | None = None
-        self._wire: asyncio.Transport | None = None
-        """The transport; aiohttp forgets its own when it begins to close it."""
-        self._served: web.BaseRequest | None = None
-        """The request whose handler is at work."""
-        self._bytes_ahead = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Report whether a handler is at work."""
-        return self._served is not None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for a request, or refuse the connection."""
-        self._wire = cast("asyncio.Transport", transport)
-        super().connection_made(transport)
-        if self._admin.admit(self):
-            self._await_client(self._admin.bounds.request_seconds_max)
-        else:
-            self.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Pass bytes on, as many as may wait for a handler; aiohttp bounds those of a body that a handler reads."""
-        if self._served is None or self._served.content.is_eof():
-            self._bytes_ahead += len(data)
-            bound = QUEUED_BYTES_MAX if self.is_busy else self._admin.bounds.head_bytes_max
-            if self._bytes_ahead > bound:
-                self.abort()
-                return
-        super().data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Clean up."""
-        self._silence()
-        self._admin.forget(self)
-        super().connection_lost(exc)
-
-    def begin_handler(self, request: web.BaseRequest) -> None:
-        """Stop the clock, because it is not the client's turn."""
-        self._served = request
-        self._bytes_ahead = 0
-        self._silence()
-
-    def end_handler(self) -> None:
-        """Wait until the client has sent its next request."""
-        self._served = None
-        self._await_client(self._admin.bounds.idle_seconds_max)
-
-    def abort(self) -> None:
-        """End the connection at once."""
-        self._silence()
-        if self._wire is not None:
-            self._wire.abort()
-
-    def _await_client(self, seconds: float) -> None:
-        self._silence()
-        if self._admin.begin_wait(self):
-            self._alarm = asyncio.get_running_loop().call_later(seconds, self.abort)
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-
-
 async def _begin(request: web.Request, answer: web.StreamResponse) -> None:
     """Complete an answer's head before it is sent."""
     request[_BEGUN] = True
@@ -619,151 +464,10 @@ def metrics_server(host: str, port: int, registry: CollectorRegistry) -> AdminSe
     return AdminServer(host, port, routes=routes, verifier=NoAuth())
 
 
-def metrics_route(path: str, registry: CollectorRegistry) -> AdminRoute:
-    """Return the route of a registry's metrics, with those of the default registry."""
-    renderings = {each: _Rendering(registry, as_open=each) for each in (False, True)}
-    sending: dict[asyncio.Transport | None, None] = {}
-
-    async def metrics(request: web.Request) -> web.StreamResponse:
-        # The library's own choice reflects the header's version; these two are what Prometheus asks for.
-        as_open = "application/openmetrics-text" in request.headers.get("Accept", "")
-        if len(sending) >= SCRAPES_MAX:
-            # The first is the slowest: others of its time have been sent.
-            slowest = next(iter(sending))
-            del sending[slowest]
-            if slowest is not None:
-                slowest.abort()
-        transport = request.transport
-        sending[transport] = None
-        try:
-            body = memoryview(await renderings[as_open].read())
-            kind = openmetrics.CONTENT_TYPE_LATEST if as_open else _PLAIN
-            answer = web.StreamResponse(headers={"Content-Type": kind})
-            answer.content_length = len(body)
-            await answer.prepare(request)
-            # In pieces, because a connection keeps what it was given until its client takes it.
-            for begin in range(0, len(body), CHUNK_BYTES):
-                await answer.write(bytes(body[begin : begin + CHUNK_BYTES]))
-            return answer
-        finally:
-            sending.pop(transport, None)
-
-    return AdminRoute(path=path, handler=metrics)
-
-
-_PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
-_RENDERER: Final = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-"""One thread of its own: scrapes cannot take more than one processor, nor wait behind others' blocking work."""
-
-
-class _Rendering:
-    """The text of metrics, made once for all that ask at about the same time."""
-
-    def __init__(self, registry: CollectorRegistry, *, as_open: bool) -> None:
-        self._metrics = AllMetrics(registry)
-        self._generate: Callable[[Any], bytes] = (
-            openmetrics.generate_latest if as_open else generate_latest
-        )
-        self._made_at = float("-inf")
-        self._making: asyncio.Future[bytes] | None = None
-
-    async def read(self) -> bytes:
-        """Return the text, made at most `RENDERING_SECONDS` ago."""
-        making = self._making
-        if making is None or (making.done() and monotonic() - self._made_at > RENDERING_SECONDS):
-            making = self._making = asyncio.get_running_loop().run_in_executor(
-                _RENDERER, self._render
-            )
-        # Shielded, because others wait for the same text when one of them goes away.
-        return await asyncio.shield(making)
-
-    def _render(self) -> bytes:
-        self._made_at = monotonic()
-        return self._generate(self._metrics)
-
-
-_started_at: Final = monotonic()
-
-
-def process_variables() -> dict[str, object]:
-    """Return versions and resources of this process. Its command line is left out, because it may have keys."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "pid": os.getpid(),
-        "uptime_seconds": round(monotonic() - _started_at, 3),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("broadsheet", "grpcio", "protobuf")},
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3),
-        "resident_bytes": _resident_bytes(),
-        "threads": threading.active_count(),
-        "tasks": len(asyncio.all_tasks()),
-        "gc": {"counts": gc.get_count(), "frozen": gc.get_freeze_count()},
-    }
-
-
-def _resident_bytes() -> int:
-    with suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    return 0
-
-
-def shown(value: Any) -> Any:
-    """Return a value for JSON; of dataclasses, fields that their `repr` hides, such as keys, are left out."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: shown(getattr(value, each.name)) for each in fields(value) if each.repr}
-    if isinstance(value, Mapping):
-        return {str(key): shown(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [shown(each) for each in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)
-
-
 def _as_json(value: object) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-def task_report(*, are_named: bool = True) -> str:
-    """Return the stacks of tasks and threads: files, lines and functions, without values.
-
-    Args:
-        are_named: Whether names of tasks and threads are shown.
-    """
-    tasks = asyncio.all_tasks()
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for task in islice(tasks, TASKS_MAX):
-        groups.setdefault(_stack_of(task), []).append(task.get_name())
-    lines = [f"{len(tasks)} tasks, of which {min(len(tasks), TASKS_MAX)} are shown", ""]
-    for stack, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        few = ", ".join(sorted(names)[:3]) if are_named else "a task"
-        more = ", …" if are_named and len(names) > 3 else ""
-        lines += [f"{len(names)} x {few}{more}", *stack, ""]
-    by_id = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented; it has no public name
-        lines.append(f"thread {by_id.get(ident, ident) if are_named else ident}")
-        summary = traceback.extract_stack(frame, limit=FRAMES_MAX)
-        lines += [f"    {each.filename}:{each.lineno} {each.name}" for each in summary]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _stack_of(task: asyncio.Task[Any]) -> tuple[str, ...]:
-    """Return the frames of a task, the outermost first; `Task.get_stack` shows only that one of a waiting task."""
-    return tuple(islice(_frames(task.get_coro()), FRAMES_MAX))
-
-
-def _frames(awaited: Any) -> Iterator[str]:
-    while awaited is not None:
-        frame = _first(awaited, ("cr_frame", "gi_frame", "ag_frame"))
-        if frame is None:
-            yield f"    awaits {type(awaited).__name__}"
-            return
-        yield f"    {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
-        awaited = _first(awaited, ("cr_await", "gi_yieldfrom", "ag_await"))
-
-
-def _first(value: Any, names: Iterable[str]) -> Any:
-    return next(
-        (found for name in names if (found := getattr(value, name, None)) is not None), None
-    )
+def metrics_route(path: str, registry: CollectorRegistry) -> AdminRoute:
+    """Return the route of a registry's metrics, with those of the default registry."""
+    return AdminRoute(path=path, handler=MetricsPage(registry).handle)

@@ -24,7 +24,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -36,9 +35,7 @@ from typing import Any, Final
 import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server as grpc_aio_server
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from broadsheet.runtime.errors import (
     CannotListenError,
@@ -46,7 +43,8 @@ from broadsheet.runtime.errors import (
     ValidationError,
     os_error_text,
 )
-from broadsheet.security.tls import CertificateMetrics, TlsConfig, add_port
+from broadsheet.security.tls import TlsConfig, add_port
+from broadsheet.serving.metrics import CertificateMetrics, IntakeMetrics
 
 # `Any` in this module: gRPC's core has no types, and handlers have those of their services.
 
@@ -223,33 +221,6 @@ class GrpcServer(grpc.aio.Server):
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._changed.wait()
-
-
-class IntakeMetrics(Collector):
-    """Collects the calls of a server whose request has not arrived."""
-
-    def __init__(self, server: GrpcServer, *, prefix: str) -> None:
-        """Create the collector.
-
-        Args:
-            server: Has the calls.
-            prefix: Of the names; a member and a broker may share a registry.
-        """
-        self._server = server
-        self._prefix = prefix
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the present samples."""
-        yield GaugeMetricFamily(
-            f"{self._prefix}_unread_calls",
-            "Calls whose request has not arrived.",
-            value=self._server.unread_calls,
-        )
-        yield CounterMetricFamily(
-            f"{self._prefix}_unread_calls_refused",
-            "Calls refused because their request did not arrive in time, or too many others waited for theirs.",
-            value=self._server.refused_unread_calls,
-        )
 
 
 def _bound(address: str, port: int) -> int:

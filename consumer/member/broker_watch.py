@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from broadsheet.consumer.member.availability import Reach, Reachability
+from broadsheet.consumer.member.metrics import broker_unavailable
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.journals.client import JournalClient
 from broadsheet.runtime.clock import Clock
@@ -59,11 +60,7 @@ class BrokerWatch:
         self._reachability = Reachability(unavailable_seconds=unavailable_seconds)
         self._silent = ""
         """What shards are told."""
-        self._gauge = Gauge(
-            "broadsheet_member_broker_unavailable",
-            "1 while the journal broker has not answered this process for `unavailable_seconds`.",
-            registry=registry,
-        )
+        self._gauge = broker_unavailable(registry)
 
     def is_calm(self) -> bool:
         """Return whether every recent request was answered."""

@@ -25,12 +25,13 @@ from typing import Any
 
 import structlog
 from google.protobuf.message import DecodeError
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.model import Member, MemberId
 from broadsheet.allocator.ops import LeaseId
 from broadsheet.consumer.member.accrual import SUSPICION_PHI
+from broadsheet.consumer.member.metrics import PeerMetrics
 from broadsheet.consumer.member.silence_watch import HeartbeatListener, SilenceWatch, WitnessPanel
 from broadsheet.consumer.registry.key_space import process_of
 from broadsheet.consumer.resolver.hearing import Hearing
@@ -108,26 +109,7 @@ class FailureDetector:
         self._suspicion_phi = suspicion_phi
         self._changed = asyncio.Event()
         self._changed.set()
-        self._revoked = Counter(
-            "broadsheet_member_peers_found_dead",
-            "Peers whose lease was revoked because their process had ended.",
-            registry=registry,
-        )
-        self._suspected = Counter(
-            "broadsheet_member_peers_suspected",
-            "Times that a peer was suspected because it fell silent.",
-            registry=registry,
-        )
-        self._silenced = Counter(
-            "broadsheet_member_peers_found_silent",
-            "Peers whose lease was revoked because they fell silent, to others too, and did not renew it.",
-            registry=registry,
-        )
-        self._held = Gauge(
-            "broadsheet_member_peers_held",
-            "Peers to whose port a connection is open: should one of their processes end, it is noticed at once.",
-            registry=registry,
-        )
+        self._metrics = PeerMetrics(registry)
 
     def look(self) -> None:
         """Record that members have changed."""
@@ -178,7 +160,7 @@ class FailureDetector:
                 WitnessPanel(self._hearing, self._witnesses),
                 self._etcd,
                 revoke=lambda: self._revoke(member, silent=True),
-                on_suspected=self._suspected.inc,
+                on_suspected=self._metrics.suspected.inc,
             )
             watches.append(silence.run())
         return watches
@@ -208,7 +190,7 @@ class FailureDetector:
                 # prove nothing.
                 address, refusals, was_connected = opened.address, 0, True
                 began = self._clock.monotonic_seconds()
-                with self._held.track_inprogress():
+                with self._metrics.held.track_inprogress():
                     await opened.broken()
                 if self._clock.monotonic_seconds() - began > HELD_SECONDS_MIN:
                     backoff.reset()
@@ -248,7 +230,7 @@ class FailureDetector:
         return True
 
     def _tell_found_dead(self, member: Member, *, silent: bool) -> None:
-        (self._silenced if silent else self._revoked).inc()
+        (self._metrics.silenced if silent else self._metrics.revoked).inc()
         event = "peer.found_silent" if silent else "peer.found_dead"
         _log.warning(event, member=str(member.member_id), lease=f"{member.kv.lease:x}")
 

@@ -73,11 +73,11 @@ from broadsheet.security.auth import (
 )
 from broadsheet.security.tls import TlsConfig, tls_files
 from broadsheet.serving.grpc_server import GrpcServer, IntakeBounds, ServerMetrics
+from broadsheet.serving.metrics import CallMetrics
 from broadsheet.serving.standard_services import (
     NOT_SERVING,
     SERVING,
     SHARD_PREFIX,
-    CallMetrics,
     Handler,
     Health,
     ServingStatus,

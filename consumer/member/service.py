@@ -65,7 +65,8 @@ from broadsheet.runtime.process_signals import handled_on_loop
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.security.auth import KeyedAuth
 from broadsheet.serving.grpc_server import GrpcServer
-from broadsheet.serving.standard_services import Health, ProcessMetrics, pushed_metrics
+from broadsheet.serving.metrics import ProcessMetrics, pushed_metrics
+from broadsheet.serving.standard_services import Health
 from broadsheet.serving.tracing import traces_exported
 from broadsheet.wire.journal_pb2 import ProcessSpec
 from broadsheet.wire.shard_pb2 import ConsumerSpec

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from broadsheet.allocator.errors import EtcdError
 from broadsheet.allocator.leader.move_log import MoveLog
@@ -27,6 +27,7 @@ from broadsheet.consumer.member.availability import (
     TakeOverPace,
     take_over_of,
 )
+from broadsheet.consumer.member.metrics import shards_taken_over
 from broadsheet.consumer.recoverylog.hints import has_recovery_log, recovery_log_of
 from broadsheet.consumer.registry.key_space import PRIMARY_SLOT, spec_of, status_of
 from broadsheet.consumer.registry.move_messages import UNAVAILABLE
@@ -125,11 +126,7 @@ class StandbyTakeOver:
         """Primaries that say so, by shard."""
         self._wanted: set[ItemId] = set()
         self._changed = asyncio.Event()
-        self._taken = Counter(
-            "broadsheet_member_shards_taken_over",
-            "Shards that standbys here took from primaries that were cut off from their brokers.",
-            registry=registry,
-        )
+        self._taken = shards_taken_over(registry)
 
     def look(self) -> None:
         """Process a change, in time proportional to its size."""

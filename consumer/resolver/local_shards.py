@@ -34,7 +34,7 @@ from broadsheet.allocator.key_space import KeySpace
 from broadsheet.allocator.model import Assignment, Item, ItemId, MemberId
 from broadsheet.allocator.state.alloc_state import PRIMARY_SLOT
 from broadsheet.consumer.registry.key_space import spec_of, status_of
-from broadsheet.consumer.resolver.shard_gauges import register_shard_gauges
+from broadsheet.consumer.resolver.metrics import register_shard_gauges
 from broadsheet.consumer.shard.live_shard import LiveShard
 from broadsheet.runtime.task_group import TaskGroup
 from broadsheet.wire.shard_pb2 import ReplicaStatus, ShardSpec

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
+from broadsheet.serving.metrics import BoundMetrics
 from broadsheet.serving.places import Places
 
 
@@ -50,7 +49,7 @@ class CallBounds:
     )
 
 
-class CallLimits(Collector):
+class CallLimits:
     """The admission of calls; metrics are computed at collection, so that calls do not pay for them."""
 
     def __init__(self, bounds: CallBounds, registry: CollectorRegistry | None = None) -> None:
@@ -60,7 +59,6 @@ class CallLimits(Collector):
             bounds: What calls may take.
             registry: Shows the use; None: nothing does.
         """
-        self._bounds = bounds
         server = "the member"
         self._calls = Places(bounds, "calls_max", "calls_per_connection_max", server=server)
         self._streams = Places(bounds, "streams_max", "streams_per_connection_max", server=server)
@@ -70,7 +68,11 @@ class CallLimits(Collector):
         self._calls_of = Places(bounds, "calls_max", "calls_per_caller_max", server=server)
         self._streams_of = Places(bounds, "streams_max", "streams_per_caller_max", server=server)
         if registry is not None:
-            registry.register(self)
+            registry.register(
+                BoundMetrics(
+                    "broadsheet_member", bounds, in_use=self._in_use, refused=self._refused
+                )
+            )
 
     def taken(
         self, connection: str, *, streams: bool, public: bool = False
@@ -104,25 +106,11 @@ class CallLimits(Collector):
         with self._calls.taken(connection), self._streams.taken(connection):
             yield
 
-    def collect(self) -> Iterator[Metric]:
-        """Return the current metrics."""
-        bounds = GaugeMetricFamily(
-            "broadsheet_member_bound", "Bounds that the member was started with.", labels=["bound"]
-        )
-        in_use = GaugeMetricFamily(
-            "broadsheet_member_in_use", "Calls that clients hold of a bound.", labels=["bound"]
-        )
-        refused = CounterMetricFamily(
-            "broadsheet_member_refused",
-            "Calls refused because a bound was reached.",
-            labels=["bound"],
-        )
-        for each in fields(self._bounds):
-            bounds.add_metric([each.name], getattr(self._bounds, each.name))
-        for places in (self._calls, self._streams, self._public):
-            in_use.add_metric([places.name], places.in_use)
-            for name in (places.name, places.each):
-                refused.add_metric([name], places.refused[name])
-        for places in (self._calls_of, self._streams_of):
-            refused.add_metric([places.each], places.refused[places.each])
-        yield from (bounds, in_use, refused)
+    def _in_use(self) -> dict[str, int]:
+        return {each.name: each.in_use for each in (self._calls, self._streams, self._public)}
+
+    def _refused(self) -> dict[str, int]:
+        whole = (self._calls, self._streams, self._public)
+        counts = {name: each.refused[name] for each in whole for name in (each.name, each.each)}
+        shares = (self._calls_of, self._streams_of)
+        return counts | {each.each: each.refused[each.each] for each in shares}

@@ -41,15 +41,9 @@ from broadsheet.security.audit import AUDITED_METHODS, AuditRecord, audit_record
 from broadsheet.security.auth import Capability, Claims, TokenVerifier
 from broadsheet.security.certificates import peer_identity
 from broadsheet.security.errors import ClaimsMissingError, NotAuthorizedError, UnauthenticatedError
+from broadsheet.serving.metrics import CallMetrics, MeasuredCall, shape_of
 from broadsheet.serving.places import host_of
-from broadsheet.serving.standard_services import (
-    HEALTH_METHODS,
-    NO_CLAIMS,
-    CallMetrics,
-    MeasuredCall,
-    is_public,
-    shape_of,
-)
+from broadsheet.serving.standard_services import HEALTH_METHODS, NO_CLAIMS, is_public
 from broadsheet.serving.tracing import NO_SPAN, tracing
 
 _log = structlog.get_logger()

@@ -287,11 +287,11 @@ async def test_large_requests_are_refused_before_they_are_parsed(tmp_path: Path)
 
 async def test_metrics_tell_what_is_taken_of_each_bound(tmp_path: Path) -> None:
     """Operators see a bound before it is reached, and clients that were refused after."""
-    from broadsheet.broker.limits import BoundMetrics
+    from broadsheet.broker.metrics import show_bounds
 
     registry = CollectorRegistry()
     async with _serving(BrokerConfig(data_dir=tmp_path)) as (broker, stub):
-        BoundMetrics(broker.limits, registry)
+        show_bounds(registry, broker.limits)
         async with JournalClient(broker.address) as client:
             await client.append(JOURNAL, b"content")
             call = stub.Read(ReadRequest(journal=JOURNAL, block=True))

@@ -35,14 +35,14 @@ from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
 from broadsheet.serving.admin import (
     BODY_BYTES_MAX,
     CLAIMS,
-    QUEUED_BYTES_MAX,
-    SCRAPES_MAX,
     AdminBounds,
     AdminRoute,
     AdminServer,
     metrics_route,
     standard_routes,
 )
+from broadsheet.serving.bounded_http import QUEUED_BYTES_MAX
+from broadsheet.serving.metrics_page import SCRAPES_MAX
 from broadsheet.serving.standard_services import Health
 from tests.support.certificates import CertificateAuthority
 from tests.support.eventually import eventually

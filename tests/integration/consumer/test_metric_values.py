@@ -21,7 +21,7 @@ from broadsheet.journals.client import JournalClient
 from broadsheet.security.auth import Capability, Claims, KeyedAuth, NoAuth
 from broadsheet.security.errors import UnauthenticatedError
 from broadsheet.serving.admin import AdminRoute, AdminServer
-from broadsheet.serving.standard_services import pushed_metrics
+from broadsheet.serving.metrics import pushed_metrics
 from broadsheet.wire.journal_pb2 import ListRequest as JournalListRequest
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.eventually import eventually

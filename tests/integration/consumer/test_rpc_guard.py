@@ -76,8 +76,8 @@ async def test_calls_beyond_a_bound_are_refused_and_counted(
     """A client that begins calls and never reads, or waits for ever, must not make a member hold any number of them.
     Who is refused learns which bound it was; once a place is free, calls are served again.
     """
-    released, limits, registry = asyncio.Event(), CallLimits(bounds), CollectorRegistry()
-    registry.register(limits)
+    released, registry = asyncio.Event(), CollectorRegistry()
+    limits = CallLimits(bounds, registry)
 
     async def unary(request: bytes, context: object) -> bytes:
         del request, context

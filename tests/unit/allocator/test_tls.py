@@ -16,13 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 from prometheus_client import CollectorRegistry
 
 from broadsheet.runtime.errors import ValidationError
-from broadsheet.security.tls import (
-    LOOK_SECONDS,
-    CertificateMetrics,
-    TlsConfig,
-    TlsFiles,
-    handshake_advice,
-)
+from broadsheet.security.tls import LOOK_SECONDS, TlsConfig, TlsFiles, handshake_advice
+from broadsheet.serving.metrics import CertificateMetrics
 from tests.support.certificates import CertificateAuthority, yesterday
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,11 @@ _FILES_MAX = 8
 _FILE = re.compile(r"(?<![\w/])(\w+)\.py\b")
 
 
-def _large_rooms() -> list[str]:
-    """Return each folder with more modules than `_FILES_MAX`, generated ones left out."""
+_METRICS = re.compile(r"Counter|Gauge|Histogram|Summary|Info|Enum|\w+MetricFamily|Collector")
+
+
+def _modules() -> list[str]:
+    """Return the paths of the product's modules, generated ones left out."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *_PRODUCT],
         cwd=REPOSITORY,
@@ -24,12 +29,30 @@ def _large_rooms() -> list[str]:
         text=True,
         check=True,
     )
+    return [
+        name
+        for name in listed.stdout.split()
+        if name.endswith(".py") and "_pb2" not in name and (REPOSITORY / name).exists()
+    ]
+
+
+def _large_rooms() -> list[str]:
+    """Return each folder with more modules than `_FILES_MAX`."""
     counts: dict[str, int] = {}
-    for name in listed.stdout.split():
+    for name in _modules():
         folder, _, file = name.rpartition("/")
-        if file.endswith(".py") and file != "__init__.py" and "_pb2" not in file:
-            counts[folder] = counts.get(folder, 0) + (REPOSITORY / name).exists()
+        if file != "__init__.py":
+            counts[folder] = counts.get(folder, 0) + 1
     return sorted(folder for folder, count in counts.items() if count > _FILES_MAX)
+
+
+def _defines_metrics(module: Path) -> bool:
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and (node.module or "").partition(".")[0] == "prometheus_client"
+        and any(_METRICS.fullmatch(name.name) for name in node.names)
+        for node in ast.walk(ast.parse(module.read_text()))
+    )
 
 
 @pytest.mark.parametrize("room", _large_rooms())
@@ -51,3 +74,11 @@ def test_large_room_has_a_guide_to_its_files(room: str) -> None:
 def test_rooms_are_counted() -> None:
     """The rule finds the rooms that it is about: the heart and the broker are large."""
     assert {"consumer/shard", "broker"} <= set(_large_rooms())
+
+
+def test_metrics_are_defined_in_modules_of_their_own() -> None:
+    """Who starts a process should not have to know what it counts: the names of metrics are in `metrics.py`."""
+    defining = {name for name in _modules() if _defines_metrics(REPOSITORY / name)}
+
+    assert len(defining) > 5
+    assert {name for name in defining if not name.endswith("/metrics.py")} == set()
